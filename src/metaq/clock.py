@@ -1,0 +1,73 @@
+"""Time and chance, the two things a test must own. No other module reads the wall clock or draws random numbers."""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where time and randomness come from."""
+
+    def now_ms(self) -> int:
+        """Milliseconds since the Unix epoch, UTC. May step back when the machine's clock is set."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds from an arbitrary start; never steps back. For time-outs and rates."""
+        ...
+
+    def random_below(self, stop: int) -> int:
+        """A number in [0, stop), for choices that must spread."""
+        ...
+
+
+class SystemClock:
+    """The machine's own time and randomness."""
+
+    __slots__ = ("_random",)
+
+    def __init__(self) -> None:
+        self._random = random.Random()  # noqa: S311  spreads load, guards nothing
+
+    def now_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
+    def monotonic(self) -> float:
+        return time.monotonic()
+
+    def random_below(self, stop: int) -> int:
+        return int(self._random.random() * stop)
+
+
+class FakeClock:
+    """A clock that stands still until it is told to advance. Randomness comes from a fixed seed."""
+
+    __slots__ = ("_monotonic", "_now_ms", "_random")
+
+    def __init__(self, now_ms: int = 1_700_000_000_000, seed: int = 0) -> None:
+        self._now_ms = now_ms
+        self._monotonic = 0.0
+        self._random = random.Random(seed)  # noqa: S311  a test wants the same numbers
+
+    def now_ms(self) -> int:
+        return self._now_ms
+
+    def monotonic(self) -> float:
+        return self._monotonic
+
+    def random_below(self, stop: int) -> int:
+        return self._random.randrange(stop)
+
+    def advance(self, seconds: float) -> None:
+        """Move both the wall clock and the monotonic clock forward."""
+        self._now_ms += round(seconds * 1000)
+        self._monotonic += seconds
+
+    def set_wall(self, now_ms: int) -> None:
+        """Set the wall clock alone, as an administrator or NTP would."""
+        self._now_ms = now_ms
+
+
+SYSTEM = SystemClock()

@@ -1,0 +1,163 @@
+"""One tree of errors. The class says who must act; the text says what happened, where, and what to do.
+
+`MetaqError`
+├── `ConfigError`              our user: a setting, a flag or a file
+├── `ProtocolError`
+│   ├── `RemoteProtocolError`  the peer sent garbage: its connection is closed, nothing else is touched
+│   ├── `BadRequest`           the peer sent a well-formed frame with a wrong value: it gets an answer
+│   └── `LocalProtocolError`   we were about to send garbage: a bug, or a value the protocol cannot carry
+├── `StoreError`
+│   ├── `StoreLocked`, `StoreForeign`, `StoreCorrupt`   raised while opening a folder: nothing was changed
+│   ├── `StoreFull`            no room; nothing was written; retry when there is room
+│   ├── `MessageIllegal`       this message can never be stored
+│   └── `StoreFailed`          an fsync failed: durability is unknown, the broker must stop
+├── `BrokerError`              a broker or name server answered with an error code
+└── `ClientError`
+    ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
+    ├── `OffsetOutOfRange`
+    └── `ClientClosed`, `ClientForked`
+"""
+
+from __future__ import annotations
+
+
+class MetaqError(Exception):
+    """Base of everything that MetaQ raises on purpose."""
+
+    retriable = False
+    """Whether doing the same again can help."""
+
+
+class ConfigError(MetaqError):
+    """A setting, a flag or a configuration file is wrong. The text names it and its place."""
+
+
+class ProtocolError(MetaqError):
+    """Bytes that the protocol does not allow."""
+
+
+class RemoteProtocolError(ProtocolError):
+    """The peer broke the framing. The connection cannot be trusted any more and is closed."""
+
+
+class BadRequest(ProtocolError):
+    """A well-framed request that carries a missing, malformed or hostile value. It is answered, not fatal."""
+
+    def __init__(self, text: str, code: int = 1) -> None:
+        super().__init__(text, code)
+        self.text, self.code = text, code
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class LocalProtocolError(ProtocolError):
+    """We tried to encode a value that the protocol cannot carry. Nothing was sent."""
+
+
+class StoreError(MetaqError):
+    """The message store cannot do what was asked."""
+
+
+class StoreLocked(StoreError):
+    """Another process has this store folder open."""
+
+
+class StoreForeign(StoreError):
+    """The folder holds files that are not a message store's. Nothing was touched."""
+
+
+class StoreCorrupt(StoreError):
+    """A store file has a size or content that cannot be explained by a crash. Nothing was touched."""
+
+
+class StoreFull(StoreError):
+    """No room for another record. Nothing was written; the same message can be stored when there is room."""
+
+    retriable = True
+
+
+class MessageIllegal(StoreError):
+    """This message can never be stored: too large, topic or properties too long, or malformed."""
+
+
+class StoreFailed(StoreError):
+    """An fsync or a write failed: what is durable is unknown. The broker stops acknowledging and exits."""
+
+
+class BrokerError(MetaqError):
+    """A broker or name server answered with an error code.
+
+    `code` is the response code (`metaq.wire.codes.ResponseCode`), `remark` the peer's text, `address` the peer.
+    """
+
+    def __init__(self, code: int, remark: str, address: str = "", action: str = "") -> None:
+        super().__init__(code, remark, address, action)
+        self.code, self.remark, self.address, self.action = code, remark, address, action
+
+    def __str__(self) -> str:
+        where = f" from {self.address}" if self.address else ""
+        doing = f" to {self.action}" if self.action else ""
+        return f"code {self.code}{where}{doing}: {self.remark}"
+
+
+class ClientError(MetaqError):
+    """The client could not do what was asked."""
+
+
+class NoRoute(ClientError):
+    """No name server knows the topic, or none of its brokers is up."""
+
+    retriable = True
+
+
+class ConnectionFailed(ClientError):
+    """A connection could not be made, or broke with requests outstanding."""
+
+    retriable = True
+
+
+class RequestTimeout(ClientError):
+    """No answer within the time given. Whether the request took effect is unknown."""
+
+    retriable = True
+
+
+class SendFailed(ClientError):
+    """All tries of a send failed. `attempts` holds one (broker, error text) per try."""
+
+    retriable = True
+
+    def __init__(self, text: str, attempts: tuple[tuple[str, str], ...] = ()) -> None:
+        super().__init__(text, attempts)
+        self.text, self.attempts = text, attempts
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class BufferFull(ClientError):
+    """More bytes wait for their acknowledgement than `max_pending_bytes` allows. Nothing was queued."""
+
+    retriable = True
+
+
+class OffsetOutOfRange(ClientError):
+    """The queue no longer holds, or does not yet hold, the wanted offset. `kept` is what it holds, [start, stop)."""
+
+    retriable = True
+
+    def __init__(self, queue: object, wanted: int, kept: range) -> None:
+        super().__init__(queue, wanted, kept)
+        self.queue, self.wanted, self.kept = queue, wanted, kept
+
+    def __str__(self) -> str:
+        return f"{self.queue} keeps [{self.kept.start}, {self.kept.stop}), wanted {self.wanted}"
+
+
+class ClientClosed(ClientError):
+    """The client was closed before or while the call ran."""
+
+
+class ClientForked(ClientError):
+    """The client was made in another process: connections do not survive `fork`. Make a new one in the child."""

@@ -1,0 +1,13 @@
+"""Values that every layer shares. They check themselves when made and know no bytes, files or sockets."""
+
+from metaq.model.group import ConsumeFrom, GroupConfig, MessageModel
+from metaq.model.message import Message, SendReceipt, SendStatus, StoredMessage, SysFlag
+from metaq.model.queue import MessageQueue
+from metaq.model.route import BrokerData, ClusterInfo, QueueData, Route
+from metaq.model.subscription import SubscriptionData
+from metaq.model.topic import Perm, TopicConfig
+
+__all__ = [
+    "BrokerData", "ClusterInfo", "ConsumeFrom", "GroupConfig", "Message", "MessageModel", "MessageQueue", "Perm",
+    "QueueData", "Route", "SendReceipt", "SendStatus", "StoredMessage", "SubscriptionData", "SysFlag", "TopicConfig",
+]  # fmt: skip

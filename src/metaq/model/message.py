@@ -1,0 +1,240 @@
+"""Messages: what a producer hands in, and what a broker has stored."""
+
+from __future__ import annotations
+
+import enum
+import ipaddress
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from metaq.errors import LocalProtocolError
+from metaq.model import properties as props
+from metaq.model.queue import MessageQueue
+
+BODY_BYTES_MAX = 4 * 1024 * 1024
+
+
+class SysFlag(enum.IntFlag):
+    """Bits of a record's SYSFLAG, and of a send request's (docs/formats/record.md)."""
+
+    COMPRESSED = 0x1
+    MULTI_TAGS = 0x2
+    PREPARED = 0x4
+    COMMITTED = 0x8
+    ROLLED_BACK = 0xC
+    BORN_HOST_V6 = 0x10
+    STORE_HOST_V6 = 0x20
+
+
+TRANSACTION_MASK = 0xC
+COMPRESSION_TYPE_MASK = 0x700
+COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB = 0x100, 0x200, 0x300
+
+
+@dataclass(slots=True)
+class Message:
+    """One message to send.
+
+    Args: topic: where to. body: bytes; a `str` is a TypeError, because only the sender knows its encoding.
+          tag: one word by which brokers filter, without `|`. keys: words by which it can be looked up, without blanks.
+          flag: 32 bits carried untouched. delay_level: 0, or 1..18 on the broker's ladder of delays.
+          wait_store_ok: False answers before the flush and the replica. properties: your own names and values.
+    Raises: TypeError, LocalProtocolError: a value that the record format cannot carry.
+    """
+
+    topic: str
+    body: bytes
+    tag: str | None = None
+    keys: tuple[str, ...] = ()
+    flag: int = 0
+    delay_level: int = 0
+    wait_store_ok: bool = True
+    properties: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.body, str):
+            raise TypeError("body is a str: encode it, for example body.encode()")
+        if not isinstance(self.body, bytes):
+            self.body = bytes(self.body)
+        self.keys = as_keys(self.keys)
+        if self.properties:
+            check_user_properties(self.properties)
+        if self.tag is not None:
+            check_tag(self.tag)
+
+    def property_text(self, unique_id: str) -> str:
+        """All properties as stored, the system's and the user's. `unique_id` is this message's UNIQ_KEY."""
+        pairs = dict(self.properties)
+        if self.keys:
+            pairs[props.KEYS] = " ".join(self.keys)
+        pairs[props.UNIQUE_ID] = unique_id
+        pairs[props.WAIT] = "true" if self.wait_store_ok else "false"
+        if self.delay_level:
+            pairs[props.DELAY] = str(self.delay_level)
+        if self.tag is not None:
+            pairs[props.TAGS] = self.tag
+        return props.join(pairs)
+
+
+def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
+    """Keys as a tuple; a single string is one key. Raises LocalProtocolError for a blank or a control character."""
+    result = (keys,) if isinstance(keys, str) else tuple(keys)
+    for key in result:
+        if not key or any(char.isspace() or char in "\x01\x02" for char in key):
+            raise LocalProtocolError(f"the key {key!r} is empty or holds a blank or a control character")
+    return result
+
+
+def check_tag(tag: str) -> str:
+    """Return `tag` if a subscription can name it. Raises LocalProtocolError."""
+    if not tag or tag != tag.strip() or "|" in tag or "\x01" in tag or "\x02" in tag or tag == "*":
+        raise LocalProtocolError(f"the tag {tag!r} is empty, '*', or holds '|', outer blanks or control characters")
+    return tag
+
+
+def check_user_properties(pairs: Mapping[str, str]) -> None:
+    """Raises LocalProtocolError for a reserved name, an empty name or value, or a separator character."""
+    for name, value in pairs.items():
+        if name in props.RESERVED:
+            raise LocalProtocolError(f"the property name {name} is reserved for the system")
+        if not name or not value:
+            raise LocalProtocolError(f"the property {name!r} has an empty name or value, which the format drops")
+        if props.NAME_END in name + value or props.PAIR_END in name + value:
+            raise LocalProtocolError(f"the property {name!r} holds 0x01 or 0x02, the format's separators")
+
+
+class SendStatus(enum.Enum):
+    """What an acknowledged send is promised (docs/architecture.md, "what an ack means"). All four are stored."""
+
+    SEND_OK = 0
+    FLUSH_DISK_TIMEOUT = 10
+    SLAVE_NOT_AVAILABLE = 11
+    FLUSH_SLAVE_TIMEOUT = 12
+
+
+@dataclass(frozen=True, slots=True)
+class SendReceipt:
+    """A broker's acknowledgement of one message."""
+
+    message_id: str
+    queue: MessageQueue
+    offset: int
+    status: SendStatus = SendStatus.SEND_OK
+    offset_id: str = ""
+
+
+class StoredMessage:
+    """A message as a broker stored it. Properties and hosts are decoded when first looked at.
+
+    The hot decoder (`metaq.wire.hot.decode_records`) fills the slots directly; a subclass may add its own.
+    """
+
+    __slots__ = (
+        "_properties", "body", "born_host_raw", "born_ms", "broker", "flag", "log_offset", "max_offset", "min_offset",
+        "prepared_offset", "properties_raw", "queue_id", "queue_offset", "reconsume_times", "store_host_raw",
+        "store_ms", "sys_flag", "topic",
+    )  # fmt: skip
+
+    topic: str
+    broker: str
+    queue_id: int
+    queue_offset: int
+    log_offset: int
+    flag: int
+    sys_flag: int
+    born_ms: int
+    store_ms: int
+    reconsume_times: int
+    prepared_offset: int
+    born_host_raw: bytes
+    """4 or 16 address bytes, then 4 port bytes, as in the record."""
+    store_host_raw: bytes
+    body: bytes
+    """Uncompressed, whatever the record holds."""
+    properties_raw: bytes
+    min_offset: int
+    max_offset: int
+    _properties: dict[str, str] | None
+
+    def __init__(
+        self, *, topic: str, body: bytes, queue_id: int = 0, queue_offset: int = 0, log_offset: int = 0,
+        flag: int = 0, sys_flag: int = 0, born_ms: int = 0, store_ms: int = 0, reconsume_times: int = 0,
+        prepared_offset: int = 0, born_host_raw: bytes = bytes(8), store_host_raw: bytes = bytes(8),
+        properties_raw: bytes = b"", broker: str = "", min_offset: int = 0, max_offset: int = 0,
+    ) -> None:  # fmt: skip
+        self.topic, self.body, self.broker = topic, body, broker
+        self.queue_id, self.queue_offset, self.log_offset = queue_id, queue_offset, log_offset
+        self.flag, self.sys_flag, self.reconsume_times = flag, sys_flag, reconsume_times
+        self.born_ms, self.store_ms, self.prepared_offset = born_ms, store_ms, prepared_offset
+        self.born_host_raw, self.store_host_raw = born_host_raw, store_host_raw
+        self.properties_raw, self._properties = properties_raw, None
+        self.min_offset, self.max_offset = min_offset, max_offset
+
+    @property
+    def properties(self) -> dict[str, str]:
+        if self._properties is None:
+            self._properties = props.parse(self.properties_raw.decode("utf-8", "replace"))
+        return self._properties
+
+    @property
+    def tag(self) -> str | None:
+        return self.properties.get(props.TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return tuple(self.properties.get(props.KEYS, "").split())
+
+    @property
+    def delay_level(self) -> int:
+        text = self.properties.get(props.DELAY, "0")
+        return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+    @property
+    def queue(self) -> MessageQueue:
+        return MessageQueue(self.topic, self.broker, self.queue_id)
+
+    @property
+    def message_id(self) -> str:
+        """The producer's unique id, which survives its retries; for a message without one, `offset_id`."""
+        return self.properties.get(props.UNIQUE_ID) or self.offset_id
+
+    @property
+    def offset_id(self) -> str:
+        """Store host and log offset in upper-case hex: 32 characters, 56 with IPv6."""
+        return f"{self.store_host_raw.hex()}{self.log_offset:016x}".upper()
+
+    @property
+    def born_host(self) -> tuple[str, int]:
+        return host_of(self.born_host_raw)
+
+    @property
+    def store_host(self) -> tuple[str, int]:
+        return host_of(self.store_host_raw)
+
+    @property
+    def backlog(self) -> int:
+        """How many messages the queue held from this one on, when it was pulled."""
+        return max(0, self.max_offset - self.queue_offset)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}(topic={self.topic!r}, queue_id={self.queue_id}, queue_offset={self.queue_offset}, "
+            f"message_id={self.message_id!r}, tag={self.tag!r}, body={len(self.body)} bytes)"
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StoredMessage):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in StoredMessage.__slots__ if name[0] != "_")
+
+    __hash__ = object.__hash__
+
+
+def host_of(raw: bytes) -> tuple[str, int]:
+    """Address text and port of a record's host field (4 or 16 address bytes, 4 port bytes)."""
+    return str(ipaddress.ip_address(raw[:-4])), int.from_bytes(raw[-4:], "big")
+
+
+def host_bytes(address: str, port: int) -> bytes:
+    """The record's host field for an address text and a port."""
+    return ipaddress.ip_address(address).packed + port.to_bytes(4, "big")

@@ -1,0 +1,60 @@
+"""Message properties: their reserved names and their text form.
+
+The text is `name 0x01 value 0x02 name 0x01 value ...`, UTF-8, at most 32767 bytes, without escapes: names and values
+must not hold 0x01 or 0x02. RocketMQ 4.9 writes no trailing 0x02, older clients and Go do; both are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+PROPERTIES_BYTES_MAX = 32767
+NAME_END = "\x01"
+PAIR_END = "\x02"
+
+KEYS = "KEYS"
+TAGS = "TAGS"
+WAIT = "WAIT"
+DELAY = "DELAY"
+RETRY_TOPIC = "RETRY_TOPIC"
+REAL_TOPIC = "REAL_TOPIC"
+REAL_QUEUE_ID = "REAL_QID"
+TRANSACTION_PREPARED = "TRAN_MSG"
+PRODUCER_GROUP = "PGROUP"
+MIN_OFFSET = "MIN_OFFSET"
+MAX_OFFSET = "MAX_OFFSET"
+UNIQUE_ID = "UNIQ_KEY"
+ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"
+RECONSUME_TIME = "RECONSUME_TIME"
+MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+REGION = "MSG_REGION"
+TRACE = "TRACE_ON"
+CLUSTER = "CLUSTER"
+MESSAGE_TYPE = "MSG_TYPE"
+
+RESERVED = frozenset(
+    {
+        KEYS, TAGS, WAIT, DELAY, RETRY_TOPIC, REAL_TOPIC, REAL_QUEUE_ID, TRANSACTION_PREPARED, PRODUCER_GROUP,
+        MIN_OFFSET, MAX_OFFSET, UNIQUE_ID, ORIGIN_MESSAGE_ID, RECONSUME_TIME, MAX_RECONSUME_TIMES, REGION, TRACE,
+        CLUSTER, MESSAGE_TYPE, "CONSUME_START_TIME", "TRAN_PREPARED_QUEUE_OFFSET", "TRANSACTION_CHECK_TIMES",
+        "CHECK_IMMUNITY_TIME_IN_SECONDS", "INSTANCE_ID", "CORRELATION_ID", "REPLY_TO_CLIENT", "TTL", "ARRIVE_TIME",
+        "PUSH_REPLY_TIME", "TRANSFER_FLAG", "CORRECTION_FLAG", "MQ2_FLAG", "BUYER_ID", "INNER_MULTI_DISPATCH",
+        "INNER_MULTI_QUEUE_OFFSET", "__STARTDELIVERTIME",
+    }
+)  # fmt: skip
+"""Names that users may not set themselves."""
+
+
+def parse(text: str) -> dict[str, str]:
+    """The pairs of a property text. Pieces without 0x01, or with an empty name or value, are passed over, as in Java."""
+    pairs: dict[str, str] = {}
+    for piece in text.split(PAIR_END):
+        name, found, value = piece.partition(NAME_END)
+        if found and name and value:
+            pairs[name] = value
+    return pairs
+
+
+def join(pairs: Mapping[str, str]) -> str:
+    """The property text of `pairs`, without a trailing separator."""
+    return PAIR_END.join(f"{name}{NAME_END}{value}" for name, value in pairs.items())

@@ -1,0 +1,78 @@
+"""Who holds a topic's queues, and where those brokers listen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from metaq.model.queue import MessageQueue
+from metaq.model.topic import Perm
+
+MASTER_ID = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QueueData:
+    """How many queues of a topic one broker (name) holds."""
+
+    broker: str
+    read_queues: int
+    write_queues: int
+    perm: int
+    sys_flag: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerData:
+    """The addresses of one broker name: id 0 is the master, others are slaves."""
+
+    cluster: str
+    broker: str
+    addresses: dict[int, str]
+
+    @property
+    def master(self) -> str | None:
+        return self.addresses.get(MASTER_ID)
+
+    @property
+    def any_address(self) -> str | None:
+        """The master if it is up, else any slave."""
+        return self.master or next(iter(self.addresses.values()), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    """One topic's route as a name server told it."""
+
+    topic: str
+    queues: tuple[QueueData, ...] = ()
+    brokers: tuple[BrokerData, ...] = ()
+    order: str | None = None
+
+    def broker(self, name: str) -> BrokerData | None:
+        return next((data for data in self.brokers if data.broker == name), None)
+
+    def readable(self) -> list[MessageQueue]:
+        """Queues that can be pulled from, sorted."""
+        return sorted(
+            MessageQueue(self.topic, data.broker, queue_id)
+            for data in self.queues
+            if data.perm & Perm.READ
+            for queue_id in range(data.read_queues)
+        )
+
+    def writable(self) -> list[MessageQueue]:
+        """Queues that can be sent to: the broker has write permission and a master that is up. Sorted."""
+        return sorted(
+            MessageQueue(self.topic, data.broker, queue_id)
+            for data in self.queues
+            if data.perm & Perm.WRITE and (broker := self.broker(data.broker)) and broker.master
+            for queue_id in range(data.write_queues)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterInfo:
+    """Every broker of every cluster that a name server knows."""
+
+    brokers: dict[str, BrokerData] = field(default_factory=dict)
+    clusters: dict[str, tuple[str, ...]] = field(default_factory=dict)

@@ -1,0 +1,74 @@
+"""Topic settings and the rules for names."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+
+from metaq.errors import BadRequest
+
+TOPIC_CHARS_MAX = 127
+GROUP_CHARS_MAX = 255
+RETRY_PREFIX = "%RETRY%"
+DEAD_LETTER_PREFIX = "%DLQ%"
+AUTO_CREATE_TOPIC = "TBW102"
+"""The template that automatic topic creation copies (RocketMQ 4.9, section 5.1 of its broker)."""
+
+_NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+
+
+class Perm(enum.IntFlag):
+    """What a topic's queues may be used for."""
+
+    INHERIT = 1
+    WRITE = 2
+    READ = 4
+    PRIORITY = 8
+
+
+READ_WRITE = Perm.READ | Perm.WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class TopicConfig:
+    """A topic as one broker holds it."""
+
+    name: str
+    read_queues: int = 8
+    write_queues: int = 8
+    perm: int = int(READ_WRITE)
+    sys_flag: int = 0
+    order: bool = False
+    filter_type: str = "SINGLE_TAG"
+
+    @property
+    def writable(self) -> bool:
+        return bool(self.perm & Perm.WRITE)
+
+    @property
+    def readable(self) -> bool:
+        return bool(self.perm & Perm.READ)
+
+
+def check_topic(name: str) -> str:
+    """Return `name` if it may become a topic and a folder. Raises BadRequest with the rule that it breaks.
+
+    The rule is RocketMQ's, `[%|a-zA-Z0-9_-]{1,127}`; it has neither dot nor slash, so no name leaves its folder.
+    """
+    return _check(name, "topic", TOPIC_CHARS_MAX)
+
+
+def check_group(name: str) -> str:
+    """Return `name` if it may become a consumer or producer group. Raises BadRequest."""
+    return _check(name, "group", GROUP_CHARS_MAX)
+
+
+def _check(name: str, what: str, chars_max: int) -> str:
+    if not name or name.isspace():
+        raise BadRequest(f"the {what} name is blank")
+    if len(name) > chars_max:
+        raise BadRequest(f"the {what} name {name[:40]!r}... has {len(name)} characters, the limit is {chars_max}")
+    if not _NAME.match(name):
+        raise BadRequest(f"the {what} name {name!r} has characters outside [%|a-zA-Z0-9_-]")
+    return name

@@ -1,0 +1,217 @@
+"""Options: one typed table per component, a sentence for each.
+
+The field name is RocketMQ's key in snake_case (`flush_disk_type` is `flushDiskType` in a `broker.conf`), so every
+original key is an alias without being listed; other spellings are. Documentation and `--print-config` come from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from metaq.errors import ConfigError
+
+KIB, MIB, GIB = 1024, 1024 * 1024, 1024 * 1024 * 1024
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    hot: bool = False,
+) -> Any:
+    """A field of an option table. `hot`: may be changed while running. `low`, `high`: inclusive bounds."""
+    facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot}
+    return field(default=default, metadata=facts)
+
+
+def camel(name: str) -> str:
+    """The spelling in RocketMQ's files: `broker_ip1` is `brokerIP1`, `store_path_root_dir` is `storePathRootDir`."""
+    head, *tail = name.split("_")
+    return head + "".join("IP" + word[2:] if re.fullmatch(r"ip\d?", word) else word.capitalize() for word in tail)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionTable:
+    """Base of the tables: checks bounds when made, reads any accepted spelling."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, facts = getattr(self, item.name), item.metadata
+            if facts.get("low") is not None and value < facts["low"]:
+                raise ConfigError(f"{camel(item.name)}={value}: the smallest allowed value is {facts['low']}")
+            if facts.get("high") is not None and value > facts["high"]:
+                raise ConfigError(f"{camel(item.name)}={value}: the largest allowed value is {facts['high']}")
+            if facts.get("choices") and value not in facts["choices"]:
+                raise ConfigError(f"{camel(item.name)}={value}: allowed are {', '.join(facts['choices'])}")
+
+    @classmethod
+    def spellings(cls) -> dict[str, str]:
+        """Every accepted key → field name."""
+        table: dict[str, str] = {}
+        for item in fields(cls):
+            for key in (item.name, camel(item.name), *item.metadata.get("aliases", ())):
+                table[key] = item.name
+        return table
+
+    @classmethod
+    def read(cls, pairs: Mapping[str, Any], where: str = "") -> tuple[Self, set[str]]:
+        """Make a table of `pairs` (text or typed values, any spelling).
+
+        Returns: the table and the keys that it took; the caller decides what the others mean.
+        Raises: ConfigError: a value of the wrong type or out of bounds; `where` names the file or flag.
+        """
+        table, hints = cls.spellings(), typing.get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for key, value in pairs.items():
+            if key in table:
+                values[table[key]] = _typed(key, value, hints[table[key]], where)
+        return cls(**values), {key for key in pairs if key in table}
+
+    def replace(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, **changes)
+
+
+_TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
+
+
+def _typed(key: str, value: Any, hint: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        if value is None or (isinstance(value, str) and value.strip() == ""):
+            return None
+        hint = kinds[0]
+    place = f" in {where}" if where else ""
+    if hint is bool:
+        text = str(value).strip().lower()
+        if text in _TRUE | _FALSE:
+            return text in _TRUE
+        raise ConfigError(f"{key}={value!r}{place}: need true or false")
+    if hint in (int, float):
+        try:
+            return hint(value.strip() if isinstance(value, str) else value)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{key}={value!r}{place}: need {'a whole number' if hint is int else 'a number'}"
+            ) from None
+    return str(value).strip()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoreOptions(OptionTable):
+    """What `metaq.store` obeys."""
+
+    store_path_root_dir: str = option("~/store", "Folder of all store files.", aliases=("data",))
+    store_path_commit_log: str | None = option(None, "Folder of the commit log; by default `commitlog` under the root.")
+    store_path_consume_queue: str | None = option(None, "Folder of the consume queues; by default `consumequeue`.")
+    store_path_index: str | None = option(None, "Folder of the index files; by default `index`.")
+    store_checkpoint: str | None = option(None, "The checkpoint file; by default `checkpoint`.")
+    abort_file: str | None = option(None, "The file whose presence means that there was no clean stop; `abort`.")
+    mapped_file_size_commit_log: int = option(
+        GIB, "Size of one commit-log file in bytes; an existing folder must have files of this size.", low=64 * KIB
+    )
+    mapped_file_size_consume_queue: int = option(
+        6_000_000, "Size of one consume-queue file in bytes, rounded up to whole units of 20.", low=20
+    )
+    max_hash_slot_num: int = option(5_000_000, "Hash slots of one index file.", low=1)
+    max_index_num: int = option(20_000_000, "Entries of one index file.", low=2)
+    message_index_enable: bool = option(True, "Keep the index by key and unique id.")
+    flush_disk_type: str = option(
+        "ASYNC_FLUSH",
+        "SYNC_FLUSH answers a send after its fsync, ASYNC_FLUSH once it is in the page cache.",
+        choices=("ASYNC_FLUSH", "SYNC_FLUSH"),
+    )
+    flush_interval_commit_log: int = option(500, "Longest time in ms that the log stays unflushed.", low=1, hot=True)
+    flush_interval_consume_queue: int = option(1000, "Milliseconds between flushes of the consume queues.", low=1)
+    sync_flush_timeout: int = option(5000, "Milliseconds a SYNC_FLUSH send waits before FLUSH_DISK_TIMEOUT.", low=1)
+    max_message_size: int = option(4 * MIB, "Largest body in bytes; for a batch, of all together.", low=1, hot=True)
+    file_reserved_time: int = option(72, "Hours that messages are kept.", low=0, hot=True)
+    delete_when: str = option("04", "Hours of the day, `;`-separated, at which expired files are deleted.", hot=True)
+    disk_max_used_space_ratio: int = option(
+        75, "Percent of the disk above which expired files go at once.", low=10, high=95, hot=True
+    )
+    clean_file_forcibly_enable: bool = option(
+        True, "Above 85 percent of the disk, delete the oldest files though they have not expired.", hot=True
+    )
+    clean_resource_interval: int = option(10_000, "Milliseconds between two looks at what may be deleted.", low=10)
+    max_transfer_bytes_on_message_in_memory: int = option(262_144, "Bytes of one pull of recent messages.", hot=True)
+    max_transfer_count_on_message_in_memory: int = option(32, "Messages of one pull of recent messages.", hot=True)
+    max_transfer_bytes_on_message_in_disk: int = option(65_536, "Bytes of one pull of old messages.", hot=True)
+    max_transfer_count_on_message_in_disk: int = option(8, "Messages of one pull of old messages.", hot=True)
+    access_message_in_memory_max_ratio: int = option(
+        40, "Percent of the machine's memory behind the log's end that counts as recent.", low=0, high=100, hot=True
+    )
+    hot_bytes: int = option(
+        256 * MIB, "Bytes behind the log's end that are read through the mapping; older ones by pread.", low=0
+    )
+    default_query_max_num: int = option(32, "Records of a look-up by unique id.", low=1)
+    max_msgs_num_batch: int = option(64, "Records of a look-up by key.", low=1)
+    check_crc_on_recover: bool = option(True, "Verify body checksums while recovering.", aliases=("checkCRCOnRecover",))
+    message_delay_level: str = option(
+        "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "The delays that a delay level stands for."
+    )
+    flush_delay_offset_interval: int = option(10_000, "Milliseconds between saves of the delay positions.", low=10)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BrokerOptions(OptionTable):
+    """What `metaq.broker` and its doors obey."""
+
+    namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
+    listen_port: int = option(10911, "Port of the remoting door; 0 takes a free one.", low=0, high=65535)
+    bind_address: str = option("0.0.0.0", "Address that the doors listen on.", aliases=("host",))  # noqa: S104
+    broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
+    broker_name: str | None = option(None, "Name of the broker; by default the host name.")
+    broker_cluster_name: str = option("DefaultCluster", "Name of the cluster that the broker joins.")
+    broker_id: int = option(0, "0 for the master.", low=0)
+    broker_permission: int = option(6, "4 readable, 2 writable, 6 both.", low=0, high=7, hot=True)
+    region_id: str = option("DefaultRegion", "Region named in send answers and message traces.")
+    trace_on: bool = option(True, "What send answers say about message tracing.", hot=True)
+    default_topic_queue_nums: int = option(8, "Queues of the template topic TBW102.", low=1)
+    auto_create_topic_enable: bool = option(True, "Create a topic when somebody sends to it.", hot=True)
+    auto_create_subscription_group: bool = option(True, "Create a consumer group when somebody joins it.", hot=True)
+    cluster_topic_enable: bool = option(True, "Make the topic named like the cluster readable and writable.")
+    broker_topic_enable: bool = option(True, "Make the topic named like the broker readable and writable.")
+    reject_transaction_message: bool = option(False, "Refuse half messages.", hot=True)
+    long_polling_enable: bool = option(True, "Hold pulls that find nothing.", hot=True)
+    short_polling_time_mills: int = option(1000, "Milliseconds a pull is held with long polling off.", low=0, hot=True)
+    notify_consumer_ids_changed_enable: bool = option(True, "Tell consumers when a group's members change.", hot=True)
+    slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
+    flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
+    register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)
+    server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)
+    frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
+    connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
+    unanswered_bytes_max: int = option(
+        64 * MIB, "Answer bytes that may wait for one peer before it is closed.", low=64 * KIB, hot=True
+    )
+    half_read_bytes_max: int = option(
+        256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
+    )
+    held_pulls_max: int = option(100_000, "Held pulls of all peers together; more are answered at once.", low=1)
+    auto_create_topics_max: int = option(10_000, "Topics that sends may create in all.", low=0, hot=True)
+    auto_create_topics_per_minute: int = option(600, "Topics that sends may create in a minute.", low=0, hot=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamesrvOptions(OptionTable):
+    """What `metaq.namesrv` and its door obey."""
+
+    listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
+    bind_address: str = option("0.0.0.0", "Address that the door listens on.", aliases=("host",))  # noqa: S104
+    kv_config_path: str | None = option(None, "The file of the KV configuration.")
+    order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.")
+    broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
+    frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
+    connections_max: int = option(10_000, "Connections of all peers together.", low=1)
+    unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB)
+    server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)

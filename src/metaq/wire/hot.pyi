@@ -1,0 +1,315 @@
+"""The hot module's contract: `_hot` (Cython) and `_hot_py` (its plain twin) both have exactly these names.
+
+Everything here works on buffers that the caller owns: no sockets, no files, no clocks. Multi-byte integers are
+big-endian. Sizes are bytes, times milliseconds since the epoch, offsets as in the glossary (LogOffset: bytes in the log;
+QueueOffset: units in one queue).
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, TypeAlias, TypeVar
+
+from metaq.model import StoredMessage
+
+Buffer: TypeAlias = Any
+"""bytes, bytearray, memoryview or mmap, contiguous."""
+_M = TypeVar("_M", bound=StoredMessage)
+
+NATIVE: Final[bool]
+WHY: Final[str]
+"""One sentence: which implementation runs and why (for `metaq doctor` and the line at start)."""
+
+# ------------------------------------------------------------------ small things
+def java_hash(text: bytes) -> int:
+    """`java_string_hash` of UTF-8 bytes (decoded to UTF-16 units). Signed 32 bits."""
+
+def crc31(data: Buffer) -> int:
+    """CRC-32 (IEEE) masked to 31 bits, as BODYCRC."""
+
+class UniqueIds:
+    """Source of unique message ids (32 upper-case hex characters), thread-safe under the GIL."""
+    def __init__(self, prefix: bytes, elapsed_ms: int) -> None:
+        """`prefix`: 20 hex characters (address 4 B, pid 2 B, process constant 4 B). `elapsed_ms`: the time field."""
+    def set_elapsed(self, elapsed_ms: int) -> None: ...
+    def next(self) -> str: ...
+
+# ------------------------------------------------------------------ server: frames of one read event
+KIND_SEND: Final = 1  # 310 or 10, JSON or binary header, header understood, no batch flag
+KIND_BATCH: Final = 2  # 320, or 310 with m=true
+KIND_OTHER: Final = 0  # everything else: use command()
+KIND_PULL: Final = 3  # 11, header understood
+
+class FrameTable:
+    """The rows (complete frames) found in one read event. Holds no copy: `data` must outlive the rows."""
+
+    error: str
+    """"" or why the bytes after the last row can never be a frame; rows before it are good."""
+    needed: int
+    """Bytes of the unfinished frame at the end, its 4-byte length included; 0 when not yet known."""
+    def __init__(self, frame_bytes_max: int, rows_max: int = 4096) -> None: ...
+    def scan(self, data: Buffer, start: int, end: int) -> int:
+        """Replace the rows by those in data[start:end]. Returns the bytes consumed (whole frames only).
+
+        At most `rows_max` rows: call again from the new start if bytes are left. A send or pull header that is JSON or
+        binary but has anything unusual (escapes other than \\uXXXX, duplicate keys, missing or non-numeric fields) is KIND_OTHER:
+        the slow lane judges it. The byte after the length is the serialize type: 0 JSON, 1 binary, else `error`.
+        """
+    def __len__(self) -> int: ...
+    def kind(self, row: int) -> int: ...
+    def code(self, row: int) -> int: ...
+    def opaque(self, row: int) -> int: ...
+    def topic(self, row: int) -> bytes:
+        """Topic of a send, batch or pull row."""
+    def default_topic(self, row: int) -> bytes: ...
+    def group(self, row: int) -> bytes:
+        """Producer or consumer group of the row."""
+    def queue_id(self, row: int) -> int: ...
+    def body_bytes(self, row: int) -> int: ...
+    def frame(self, row: int) -> memoryview:
+        """The whole frame without its 4-byte length: what `wire.command.decode` takes."""
+    def pull(self, row: int) -> tuple[bytes, bytes, int, int, int, int, int, int, bytes | None, int, bytes | None]:
+        """(group, topic, queue_id, queue_offset, max_messages, sys_flag, commit_offset, suspend_ms, subscription, sub_version, expression_type)."""
+
+class Replies:
+    """Answers of one read event, in one buffer."""
+    def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None: ...
+    def take(self) -> bytes:
+        """All answers written since the last take, ready for the socket."""
+    def __len__(self) -> int: ...
+
+# ------------------------------------------------------------------ store: tails that native code writes into
+class LogTail:
+    """The writable end of the commit log: one mapped file and the position in it."""
+
+    end: int
+    """LogOffset of the next record."""
+    appended: int
+    """Records appended since this tail was made."""
+    store_ms: int
+    """Store time of the newest record; append never goes below it."""
+    def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
+        """`store_host`: 8 bytes (or 20, IPv6). `cluster`: value of the CLUSTER property added to plain sends."""
+    def attach(self, buffer: Buffer, file_offset: int, file_bytes: int, end: int) -> None:
+        """Write into `buffer` (the whole file) whose first byte is LogOffset `file_offset`; the next record goes to `end`."""
+    def detach(self) -> None: ...
+    def room(self) -> int:
+        """Bytes left in the file. A record of n bytes fits if n + 8 <= room()."""
+    def pad(self) -> None:
+        """Write the blank record over the rest of the file (docs/formats/commitlog.md); `end` becomes the file's end."""
+
+class QueueTail:
+    """The writable end of one consume queue."""
+
+    topic: bytes
+    queue_id: int
+    next_offset: int
+    """QueueOffset of the next unit = the queue's max offset."""
+    log_end: int
+    """End LogOffset of the newest record indexed; a record that ends at or below it is not indexed again."""
+    watched: bool
+    """Set by whoever holds pulls on this queue: append then reports the queue in `touched`."""
+    def __init__(self, topic: bytes, queue_id: int) -> None: ...
+    def attach(self, buffer: Buffer, first_unit: int, units: int) -> None:
+        """Units [first_unit, first_unit + units) live in `buffer` (from its byte 0); those are reserved on disk."""
+    def detach(self) -> None: ...
+    def room(self) -> int:
+        """Units that still fit behind next_offset."""
+    def put(self, log_offset: int, size: int, tags_code: int) -> bool:
+        """Append one unit (used by dispatch while recovering). False: no room, nothing written."""
+
+class IndexTail:
+    """The writable index file: header, slots and entries (docs/formats/index.md)."""
+
+    count: int
+    """indexCount: entries + 1."""
+    def __init__(self) -> None: ...
+    def attach(self, buffer: Buffer, slots: int, entries_max: int) -> None: ...
+    def detach(self) -> None: ...
+    def room(self) -> int:
+        """Entries that still fit."""
+    def reserve(self, entries: int) -> None:
+        """Entries up to this ordinal (exclusive) are reserved on disk; room() respects it."""
+    def put(self, key: bytes, log_offset: int, store_ms: int) -> bool:
+        """Index one `topic#key`. False: full, nothing written."""
+
+def index_hash(key: bytes) -> int:
+    """abs(java_hash(key)), abs of the smallest number being 0."""
+
+class TopicGate:
+    """admit's verdict on one topic: the queues that plain sends may append to."""
+    def __init__(self, topic: bytes, queues: Sequence[QueueTail], body_bytes_max: int) -> None: ...
+
+STOP_END: Final = 0  # all rows done
+STOP_SLOW: Final = (
+    1  # the row is not plain: not a send, topic without gate, bad queue, special property, IPv6, too large
+)
+STOP_LOG_FULL: Final = 2  # roll the log file, go on with the same row
+STOP_QUEUE_FULL: Final = 3  # reserve more units for `queue`, go on
+STOP_INDEX_FULL: Final = 4  # reserve entries or make a new index file, go on
+
+class AppendOutcome:
+    """What an append run did. One instance is reused; `touched` is replaced."""
+
+    stop: int
+    row: int
+    """First row not appended."""
+    queue: QueueTail | None
+    """The queue that is full, for STOP_QUEUE_FULL."""
+    touched: list[QueueTail]
+    """Watched queues that grew."""
+    messages: int
+    size: int
+    def __init__(self) -> None: ...
+
+def append(
+    table: FrameTable,
+    row: int,
+    end: int,
+    gates: Mapping[bytes, TopicGate],
+    log: LogTail,
+    index: IndexTail | None,
+    now_ms: int,
+    born_host: bytes,
+    replies: Replies,
+    outcome: AppendOutcome,
+    wait_is_slow: bool = False,
+) -> None:
+    """Append the plain rows of [row, end): log record, consume-queue unit, index entries, and the answer of each.
+
+    Plain: kind SEND or BATCH; topic in `gates`; 0 <= queue id < queues; no transaction bits; property text well formed,
+    <= 32767 bytes and without DELAY, TRAN_MSG, RETRY_TOPIC (`%RETRY%`), MSG_TYPE; body 1..body_bytes_max. With
+    `wait_is_slow`, also WAIT=false is not plain (SYNC_FLUSH answers it early). Stored properties are the sent ones
+    less WAIT plus CLUSTER; a batch entry keeps WAIT and gets CLUSTER. A oneway row is appended without an answer. A batch is
+    contiguous in log and queue, all in one file. TOTALSIZE is written last of a record, the unit after the record.
+    """
+
+def append_record(
+    log: LogTail,
+    queue: QueueTail | None,
+    index: IndexTail | None,
+    *,
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    reconsume_times: int,
+    prepared_offset: int,
+    body: Buffer,
+    properties: bytes,
+    tags_code: int,
+    keys: Sequence[bytes],
+) -> int:
+    """Append one record as given (the slow lane's writer). Returns its LogOffset.
+
+    With `queue`, `queue_offset` is ignored: the record takes queue.next_offset and a unit with `tags_code` is put.
+    `keys`: whole `topic#key` texts to index. Returns -STOP_LOG_FULL, -STOP_QUEUE_FULL or -STOP_INDEX_FULL when there is
+    no room; nothing was written then.
+    """
+
+# ------------------------------------------------------------------ records
+class RecordHead:
+    """One record found by scan_records: the fields that dispatch and recovery need."""
+
+    log_offset: int
+    size: int
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_ms: int
+    prepared_offset: int
+    tags: bytes  # value of TAGS, or b""
+    delay_level: int
+    unique_id: bytes
+    keys: bytes  # value of KEYS, blank-separated
+
+END_CLEAN: Final = 0  # ran to `end`
+END_ZERO: Final = 1  # a zero size: the untouched area of a file
+END_BLANK: Final = 2  # the blank record: go on with the next file
+END_BAD: Final = 3  # broken record: magic, sizes or checksum
+END_SHORT: Final = 4  # the record runs past `end`
+
+def scan_records(
+    data: Buffer, start: int, end: int, base: int, limit: int, check_crc: bool
+) -> tuple[list[RecordHead], int, int]:
+    """Up to `limit` records of data[start:end], whose byte 0 is LogOffset `base`. Returns (heads, next start, END_*).
+
+    A record is good if TOTALSIZE equals the sum of its parts, the magic and (with check_crc) the body checksum fit, and
+    PHYSICALOFFSET equals its place.
+    """
+
+def decode_records(
+    data: Buffer,
+    start: int,
+    end: int,
+    cls: type[_M],
+    broker: str,
+    min_offset: int,
+    max_offset: int,
+    check_crc: bool = True,
+) -> list[_M]:
+    """Decode back-to-back records (a pull's body) to `cls`, whose instances are made without calling `__init__`.
+
+    Bodies with the COMPRESSED bit are left compressed (the caller inflates, bounded). Raises RemoteProtocolError for a broken record.
+    """
+
+def decode_columns(data: Buffer, start: int, end: int, check_crc: bool = True) -> dict[str, Any]:
+    """Decode back-to-back records to column buffers for Arrow (metaq.spark and client.arrow build arrays from them).
+
+    Returns: `rows` (int); fixed columns as native-endian bytes: `queue_id` i32, `queue_offset` i64, `log_offset` i64, `flag` i32,
+    `sys_flag` i32, `born_ms` i64, `store_ms` i64, `reconsume_times` i32, `size` i32; Arrow binary_view views (16 bytes a row, buffer index 0 =
+    `data` itself from byte 0) for `body`, `tag`, `keys`, `unique_id`, `properties`, `topic`, `born_host`, `store_host`; validity bitmaps
+    `tag_valid`, `keys_valid`, `unique_id_valid`; `compressed` = tuple of row numbers whose body is compressed.
+    """
+
+# ------------------------------------------------------------------ pulls
+class Selection:
+    """The records that one pull returns: where they are, and where to go on."""
+
+    count: int
+    size: int
+    next_offset: int
+    """QueueOffset after the last unit looked at."""
+    first_log: int
+    last_log_end: int
+    contiguous: bool
+    """All records lie back to back in the log: one slice serves."""
+    def spans(self) -> list[tuple[int, int]]:
+        """(LogOffset, bytes) of the records, neighbours merged."""
+
+def select(
+    units: Buffer,
+    first_unit: int,
+    start: int,
+    stop: int,
+    tag_hashes: frozenset[int] | None,
+    count_max: int,
+    bytes_max: int,
+    log_min: int,
+    log_end: int,
+) -> Selection:
+    """Scan units [start, stop) of a consume-queue file (`units`, whose byte 0 is unit `first_unit`).
+
+    Takes units whose low 32 tag bits (signed) are in `tag_hashes` (None = all) until count_max records or bytes_max bytes; the first
+    match is taken whatever its size. Stops before a unit at or beyond `log_end`; passes over units below `log_min`.
+    """
+
+def gather(selection: Selection, data: Buffer, file_offset: int) -> bytes:
+    """Copy the selection's records out of one mapped log file (byte 0 is LogOffset `file_offset`) into one bytes object."""
+
+# ------------------------------------------------------------------ producer
+class Batch:
+    """Entries of one batch request under way (docs/formats/batch.md), all for one topic."""
+
+    count: int
+    size: int
+    def __init__(self) -> None: ...
+    def add(self, flag: int, body: Buffer, properties: bytes) -> int:
+        """Append one entry; returns its index."""
+    def add_message(self, unique_id: bytes, body: Buffer, tag: bytes | None, keys: bytes | None) -> int:
+        """Append one entry with the usual properties (UNIQ_KEY, WAIT=true, TAGS, KEYS), written without a dict."""
+    def take(self) -> bytes:
+        """The encoded entries; the batch is empty afterwards."""
