@@ -1,0 +1,113 @@
+"""What many tests need: waiting without sleeping blindly, free ports, processes that do not outlive their test."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+Value = TypeVar("Value")
+
+ROOT = pathlib.Path(__file__).parent.parent
+
+
+def eventually(probe: Callable[[], Value], timeout: float = 10.0, *, what: str = "") -> Value:
+    """Call `probe` until it returns something true, and return that.
+
+    For what another process or thread does in its own time and announces nowhere. Assertion errors and refused
+    connections count as "not yet". Raises AssertionError with the last outcome after `timeout` seconds.
+    """
+    deadline = time.monotonic() + timeout
+    pause = threading.Event()
+    outcome: object = None
+    while True:
+        try:
+            if value := probe():
+                return value
+            outcome = value
+        except (AssertionError, OSError) as error:
+            outcome = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what or 'the condition'} did not come true in {timeout} s; last: {outcome!r}")
+        pause.wait(0.01)
+
+
+def free_port() -> int:
+    """A TCP port on 127.0.0.1 that nobody listens on now. Prefer port 0 where the server can tell what it got."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def environment(**more: str) -> dict[str, str]:
+    """This process's environment with our sources on PYTHONPATH."""
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **more}
+
+
+def metaq_command(*args: str) -> list[str]:
+    """The command line of `metaq ARGS` with this interpreter."""
+    return [sys.executable, "-m", "metaq", *args]
+
+
+def run_metaq(*args: str, timeout: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run a `metaq` command to its end."""
+    return subprocess.run(
+        metaq_command(*args),
+        capture_output=True,
+        text=True,
+        timeout=timeout,
+        input=stdin,
+        env=environment(),
+        check=False,
+    )
+
+
+@contextlib.contextmanager
+def process(*command: str, **options: object) -> Iterator[subprocess.Popen[str]]:
+    """A child with text pipes, in its own process group, that is gone when the block is left."""
+    child = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        **{"env": environment(), **options},
+    )
+    try:
+        yield child
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+        child.communicate(timeout=10)
+
+
+def read_line(child: subprocess.Popen[str], start: str, timeout: float = 20) -> str:
+    """The child's first output line that begins with `start`. Raises AssertionError if it ends or takes too long."""
+    found: list[str] = []
+
+    def read() -> None:
+        assert child.stdout is not None
+        for line in child.stdout:
+            if line.startswith(start):
+                found.append(line.rstrip("\n"))
+                return
+
+    reader = threading.Thread(target=read, daemon=True)
+    reader.start()
+    reader.join(timeout)
+    if not found:
+        errors = ""
+        if child.poll() is not None and child.stderr is not None:
+            errors = child.stderr.read()
+        raise AssertionError(f"no line starting with {start!r} within {timeout} s; exit {child.poll()}; {errors}")
+    return found[0]
