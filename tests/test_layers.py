@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
+from tests.support import environment
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
@@ -184,7 +185,7 @@ def test_client_and_spark_workers_do_not_load_the_broker() -> None:
 
     program = "import metaq, sys; print(*sorted(name for name in sys.modules if name.startswith('metaq.')))"
     loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30, env=environment()
     ).stdout.split()
     heavy = [name for name in loaded if layer(name) in {"store", "broker", "namesrv", "doors", "app", "cli", "spark"}]
     assert not heavy

@@ -98,12 +98,16 @@ def _typed(key: str, value: Any, hint: Any, where: str) -> Any:
         raise ConfigError(f"{key}={value!r}{place}: need true or false")
     if hint in (int, float):
         try:
+            if isinstance(value, bool) or (hint is int and isinstance(value, float)):
+                raise ValueError  # noqa: TRY301  Python would take both, silently changed
             return hint(value.strip() if isinstance(value, str) else value)
         except (TypeError, ValueError):
             raise ConfigError(
                 f"{key}={value!r}{place}: need {'a whole number' if hint is int else 'a number'}"
             ) from None
-    return str(value).strip()
+    if not isinstance(value, str):
+        raise ConfigError(f"{key}={value!r}{place}: need a text in quotes")
+    return value.strip()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +172,7 @@ class BrokerOptions(OptionTable):
 
     namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
     listen_port: int = option(10911, "Port of the remoting door; 0 takes a free one.", low=0, high=65535)
-    bind_address: str = option("0.0.0.0", "Address that the doors listen on.", aliases=("host",))  # noqa: S104
+    bind_address: str = option("127.0.0.1", "Address that the doors listen on.", aliases=("host",))
     broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
     broker_name: str | None = option(None, "Name of the broker; by default the host name.")
     broker_cluster_name: str = option("DefaultCluster", "Name of the cluster that the broker joins.")
@@ -207,7 +211,7 @@ class NamesrvOptions(OptionTable):
     """What `metaq.namesrv` and its door obey."""
 
     listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
-    bind_address: str = option("0.0.0.0", "Address that the door listens on.", aliases=("host",))  # noqa: S104
+    bind_address: str = option("127.0.0.1", "Address that the door listens on.", aliases=("host",))
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
     order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.")
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)

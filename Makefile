@@ -1,0 +1,103 @@
+# `make` runs the demo, `make test` the tests, `make help` lists the rest. Everything stays inside this folder: the
+# virtual environment in .venv, downloads in pip's cache (in .cache where there is no home folder), results in demo-out.
+# Needs Python 3.11 or newer with venv, bash, and the network the first time. No compiler, no Java, no root.
+
+PYTHON ?= python3
+SHELL := bash
+.DEFAULT_GOAL := demo
+.DELETE_ON_ERROR:
+
+VENV := .venv
+BIN := $(VENV)/bin
+RUN := $(BIN)/python
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PYTHONUNBUFFERED := 1
+ifndef HOME
+export HOME := $(CURDIR)/.cache/home
+export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip
+endif
+# matplotlib, Spark and others look for a place to write; let it be ours.
+export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
+
+PYTEST := $(RUN) -m pytest
+SOURCES := $(wildcard src tests bench examples demo)
+
+# What decides whether an environment is still right. The hot module is built while installing.
+INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/wire/_hot.pyx)
+
+##@ Run
+
+demo: $(VENV)/has-demo  ## send 336 776 real flights, kill the broker half way, archive them with Spark, show the result (the main job)
+	$(RUN) -m demo
+
+doctor: $(VENV)/has-demo  ## say what this machine and environment offer
+	$(BIN)/metaq doctor
+
+##@ Check
+
+test: $(VENV)/has-test  ## all tests that fit into ten minutes
+	$(PYTEST) -m "not all" $(ARGS)
+
+test-all: $(VENV)/has-test  ## every test, also the ones that take long or install foreign servers
+	METAQ_FRESH_CLONE=1 $(PYTEST) $(ARGS)
+
+test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
+	METAQ_HOT=0 $(PYTEST) tests/wire tests/store tests/system/test_first_whole.py $(ARGS)
+
+lint: $(VENV)/has-lint  ## style
+	$(BIN)/ruff check $(SOURCES)
+	$(BIN)/ruff format --check $(SOURCES)
+
+format: $(VENV)/has-lint  ## rewrite the sources in the project's style
+	$(BIN)/ruff check --fix $(SOURCES)
+	$(BIN)/ruff format $(SOURCES)
+
+types: $(VENV)/has-lint  ## mypy --strict over the sources
+	$(BIN)/mypy src
+
+bench-small: $(VENV)/has-test  ## every benchmark with small input, to see that it still runs
+	$(PYTEST) tests/bench $(ARGS)
+
+##@ Look after
+
+docs: $(VENV)/has-lint  ## write the pages that are made from the code
+	$(RUN) -m metaq.app.reference > docs/configuration.md
+
+hot: $(VENV)/has-lint  ## build the hot module again, beside its source
+	$(RUN) setup.py -q build_ext --inplace
+
+clean:  ## remove the environment, caches and results
+	rm -rf $(VENV) .cache build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
+	rm -f src/metaq/wire/_hot*.so src/metaq/wire/_hot.c derby.log
+
+help:  ## this list
+	@$(PYTHON) -c 'import re; [print("\n" + line[4:] if line.startswith("##@") else "  make {:<12} {}".format(*match.groups())) \
+	for line in map(str.rstrip, open("Makefile")) if (match := re.match(r"([a-z-]+):.*?  ## (.*)", line)) or line.startswith("##@")]'
+
+# ---- environments: each is the one before it and more -------------------------------------------------------------
+
+has_PYTHON := import sys, venv; sys.exit(sys.version_info < (3, 11))
+
+$(RUN):
+	@$(PYTHON) -c '$(has_PYTHON)' || { echo "MetaQ needs Python 3.11 or newer with its venv module;" \
+	  "$(PYTHON) is $$($(PYTHON) -V 2>&1). Name another: make PYTHON=python3.12"; exit 2; }
+	@mkdir -p .cache/home
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/has-lint: $(RUN) $(INSTALLED_FROM)
+	@echo "== installing the broker and the checkers into $(VENV): downloads about 80 MB the first time"
+	$(RUN) -m pip install --progress-bar on -e '.[uvloop,compression,dev]'
+	@touch $@
+
+$(VENV)/has-demo: $(RUN) $(INSTALLED_FROM)
+	@echo "== installing MetaQ with Spark and Java into $(VENV): downloads about 0.7 GB the first time" \
+	  "(Spark alone 456 MB), takes 1.8 GB on disk and a few minutes; nothing is installed outside this folder"
+	$(RUN) -m pip install --progress-bar on -e '.[all]'
+	@touch $@
+
+$(VENV)/has-test: $(VENV)/has-demo
+	@echo "== installing the test tools into $(VENV): downloads about 40 MB the first time"
+	$(RUN) -m pip install --progress-bar on -e '.[all,dev]'
+	@touch $@ $(VENV)/has-lint
+
+.PHONY: demo doctor test test-all test-plain lint format types bench-small docs hot clean help

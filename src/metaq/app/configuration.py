@@ -1,0 +1,301 @@
+"""From files, flags and the environment to option tables; and back, as a commented template.
+
+Two kinds of file are read. A RocketMQ `broker.conf` or `namesrv.properties` is taken as it stands: Java properties,
+where a key that we do not have is worth a warning. A `metaq.toml` is ours: sections `[broker]`, `[store]` and
+`[namesrv]`, and a wrong key stops the start. What a flag says beats the file, which beats the environment.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import os
+import pathlib
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, TypeVar
+
+from metaq.errors import ConfigError
+from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel
+
+Table = TypeVar("Table", bound=OptionTable)
+
+SECTIONS: Final[dict[str, type[OptionTable]]] = {
+    "broker": BrokerOptions,
+    "store": StoreOptions,
+    "namesrv": NamesrvOptions,
+}
+
+LOOPBACK: Final = "127.0.0.1"
+EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
+
+
+@dataclasses.dataclass(frozen=True)
+class Configuration:
+    """What one process runs with, and what its user should know about how that came to be."""
+
+    broker: BrokerOptions
+    store: StoreOptions
+    namesrv: NamesrvOptions
+    warnings: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """A parsed file. `rocketmq`: the keys have no sections, so that each goes to every table that knows it."""
+
+    path: str
+    rocketmq: bool
+    pairs: Mapping[str, Mapping[str, Any]]
+
+
+_REFUSED: Final[dict[str, tuple[str, str]]] = {
+    "aclEnable": ("true", "access control is not in this version, and starting without it would open what was closed"),
+    "brokerRole": ("slave", "replication is not in this version; a slave would serve as a second, diverging master"),
+    "enableDLegerCommitLog": ("true", "DLedger's log has another format than the commit log of a RocketMQ 4.9 broker"),
+    "storePathCommitLog": (",", "several commit-log folders are not supported"),
+}
+"""RocketMQ keys that would change what the user is promised. Key → (value that is refused, why)."""
+
+_ROCKETMQ_ONLY: Final = frozenset(
+    """brokerIP2 messageStorePlugIn msgTraceTopicName traceTopicEnable sendMessageThreadPoolNums
+    putMessageFutureThreadPoolNums pullMessageThreadPoolNums processReplyMessageThreadPoolNums
+    queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums consumerManageThreadPoolNums
+    heartbeatThreadPoolNums endTransactionThreadPoolNums flushConsumerOffsetHistoryInterval
+    fetchNamesrvAddrByAddressServer sendThreadPoolQueueCapacity putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
+    replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
+    consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity
+    filterServerNums highSpeedMode commercialEnable commercialTimerCount commercialTransCount commercialBigCount
+    commercialBaseCount transferMsgByHeap maxDelayTime registerBrokerTimeoutMills disableConsumeIfConsumerReadSlowly
+    consumerFallbehindThreshold brokerFastFailureEnable waitTimeMillsInSendQueue waitTimeMillsInPullQueue
+    waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue startAcceptSendRequestTimeStamp enableCalcFilterBitMap
+    expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterSupportRetry enablePropertyFilter
+    compressedRegister forceRegister transactionTimeOut transactionCheckMax transactionCheckInterval aclEnable
+    storeReplyMessageEnable enableDetailStat autoDeleteUnusedStats isolateLogEnable configBlackList rocketmqHome
+    storePathDLedgerCommitLog readOnlyCommitLogStorePaths enableConsumeQueueExt mappedFileSizeConsumeQueueExt
+    bitMapLengthConsumeQueueExt flushCommitLogTimed commitIntervalCommitLog commitCommitLogLeastPages
+    commitCommitLogThoroughInterval flushCommitLogLeastPages flushCommitLogThoroughInterval flushConsumeQueueLeastPages
+    flushConsumeQueueThoroughInterval useReentrantLockWhenPutMessage deleteCommitLogFilesInterval
+    deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval putMsgIndexHightWater
+    warmMapedFileEnable flushLeastPagesWhenWarmMapedFile osPageCacheBusyTimeOutMills messageIndexSafe brokerRole
+    haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haMasterAddress haSlaveFallbehindMax
+    slaveTimeout offsetCheckInSlave duplicationEnable diskFallRecorded debugLockEnable transientStorePoolEnable
+    transientStorePoolSize fastFailIfNoBufferInStorePool enableDLegerCommitLog dLegerGroup dLegerPeers dLegerSelfId
+    preferredLeaderId enableScheduleMessageStats enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
+    scheduleAsyncDeliverMaxResendNum2Blocked enableLmq enableMultiDispatch maxLmqConsumeQueueNum isEnableBatchPush
+    serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads serverOnewaySemaphoreValue
+    serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize serverSocketBacklog
+    serverPooledByteBufAllocatorEnable useEpollNativeSelector configStorePath
+    productEnvName clusterTest""".split()  # noqa: SIM905  a list of strings would be 130 lines
+)
+"""Keys of RocketMQ 4.9.8's broker, store, network and name-server configuration that mean nothing here."""
+
+
+# ---- files ------------------------------------------------------------------------------------------------------
+
+
+def read_properties(text: str) -> dict[str, str]:
+    r"""Parse Java properties: `#` and `!` comments, `=`, `:` or blank between key and value, `\` escapes and joins."""
+    pairs: dict[str, str] = {}
+    for line in _logical_lines(text):
+        match = re.match(r"((?:\\.|[^\\=:\s])*)\s*[=:]?\s*(.*)\Z", line, re.DOTALL)
+        if match and match.group(1):
+            pairs[_unescape(match.group(1))] = _unescape(match.group(2)).rstrip()
+    return pairs
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    joined = ""
+    for raw in text.splitlines():
+        line = raw.lstrip(" \t\f")
+        if not joined and (not line or line[0] in "#!"):
+            continue
+        joined += line
+        trailing = len(joined) - len(joined.rstrip("\\"))
+        if trailing % 2:
+            joined = joined[:-1]
+            continue
+        yield joined
+        joined = ""
+    if joined:
+        yield joined
+
+
+def _unescape(text: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        word = match.group(1)
+        if word[0] == "u" and len(word) == 5:
+            return chr(int(word[1:], 16))
+        return {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}.get(word, word)
+
+    return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", plain, text, flags=re.DOTALL)
+
+
+def _read_file(path: str) -> _File:
+    """Raises ConfigError: the file cannot be read, or is neither of the two kinds."""
+    try:
+        text = pathlib.Path(path).read_text("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"cannot read the configuration file {path}: {error}") from None
+    first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
+    if not first.startswith("[") and not path.endswith(".toml"):
+        return _File(path, True, {"": read_properties(text)})
+    try:
+        sections = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigError(f"{path} is not valid TOML: {error}") from None
+    for name, section in sections.items():
+        if name not in SECTIONS or not isinstance(section, dict):
+            raise ConfigError(f"{path}: [{name}] is not a section; there are {', '.join(f'[{s}]' for s in SECTIONS)}")
+    return _File(path, False, sections)
+
+
+# ---- putting it together ----------------------------------------------------------------------------------------
+
+
+def load(
+    file: str | None = None,
+    *,
+    flags: Mapping[str, Mapping[str, Any]] | None = None,
+    settings: Sequence[str] = (),
+    serving: Sequence[str] = ("broker", "store"),
+    environment: Mapping[str, str] | None = None,
+    insecure: bool = False,
+) -> Configuration:
+    """Make the tables for one process.
+
+    Args: file: a RocketMQ properties file or a `metaq.toml`. flags: section → option → value; None means not given.
+          settings: `key=value` or `section.key=value` of `-o`. serving: the sections that this process obeys; a plain
+          key of `settings` or of a properties file goes to those that have it. environment: for NAMESRV_ADDR.
+          insecure: consent to listen beyond this machine without access control.
+    Raises: ConfigError: naming the key, its place and the nearest name.
+    """
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    warnings: list[str] = []
+    rocketmq = False
+    if "broker" in serving and (
+        address := (environment if environment is not None else os.environ).get("NAMESRV_ADDR")
+    ):
+        values["broker"]["namesrv_addr"] = address
+    if file is not None:
+        parsed = _read_file(file)
+        rocketmq = parsed.rocketmq
+        if rocketmq:
+            warnings += _take_properties(parsed, values, serving)
+        else:
+            for section, pairs in parsed.pairs.items():
+                _take(values[section], SECTIONS[section], pairs, f"[{section}] of {file}")
+    for setting in settings:
+        _take_setting(setting, values, serving)
+    for section, given in (flags or {}).items():
+        values[section] |= {key: value for key, value in given.items() if value is not None}
+    for section in serving:
+        if "bind_address" in SECTIONS[section].spellings():
+            warnings += _check_address(section, values[section], rocketmq=rocketmq, insecure=insecure)
+    where = file or ""
+    return Configuration(
+        BrokerOptions.read(values["broker"], where)[0],
+        StoreOptions.read(values["store"], where)[0],
+        NamesrvOptions.read(values["namesrv"], where)[0],
+        tuple(warnings),
+    )
+
+
+def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, Any], where: str) -> None:
+    spellings = table.spellings()
+    for key, value in pairs.items():
+        if key not in spellings:
+            raise ConfigError(f"{where}: there is no option {key!r}{_nearest(key, spellings)}")
+        table.read({key: value}, where)  # here, where the place of a wrong value is still known
+        into[spellings[key]] = value
+
+
+def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> None:
+    key, found, value = setting.partition("=")
+    section, dot, rest = key.strip().rpartition(".")
+    if not found or (dot and section not in SECTIONS):
+        raise ConfigError(f"-o {setting}: need key=value or section.key=value, section one of {', '.join(SECTIONS)}")
+    takers = [section] if dot else list(serving)
+    known = [name for name in takers if rest in SECTIONS[name].spellings()]
+    if not known:
+        everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
+        raise ConfigError(f"-o {setting}: there is no option {rest!r}{_nearest(rest, everything)}")
+    _take(values[known[0]], SECTIONS[known[0]], {rest: value}, f"-o {setting}")
+
+
+def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> list[str]:
+    warnings = []
+    everything = {spelling: "" for section in serving for spelling in SECTIONS[section].spellings()}
+    for key, value in parsed.pairs[""].items():
+        forbidden, why = _REFUSED.get(key, ("\0", ""))
+        if value.strip().lower() == forbidden or (forbidden == "," and forbidden in value):
+            raise ConfigError(f"{key}={value} in {parsed.path}: {why}")
+        takers = [section for section in serving if key in SECTIONS[section].spellings()]
+        for section in takers:
+            _take(values[section], SECTIONS[section], {key: value}, parsed.path)
+        if not takers and key in _ROCKETMQ_ONLY:
+            warnings.append(f"{parsed.path}: {key} is passed over: this broker has nothing that it could set")
+        elif not takers:
+            warnings.append(f"{parsed.path}: {key} is unknown and passed over{_nearest(key, everything)}")
+    return warnings
+
+
+def _nearest(key: str, names: Mapping[str, Any]) -> str:
+    lowered = {name.lower(): name for name in names if "_" not in name}
+    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
+    return f"; the nearest is {lowered[near[0]]}" if near else ""
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach a listener on `address`."""
+    return address == "localhost" or address.startswith("127.") or address == "::1"
+
+
+def _check_address(section: str, values: dict[str, Any], *, rocketmq: bool, insecure: bool) -> list[str]:
+    # A RocketMQ file that names no address means "all of them", and its author knows that.
+    address = str(values.setdefault("bind_address", EVERYWHERE if rocketmq else LOOPBACK))
+    if is_loopback(address):
+        return []
+    if not (rocketmq or insecure):
+        raise ConfigError(
+            f"listening on {address} lets everybody who can reach this machine read, write and delete, for there is no"
+            " access control: add --insecure if that is meant, or listen on 127.0.0.1"
+        )
+    what = {"broker": "broker", "namesrv": "name server"}[section]
+    return [f"the {what} listens on {address} without access control: guard its port by a firewall"]
+
+
+# ---- the template -----------------------------------------------------------------------------------------------
+
+
+def template(tables: Mapping[str, OptionTable]) -> str:
+    """A complete `metaq.toml` with these values, a sentence above each. `load` gives the same tables back."""
+    lines = ["# A complete metaq.toml. Every option stands here with its value; those commented out have none."]
+    for section, table in tables.items():
+        lines += ["", f"[{section}]"]
+        for item in dataclasses.fields(table):
+            facts, value = item.metadata, getattr(table, item.name)
+            lines += ["", f"# {facts['doc']}{_limits(item)}"]
+            lines.append(f"# {camel(item.name)} =" if value is None else f"{camel(item.name)} = {_toml(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _limits(item: dataclasses.Field[Any]) -> str:
+    facts = item.metadata
+    said = []
+    if facts.get("choices"):
+        said.append("one of " + ", ".join(facts["choices"]))
+    if facts.get("low") is not None:
+        said.append(f"at least {facts['low']:,}".replace(",", " "))
+    if facts.get("high") is not None:
+        said.append(f"at most {facts['high']:,}".replace(",", " "))
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n") + '"'
+    return str(value)

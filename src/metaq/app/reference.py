@@ -1,0 +1,82 @@
+"""`docs/configuration.md`, written from the option tables: `python -m metaq.app.reference > docs/configuration.md`."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+import typing
+from typing import Any
+
+from metaq.app.configuration import SECTIONS
+from metaq.options import OptionTable, camel
+
+_INTRODUCTION = """\
+# Configuration
+
+<!-- Written by `make docs` from src/metaq/options.py; a test compares them. -->
+
+A broker is configured by flags, by `-o key=value` for any option, by a file (`-c`), and by the environment variable
+`NAMESRV_ADDR`; the first of these that has a value wins. The file is either
+
+- a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
+  (with the nearest one that does), and a key whose neglect would break a promise (`aclEnable=true`,
+  `brokerRole=SLAVE`, `enableDLegerCommitLog=true`) stops the start; or
+- a `metaq.toml` with the sections `[broker]`, `[store]` and `[namesrv]`, where a wrong key stops the start.
+
+`metaq broker --print-config` (or `-m`, `-p`) prints a complete `metaq.toml` with the values in force.
+
+Keys are RocketMQ's where it has them, and may also be written in snake_case. *Hot* options may change while the
+broker runs. Where nothing else is said, sizes are in bytes and times in milliseconds.
+
+**Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
+needs `--insecure`, for there is no access control in this version. A RocketMQ file binds all addresses, as RocketMQ
+does, with a warning.
+"""
+
+_HEADINGS = {
+    "broker": "## `[broker]`\n\nWhat `metaq broker` and `metaq up` serve, and to whom.\n",
+    "store": "## `[store]`\n\nHow the broker keeps messages.\n",
+    "namesrv": "## `[namesrv]`\n\nWhat `metaq namesrv` and `metaq up` obey.\n",
+}
+
+
+def markdown() -> str:
+    """The whole page."""
+    parts = [_INTRODUCTION]
+    for section, table in SECTIONS.items():
+        parts += [_HEADINGS[section], _table(table)]
+    return "\n".join(parts)
+
+
+def _table(table: type[OptionTable]) -> str:
+    lines = ["| key | type | default | allowed | hot | meaning |", "|---|---|---|---|---|---|"]
+    hints = typing.get_type_hints(table)
+    for item in dataclasses.fields(table):
+        facts = item.metadata
+        key = f"`{camel(item.name)}`" + "".join(f"<br>`{alias}`" for alias in facts["aliases"])
+        default = "" if item.default is None else f"`{_shown(item.default)}`"
+        cells = [key, _kind(hints[item.name]), default, _allowed(facts), "yes" if facts["hot"] else "", facts["doc"]]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _shown(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _kind(hint: Any) -> str:
+    plain = next((kind for kind in typing.get_args(hint) if kind is not type(None)), hint)
+    return {bool: "true/false", int: "number", float: "number", str: "text"}[plain]
+
+
+def _allowed(facts: Any) -> str:
+    if facts["choices"]:
+        return ", ".join(f"`{choice}`" for choice in facts["choices"])
+    low, high = facts["low"], facts["high"]
+    if low is not None and high is not None:
+        return f"{low} to {high}"
+    return f"≥ {low}" if low is not None else f"≤ {high}" if high is not None else ""
+
+
+if __name__ == "__main__":
+    sys.stdout.write(markdown())

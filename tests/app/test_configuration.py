@@ -1,0 +1,203 @@
+"""Files, flags and environment become option tables."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq.app.configuration import load, read_properties, template
+from metaq.errors import ConfigError
+from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
+
+BROKER_CONF = """\
+# Licensed to the Apache Software Foundation (ASF) ...
+brokerClusterName = DefaultCluster
+brokerName=broker-a
+brokerId = 0
+deleteWhen: 04
+fileReservedTime = 48
+brokerRole = ASYNC_MASTER
+flushDiskType = SYNC_FLUSH
+! a comment of the other kind
+namesrvAddr=10.0.0.1:9876;\\
+            10.0.0.2:9876
+brokerIP1 192.168.1.5
+storePathRootDir=/data/store
+sendMessageThreadPoolNums=128
+flushDiskTyp=ASYNC_FLUSH
+"""
+
+
+@pytest.fixture
+def broker_conf(tmp_path):
+    path = tmp_path / "broker.conf"
+    path.write_text(BROKER_CONF)
+    return str(path)
+
+
+def write(tmp_path, text, name="metaq.toml"):
+    path = tmp_path / name
+    path.write_text(text)
+    return str(path)
+
+
+def test_rocketmq_file_is_read_as_it_stands(broker_conf):
+    """Values reach both tables, whatever separator, comment and continuation they are written with."""
+    got = load(broker_conf, environment={})
+    assert got.broker.broker_name == "broker-a"
+    assert got.broker.namesrv_addr == "10.0.0.1:9876;10.0.0.2:9876"
+    assert got.broker.broker_ip1 == "192.168.1.5"
+    assert got.store.file_reserved_time == 48
+    assert got.store.flush_disk_type == "SYNC_FLUSH"
+    assert got.store.store_path_root_dir == "/data/store"
+    assert got.store.delete_when == "04"
+
+
+def test_rocketmq_key_that_we_lack_is_named_in_a_warning(broker_conf):
+    """A misspelt key is told with the nearest name, a key of RocketMQ's own as one without meaning here."""
+    warnings = "\n".join(load(broker_conf, environment={}).warnings)
+    assert "flushDiskTyp is unknown and passed over; the nearest is flushDiskType" in warnings
+    assert "sendMessageThreadPoolNums is passed over" in warnings
+    assert "brokerName" not in warnings
+
+
+def test_rocketmq_file_listens_everywhere_with_a_warning(broker_conf):
+    """A broker.conf is its own consent to listen beyond the machine; our own file is not."""
+    got = load(broker_conf, environment={})
+    assert got.broker.bind_address == "0.0.0.0"
+    assert any("0.0.0.0 without access control" in warning for warning in got.warnings)
+
+
+def test_without_a_file_only_this_machine_can_connect():
+    """Flags alone bind the loopback address, and nothing needs a warning."""
+    got = load(environment={}, serving=("broker", "store", "namesrv"))
+    assert (got.broker.bind_address, got.namesrv.bind_address, got.warnings) == ("127.0.0.1", "127.0.0.1", ())
+
+
+def test_other_address_needs_consent(tmp_path):
+    """A metaq.toml or flag that opens the broker to the network is refused without --insecure, and warned with it."""
+    path = write(tmp_path, '[broker]\nbindAddress = "0.0.0.0"\n')
+    with pytest.raises(ConfigError, match=r"listening on 0\.0\.0\.0 .* add --insecure"):
+        load(path, environment={})
+    with pytest.raises(ConfigError, match="--insecure"):
+        load(flags={"broker": {"bind_address": "10.0.0.7"}}, environment={})
+    got = load(path, environment={}, insecure=True)
+    assert got.broker.bind_address == "0.0.0.0"
+    assert got.warnings
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("aclEnable=true", "access control is not in this version"),
+        ("brokerRole=SLAVE", "replication"),
+        ("enableDLegerCommitLog=true", "format"),
+        ("storePathCommitLog=/a,/b", "several"),
+    ],
+)
+def test_rocketmq_setting_that_would_break_a_promise_is_refused(tmp_path, line, why):
+    """Passing over access control, a slave's role or another log format would not be what the file asks for."""
+    with pytest.raises(ConfigError, match=why):
+        load(write(tmp_path, line, "broker.conf"), environment={})
+
+
+def test_flags_beat_settings_beat_the_file_beat_the_environment(tmp_path):
+    """Each source of a value overrides those behind it."""
+    path = write(tmp_path, '[broker]\nlistenPort = 1\nbrokerName = "file"\nnamesrvAddr = "file:1"\n')
+    got = load(
+        path,
+        environment={"NAMESRV_ADDR": "environment:1"},
+        settings=["brokerName=setting", "listenPort=2"],
+        flags={"broker": {"listen_port": 3, "broker_name": None}},
+    )
+    assert (got.broker.namesrv_addr, got.broker.broker_name, got.broker.listen_port) == ("file:1", "setting", 3)
+    assert load(environment={"NAMESRV_ADDR": "environment:1"}).broker.namesrv_addr == "environment:1"
+
+
+def test_setting_may_name_its_section():
+    """Where broker and name server have the same key, the section says which is meant; without, the broker."""
+    got = load(
+        settings=["namesrv.listenPort=5", "listenPort=6", "store.fileReservedTime=7"],
+        serving=("broker", "store", "namesrv"),
+        environment={},
+    )
+    assert (got.namesrv.listen_port, got.broker.listen_port, got.store.file_reserved_time) == (5, 6, 7)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[broker]\nlistenPrt = 1\n", r"\[broker\] of .*metaq.toml: there is no option 'listenPrt'; .* listenPort"),
+        ("[borker]\nlistenPort = 1\n", r"\[borker\] is not a section"),
+        ('[broker]\nlistenPort = "x"\n', "listenPort='x' in .*: need a whole number"),
+        ("[broker]\nlistenPort = 70000\n", "listenPort=70000: the largest allowed value is 65535"),
+        ("[broker]\nlistenPort = 1.5\n", "need a whole number"),
+        ("[broker]\nbrokerName = 7\n", "need a text in quotes"),
+        ('[store]\nflushDiskType = "MAYBE"\n', "allowed are ASYNC_FLUSH, SYNC_FLUSH"),
+        ("[broker\n", "not valid TOML"),
+    ],
+)
+def test_wrong_line_in_metaq_toml_stops_the_start(tmp_path, text, says):
+    """Our own file is ours to check: key, section, type and bounds."""
+    with pytest.raises(ConfigError, match=says):
+        load(write(tmp_path, text), environment={})
+
+
+@pytest.mark.parametrize("setting", ["nonsense", "nosuch.key=1", "listenPrt=1", "listenPort=abc", "store.listenPort=1"])
+def test_wrong_setting_is_refused(setting):
+    """-o takes only options that exist, with values of their type."""
+    with pytest.raises(ConfigError, match="-o"):
+        load(settings=[setting], environment={})
+
+
+def test_missing_file_is_named(tmp_path):
+    """A file that cannot be read is an error that names it, not a start with defaults."""
+    with pytest.raises(ConfigError, match=r"cannot read .*nowhere.toml"):
+        load(str(tmp_path / "nowhere.toml"), environment={})
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"broker": BrokerOptions(), "store": StoreOptions(), "namesrv": NamesrvOptions()},
+        {
+            "broker": BrokerOptions(broker_name='a"b\\c', listen_port=0, auto_create_topic_enable=False),
+            "store": StoreOptions(store_path_index="/elsewhere/index", flush_disk_type="SYNC_FLUSH"),
+            "namesrv": NamesrvOptions(kv_config_path="/kv.json"),
+        },
+    ],
+    ids=["defaults", "changed"],
+)
+def test_template_loads_back_unchanged(tmp_path, tables):
+    """What --print-config writes is complete, and -c reads the same tables from it."""
+    text = template(tables)
+    got = load(write(tmp_path, text), environment={})
+    assert {name: getattr(got, name) for name in tables} == tables
+    for table in tables.values():
+        for item in dataclasses.fields(table):
+            assert item.metadata["doc"] in text
+
+
+@given(
+    st.dictionaries(
+        st.from_regex(r"[a-zA-Z][a-zA-Z0-9.]{0,20}", fullmatch=True), st.text("abc XYZ=:#!\\\t;/äß", max_size=20)
+    )
+)
+def test_properties_round_trip(pairs):
+    """Whatever Java's writer would escape comes back as it was, but for blanks at the ends."""
+
+    def escape(text):
+        for char in "\\=:#!":
+            text = text.replace(char, "\\" + char)
+        return text.replace("\t", "\\t")
+
+    text = "\n".join(f"{key}={escape(value.strip())}" for key, value in pairs.items())
+    assert read_properties(text) == {key: value.strip() for key, value in pairs.items()}
+
+
+def test_properties_survive_odd_lines():
+    r"""An empty key, a key alone, `\u` escapes and a file that ends in a continuation."""
+    assert read_properties("=x\nalone\nu=\\u00e4\\q\nlast=a\\") == {"alone": "", "u": "äq", "last": "a"}
