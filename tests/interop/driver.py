@@ -1,0 +1,134 @@
+"""The unchanged RocketMQ Java client, steered line by line through java/Driver.java."""
+
+import json
+import subprocess
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from queue import Empty, Queue
+from typing import Any
+
+from tests.interop import maven
+
+SOURCE = Path(__file__).parent / "java" / "Driver.java"
+Event = dict[str, Any]
+
+
+class DriverError(Exception):
+    """The Java client threw; `code` is the broker's response code if it was the broker that refused."""
+
+    def __init__(self, text: str, code: int | None) -> None:
+        super().__init__(text)
+        self.code = code
+
+
+class JavaClient:
+    """One JVM with any number of producers and push consumers in it. `folder` receives its class file, logs and offsets."""
+
+    def __init__(self, folder: Path) -> None:
+        classpath = f"{maven.jars(*maven.CLIENT)}/*"
+        compiler = [
+            maven.java(compiler=True),
+            "-nowarn",
+            "-Xlint:none",
+            "-cp",
+            classpath,
+            "-d",
+            str(folder),
+            str(SOURCE),
+        ]
+        subprocess.run(compiler, check=True, timeout=60)
+        command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
+        command += [
+            f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}",
+            "-cp",
+            f"{folder}:{classpath}",
+            "Driver",
+        ]
+        self._errors = (folder / "driver.err").open("w")
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+        )
+        self._answers: Queue[Event] = Queue()
+        self._events: list[Event] = []
+        self._changed = threading.Condition()
+        self._names: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            parsed = json.loads(line)
+            if "event" in parsed:
+                with self._changed:
+                    self._events.append(parsed)
+                    self._changed.notify_all()
+            else:
+                self._answers.put(parsed)
+
+    def call(self, op: str, **arguments: Any) -> Any:
+        """Do one operation in the JVM. Raises DriverError with what the client threw."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
+        self._process.stdin.flush()
+        try:
+            answer = self._answers.get(timeout=60)
+        except Empty:
+            raise TimeoutError(f"the Java client did not answer {op} within 60 s") from None
+        if "error" in answer:
+            raise DriverError(answer["error"], answer.get("code"))
+        return answer.get("result")
+
+    def producer(self, name: str, namesrv: str, group: str | None = None) -> None:
+        self.call("producer", name=name, group=group or name, namesrv=namesrv)
+        self._names.append(name)
+
+    def consumer(self, name: str, namesrv: str, group: str, topics: dict[str, str], **options: Any) -> None:
+        with self._changed:  # an earlier test's consumer may have had this name
+            self._events = [event for event in self._events if event["consumer"] != name]
+        self.call("consumer", name=name, group=group, namesrv=namesrv, topics=topics, **options)
+        self._names.append(name)
+
+    def send(self, producer: str, topic: str, bodies: list[str], mode: str = "sync", **options: Any) -> list[Event]:
+        receipts: list[Event] = self.call("send", producer=producer, topic=topic, bodies=bodies, mode=mode, **options)
+        return receipts
+
+    def shutdown(self, name: str) -> None:
+        self._names.remove(name)
+        self.call("shutdown", name=name)
+
+    def shutdown_all(self) -> None:
+        for name in reversed(self._names.copy()):
+            self.shutdown(name)
+
+    def received(self, consumer: str) -> list[Event]:
+        with self._changed:
+            return [event for event in self._events if event["consumer"] == consumer]
+
+    def wait(self, consumer: str, enough: int | Callable[[list[Event]], bool], timeout: float = 30) -> list[Event]:
+        """What `consumer` has received, as soon as it is `enough` (a count or a predicate). Raises AssertionError late."""
+        satisfied = enough if callable(enough) else lambda events: len(events) >= enough
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while True:
+                events = [event for event in self._events if event["consumer"] == consumer]
+                if satisfied(events):
+                    return events
+                left = deadline - time.monotonic()
+                if left <= 0:
+                    bodies = [event["body"] for event in events]
+                    raise AssertionError(f"{consumer} received {len(events)} messages in {timeout} s: {bodies[:40]}")
+                self._changed.wait(left)
+
+    def close(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        self._errors.close()

@@ -1,0 +1,159 @@
+"""The broker and name server under test: ours, or RocketMQ's own, which proves that a test asks for the right thing."""
+
+import os
+import re
+import socket
+import subprocess
+import time
+from pathlib import Path
+from typing import Protocol
+
+from tests.interop import maven
+from tests.support import environment, metaq_command
+
+READY_SECONDS = 30
+CLUSTER = "DefaultCluster"
+DELAY_LEVELS = "1s 2s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s"
+"""Quick ones, so that retries (level 3 and up) come after a second."""
+
+
+class Server(Protocol):
+    """A name server and a broker over one data folder; the addresses outlive a restart."""
+
+    namesrv: str
+    broker: str
+
+    def start(self) -> None: ...
+
+    def stop(self) -> None:
+        """End it as an administrator would."""
+
+    def kill(self) -> None:
+        """End it as a crash would."""
+
+
+def free_ports(*distances: int) -> int:
+    """A port such that it and those at the given distances are free on loopback."""
+    while True:
+        with socket.create_server(("127.0.0.1", 0)) as listener:
+            port: int = listener.getsockname()[1]
+            try:
+                for distance in distances:
+                    socket.create_server(("127.0.0.1", port + distance)).close()
+            except OSError:
+                continue
+            return port
+
+
+class Process:
+    """A child process with its output in a file."""
+
+    def __init__(self, command: list[str], log: Path, env: dict[str, str] | None = None) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._child = subprocess.Popen(command, stdout=output, stderr=output, env={**os.environ, **(env or {})})
+
+    def wait_for(self, pattern: str, start: int) -> re.Match[str]:
+        """The first match in what was logged behind byte `start`."""
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            text = self.log.read_bytes()[start:].decode(errors="replace")
+            if found := re.search(pattern, text, re.MULTILINE):
+                return found
+            if self._child.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"{self._child.args} did not say {pattern!r}: {text[-2000:]}")
+            time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._child.terminate()
+        try:
+            self._child.wait(20)
+        except subprocess.TimeoutExpired:
+            self.kill()
+            raise
+
+    def kill(self) -> None:
+        self._child.kill()
+        self._child.wait()
+
+
+def launch(
+    command: list[str], log: Path, pattern: str, env: dict[str, str] | None = None
+) -> tuple[Process, re.Match[str]]:
+    start = log.stat().st_size if log.exists() else 0
+    process = Process(command, log, env)
+    return process, process.wait_for(pattern, start)
+
+
+class MetaqServer:
+    """`metaq up` of this clone, with small files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.data = folder / "data"
+        self.namesrv = self.broker = "127.0.0.1:0"
+
+    def start(self) -> None:
+        command = metaq_command("up", "--data", str(self.data))
+        command += ["--port", self.broker.rpartition(":")[2], "--namesrv-port", self.namesrv.rpartition(":")[2]]
+        command += ["-o", f"messageDelayLevel={DELAY_LEVELS}", "-o", "mapedFileSizeCommitLog=67108864"]
+        self._process, ready = launch(
+            command, self._folder / "metaq.log", r"^ready .*namesrv=(\S+) broker=(\S+)", environment()
+        )
+        self.namesrv, self.broker = ready.group(1, 2)
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+class RocketmqServer:
+    """The name server and broker of RocketMQ 4.9.7, as their jars come, with small files."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self.data = folder / "store"
+        self.namesrv = f"127.0.0.1:{free_ports()}"
+        self._port = free_ports(-2, 1)
+        self.broker = f"127.0.0.1:{self._port}"
+        conf = folder / "conf"
+        conf.mkdir(parents=True)
+        for name in ("logback_namesrv.xml", "logback_broker.xml"):
+            (conf / name).write_text('<configuration><root level="OFF"/></configuration>')
+        (folder / "namesrv.properties").write_text(f"listenPort={self.namesrv.rpartition(':')[2]}\n")
+        (folder / "broker.properties").write_text(
+            f"brokerClusterName={CLUSTER}\nbrokerName=broker-a\nbrokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n"
+            f"listenPort={self._port}\nnamesrvAddr={self.namesrv}\nstorePathRootDir={self.data}\n"
+            f"storePathCommitLog={self.data}/commitlog\nmapedFileSizeCommitLog=67108864\n"
+            f"messageDelayLevel={DELAY_LEVELS}\nwarmMapedFileEnable=false\n"
+        )
+
+    def start(self) -> None:
+        self._namesrv = self._java("namesrv.NamesrvStartup", "namesrv", "-Xmx128m", r"boot success")
+        self._broker = self._java("broker.BrokerStartup", "broker", "-Xmx512m", r"boot success")
+
+    def _java(self, main: str, name: str, heap: str, pattern: str) -> Process:
+        command = [maven.java(), heap, "-XX:TieredStopAtLevel=1", f"-Duser.home={self._folder}"]
+        command += [
+            "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+            "--add-opens=java.base/java.nio=ALL-UNNAMED",
+        ]
+        command += [
+            "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+            "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+        ]
+        command += ["-cp", f"{maven.jars(*maven.SERVER)}/*", f"org.apache.rocketmq.{main}"]
+        command += ["-c", str(self._folder / f"{name}.properties")]
+        log = self._folder / f"{name}.log"
+        return launch(command, log, pattern, {"ROCKETMQ_HOME": str(self._folder)})[0]
+
+    def stop(self) -> None:
+        self._broker.stop()
+        self._namesrv.stop()
+
+    def kill(self) -> None:
+        self._broker.kill()
+        self._namesrv.kill()
