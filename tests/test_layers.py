@@ -10,6 +10,7 @@ import pathlib
 from collections.abc import Iterator
 
 import pytest
+
 from tests.support import environment
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
