@@ -1,0 +1,25 @@
+"""MetaQ and Spark: `format("metaq")`, a session that needs no Java installed, and ready-made pipelines.
+
+Importing this package loads neither pyspark nor Java; the names below do so when they are first used.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from metaq.spark.java import Java, find_java
+
+if TYPE_CHECKING:
+    from metaq.spark.engine import session
+
+__all__ = ["Java", "find_java", "session"]
+
+_HOMES = {"session": "engine"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)

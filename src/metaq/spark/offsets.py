@@ -1,0 +1,116 @@
+"""Positions in queues, and the JSON in which Spark keeps them in its checkpoint.
+
+    {"v": 1, "q": {"orders": {"broker-a": {"0": 17, "1": 20}}}}
+
+Each number is the QueueOffset of the next message: a range of two positions is half-open. The form is written into
+checkpoints that outlive this release, so it changes only with `v`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from metaq.errors import ConfigError
+from metaq.model.queue import MessageQueue
+
+VERSION = 1
+
+Positions = dict[MessageQueue, int]
+
+
+class Slice(NamedTuple):
+    """The messages [start, end) of one queue."""
+
+    queue: MessageQueue
+    start: int
+    end: int
+
+    def __len__(self) -> int:
+        return self.end - self.start
+
+    def __str__(self) -> str:
+        return f"{self.queue} [{self.start}, {self.end})"
+
+
+def to_json(positions: Mapping[MessageQueue, int]) -> dict[str, Any]:
+    """What Spark keeps. Sorted, so that equal positions are equal text: Spark compares text to see new data."""
+    tree: dict[str, dict[str, dict[str, int]]] = {}
+    for queue in sorted(positions):
+        tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = positions[queue]
+    return {"v": VERSION, "q": tree}
+
+
+def from_json(value: Any, what: str = "offsets") -> Positions:
+    """Positions of a JSON text or the value it stands for.
+
+    Raises: ConfigError: not the form above; `what` names the option in the text.
+    """
+    try:
+        tree = json.loads(value) if isinstance(value, str) else value
+        if tree["v"] != VERSION:
+            raise ConfigError(f"{what}: version {tree['v']!r} is not known here; this release reads version {VERSION}")
+        return {
+            MessageQueue(topic, broker, int(queue_id)): _whole(offset)
+            for topic, brokers in tree["q"].items()
+            for broker, queues in brokers.items()
+            for queue_id, offset in queues.items()
+        }
+    except (TypeError, KeyError, ValueError, AttributeError) as fault:
+        form = '{"v": 1, "q": {"TOPIC": {"BROKER": {"QUEUE": OFFSET}}}}'
+        raise ConfigError(f"{what}: {str(value)[:200]!r} is not of the form {form} ({fault!r})") from None
+
+
+def _whole(offset: Any) -> int:
+    if isinstance(offset, bool) or not isinstance(offset, int):
+        raise TypeError(f"the offset {offset!r} is not a whole number")
+    return offset
+
+
+def slices_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int]) -> list[Slice]:
+    """What lies between two positions, one slice a queue, sorted.
+
+    A queue that `start` does not know is new in `end`, which pins its beginning: nothing of it is read yet. A queue whose
+    start is at or behind its end has nothing to read. Only a function of its arguments: a replayed batch gets the same.
+    """
+    pairs = ((queue, start.get(queue, stop), stop) for queue, stop in sorted(end.items()))
+    return [Slice(queue, begin, stop) for queue, begin, stop in pairs if begin < stop]
+
+
+def cut(slices: Iterable[Slice], pieces_min: int, messages_max: int | None = None) -> list[Slice]:
+    """Cut slices into about equal pieces: at least `pieces_min` in all if there are as many messages, none above
+    `messages_max`. Pieces of a slice stay in order; only a function of its arguments.
+    """
+    whole = list(slices)
+    total = sum(map(len, whole))
+    size = total
+    if pieces_min > len(whole):
+        size = total // pieces_min
+    size = max(1, min(size, messages_max or size))
+    pieces: list[Slice] = []
+    for queue, start, end in whole:
+        count = -(-(end - start) // size)
+        marks = [start + (end - start) * step // count for step in range(count + 1)]
+        pieces += [Slice(queue, begin, stop) for begin, stop in itertools.pairwise(marks)]
+    return pieces
+
+
+def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], messages_max: int) -> Positions:
+    """`end`, drawn back so that at most `messages_max` messages lie after `start`, each queue in the share of its backlog.
+
+    At least one message is left, or a small limit over many queues would stand still.
+    """
+    behind = {queue: max(0, stop - start.get(queue, stop)) for queue, stop in end.items()}
+    total = sum(behind.values())
+    if total <= messages_max:
+        return dict(end)
+    shares = {queue: count * messages_max // total for queue, count in behind.items()}
+    left = max(1, messages_max) - sum(shares.values())
+    # What rounding left over goes to the queues that are furthest behind.
+    for queue in sorted(behind, key=lambda queue: (shares[queue] - behind[queue], queue)):
+        extra = min(left, behind[queue] - shares[queue], 1 + left // len(behind))
+        shares[queue] += extra
+        left -= extra
+    return {queue: start.get(queue, stop) + shares[queue] if behind[queue] else stop for queue, stop in end.items()}
