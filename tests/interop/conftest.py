@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.interop.driver import JavaClient
+from tests.interop.driver import ForeignClient, java_client
 from tests.interop.servers import MetaqServer, RocketmqServer, Server
 
 PEERS = {"metaq": MetaqServer, "rocketmq": RocketmqServer}
@@ -20,14 +20,14 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 @pytest.fixture(scope="session")
-def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[JavaClient]:
-    client = JavaClient(tmp_path_factory.mktemp("jvm"))
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignClient]:
+    client = java_client(tmp_path_factory.mktemp("jvm"))
     yield client
     client.close()
 
 
 @pytest.fixture
-def java(jvm: JavaClient) -> Iterator[JavaClient]:
+def java(jvm: ForeignClient) -> Iterator[ForeignClient]:
     """The Java client, with what a test started in it shut down behind the test."""
     yield jvm
     jvm.shutdown_all()

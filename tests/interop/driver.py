@@ -1,7 +1,13 @@
-"""The unchanged RocketMQ Java client, steered line by line through java/Driver.java."""
+"""Foreign clients in a process of their own, steered line by line.
+
+One JSON request per line of the child's standard input, one JSON answer per line of its output, in order. Messages that
+a push consumer receives stand between the answers as `{"event": "message", ...}`.
+"""
 
 import json
+import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -9,46 +15,33 @@ from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
 
-from tests.interop import maven
+from tests.interop import maven, wheel
 
-SOURCE = Path(__file__).parent / "java" / "Driver.java"
+HERE = Path(__file__).parent
 Event = dict[str, Any]
 
 
 class DriverError(Exception):
-    """The Java client threw; `code` is the broker's response code if it was the broker that refused."""
+    """The foreign client threw; `code` is the broker's response code if it was the broker that refused."""
 
     def __init__(self, text: str, code: int | None) -> None:
         super().__init__(text)
         self.code = code
 
 
-class JavaClient:
-    """One JVM with any number of producers and push consumers in it. `folder` receives its class file, logs and offsets."""
+class ForeignClient:
+    """A child process with any number of foreign producers and push consumers in it; its errors and logs go to `folder`."""
 
-    def __init__(self, folder: Path) -> None:
-        classpath = f"{maven.jars(*maven.CLIENT)}/*"
-        compiler = [
-            maven.java(compiler=True),
-            "-nowarn",
-            "-Xlint:none",
-            "-cp",
-            classpath,
-            "-d",
-            str(folder),
-            str(SOURCE),
-        ]
-        subprocess.run(compiler, check=True, timeout=60)
-        command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
-        command += [
-            f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}",
-            "-cp",
-            f"{folder}:{classpath}",
-            "Driver",
-        ]
-        self._errors = (folder / "driver.err").open("w")
+    def __init__(self, command: list[str], folder: Path) -> None:
+        self._errors = (folder / "client.err").open("w")
         self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._errors, text=True
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+            cwd=folder,
+            env={**os.environ, "HOME": str(folder)},
         )
         self._answers: Queue[Event] = Queue()
         self._events: list[Event] = []
@@ -69,14 +62,14 @@ class JavaClient:
                 self._answers.put(parsed)
 
     def call(self, op: str, **arguments: Any) -> Any:
-        """Do one operation in the JVM. Raises DriverError with what the client threw."""
+        """Do one operation in the child. Raises DriverError with what the client threw."""
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
         self._process.stdin.flush()
         try:
             answer = self._answers.get(timeout=60)
         except Empty:
-            raise TimeoutError(f"the Java client did not answer {op} within 60 s") from None
+            raise TimeoutError(f"the foreign client did not answer {op} within 60 s") from None
         if "error" in answer:
             raise DriverError(answer["error"], answer.get("code"))
         return answer.get("result")
@@ -132,3 +125,18 @@ class JavaClient:
             self._process.wait()
         self._reader.join()
         self._errors.close()
+
+
+def java_client(folder: Path) -> ForeignClient:
+    """RocketMQ's Java client behind java/Driver.java, which is compiled into `folder`."""
+    classpath = f"{maven.jars(*maven.CLIENT)}/*"
+    compiler = [maven.java(compiler=True), "-nowarn", "-Xlint:none", "-cp", classpath, "-d", str(folder)]
+    subprocess.run([*compiler, str(HERE / "java" / "Driver.java")], check=True, timeout=60)
+    command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
+    command += [f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}", "-cp", f"{folder}:{classpath}", "Driver"]
+    return ForeignClient(command, folder)
+
+
+def cpp_client(folder: Path) -> ForeignClient:
+    """RocketMQ's C++ client behind cpp/driver.py, which loads it from its PyPI wheel."""
+    return ForeignClient([sys.executable, str(HERE / "cpp" / "driver.py"), str(wheel.unpacked())], folder)

@@ -5,7 +5,7 @@ from collections import Counter
 
 import pytest
 
-from tests.interop.driver import DriverError, Event, JavaClient
+from tests.interop.driver import DriverError, Event, ForeignClient
 from tests.interop.servers import CLUSTER, Server
 from tests.support import eventually
 
@@ -15,7 +15,7 @@ _numbers = itertools.count()
 
 
 @pytest.fixture
-def topic(java: JavaClient, server: Server) -> str:
+def topic(java: ForeignClient, server: Server) -> str:
     """A new topic of four queues, and a producer `p` that knows it."""
     name = f"interop-{next(_numbers)}"
     java.producer("p", server.namesrv, "interop-producers")
@@ -27,7 +27,7 @@ def _bodies(events: list[Event]) -> list[str]:
     return sorted(event["body"] for event in events)
 
 
-def test_every_kind_of_send_arrives(java: JavaClient, server: Server, topic: str) -> None:
+def test_every_kind_of_send_arrives(java: ForeignClient, server: Server, topic: str) -> None:
     """Sync, async, oneway, ordered and batch sends are stored once each, with tag, keys and properties."""
     java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"})
     extra = {"tag": "paid", "keys": "k1 k2", "properties": {"colour": "blue"}}
@@ -55,7 +55,7 @@ def test_every_kind_of_send_arrives(java: JavaClient, server: Server, topic: str
     assert len(batch["id"].split(",")) == len(batch["offset_id"].split(",")) == 8
 
 
-def test_first_send_creates_the_topic(java: JavaClient, server: Server) -> None:
+def test_first_send_creates_the_topic(java: ForeignClient, server: Server) -> None:
     """A send to an unknown topic takes the route of TBW102 and creates it with four queues."""
     java.producer("p", server.namesrv)
     name = f"interop-new-{next(_numbers)}"
@@ -65,7 +65,7 @@ def test_first_send_creates_the_topic(java: JavaClient, server: Server) -> None:
     assert sum(row["max_offset"] for row in queues) == 1
 
 
-def test_offsets_and_ids_are_found(java: JavaClient, server: Server, topic: str) -> None:
+def test_offsets_and_ids_are_found(java: ForeignClient, server: Server, topic: str) -> None:
     """Message by id, by unique id and by key; min, max and first-by-time offsets of each queue."""
     (receipt,) = java.send("p", topic, ["find me"], keys="needle")
     for id_ in (receipt["id"], receipt["offset_id"]):
@@ -77,7 +77,7 @@ def test_offsets_and_ids_are_found(java: JavaClient, server: Server, topic: str)
     assert row["earliest_ms"] > 0
 
 
-def test_tags_in_clustering(java: JavaClient, server: Server, topic: str) -> None:
+def test_tags_in_clustering(java: ForeignClient, server: Server, topic: str) -> None:
     """A subscription to two tags gets these and no other, each message once in its group."""
     for tag in ("red", "green", "blue"):
         java.send("p", topic, [f"{tag}-{i}" for i in range(6)], tag=tag)
@@ -86,7 +86,7 @@ def test_tags_in_clustering(java: JavaClient, server: Server, topic: str) -> Non
     assert _bodies(events) == sorted(f"{tag}-{i}" for tag in ("red", "blue") for i in range(6))
 
 
-def test_broadcasting(java: JavaClient, server: Server, topic: str) -> None:
+def test_broadcasting(java: ForeignClient, server: Server, topic: str) -> None:
     """Each broadcasting consumer of a group gets every message."""
     for name in ("b1", "b2"):
         java.consumer(name, server.namesrv, f"{topic}-group", {topic: "x"}, broadcasting=True)
@@ -96,7 +96,7 @@ def test_broadcasting(java: JavaClient, server: Server, topic: str) -> None:
         assert _bodies(java.wait(name, 10)) == sorted(f"m{i}" for i in range(10))
 
 
-def test_failing_listener_retries_then_dead_letters(java: JavaClient, server: Server, topic: str) -> None:
+def test_failing_listener_retries_then_dead_letters(java: ForeignClient, server: Server, topic: str) -> None:
     """What fails comes back with a growing count and ends in the dead-letter topic, with its origin."""
     group = f"{topic}-group"
     java.consumer("c", server.namesrv, group, {topic: "*"})  # makes the retry topic, which its next start knows at once
@@ -116,7 +116,7 @@ def test_failing_listener_retries_then_dead_letters(java: JavaClient, server: Se
     assert dead["properties"]["RETRY_TOPIC"] == topic
 
 
-def test_delay_level_is_kept(java: JavaClient, server: Server, topic: str) -> None:
+def test_delay_level_is_kept(java: ForeignClient, server: Server, topic: str) -> None:
     """A message of delay level 2 is delivered after that level's time, not before, with tag and keys as sent."""
     java.consumer("c", server.namesrv, f"{topic}-group", {topic: "late"})
     java.send("p", topic, ["later"], tag="late", keys="k", delay_level=2)
@@ -126,7 +126,7 @@ def test_delay_level_is_kept(java: JavaClient, server: Server, topic: str) -> No
     assert event["received_ms"] - event["born_ms"] < 6000
 
 
-def test_rebalance_on_join_and_leave(java: JavaClient, server: Server, topic: str) -> None:
+def test_rebalance_on_join_and_leave(java: ForeignClient, server: Server, topic: str) -> None:
     """A second consumer takes over half of the queues at once, and gives them back when it leaves."""
     group = f"{topic}-group"
     java.consumer("c1", server.namesrv, group, {topic: "*"})
@@ -152,7 +152,7 @@ def test_rebalance_on_join_and_leave(java: JavaClient, server: Server, topic: st
     assert len(counts) == sent + 8
 
 
-def test_offsets_outlive_restarts(java: JavaClient, server: Server, topic: str) -> None:
+def test_offsets_outlive_restarts(java: ForeignClient, server: Server, topic: str) -> None:
     """A group goes on where it stopped after its consumer restarted and after the broker restarted."""
     group = f"{topic}-group"
     java.send("p", topic, [f"first-{i}" for i in range(8)])
@@ -172,7 +172,7 @@ def test_offsets_outlive_restarts(java: JavaClient, server: Server, topic: str) 
     assert _bodies(java.wait("c3", 8)) == sorted(f"third-{i}" for i in range(8))
 
 
-def test_refusals_are_told(java: JavaClient, server: Server, topic: str) -> None:
+def test_refusals_are_told(java: ForeignClient, server: Server, topic: str) -> None:
     """An illegal message is refused with its code and the connection goes on working."""
     with pytest.raises(DriverError) as refused:
         java.send("p", topic, ["x"], properties={"big": "x" * 40_000})

@@ -26,9 +26,7 @@ import org.apache.rocketmq.common.message.MessageQueue;
 import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
 
 /**
- * Steers the unchanged RocketMQ Java client from a test: one JSON request per line of standard input, one JSON answer
- * per line of standard output, in order. Messages that a push consumer receives are printed between the answers as
- * {"event": "message", ...}. The Python side is driver.py.
+ * Steers the unchanged RocketMQ Java client from a test. The line protocol is told in ../driver.py.
  */
 public final class Driver {
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();

@@ -1,0 +1,31 @@
+"""RocketMQ's C++ client (librocketmq) from its PyPI wheel, unpacked into the clone's `.cache`."""
+
+import platform
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.interop.maven import CACHE
+
+NAME = "rocketmq-client-python"
+VERSION = "0.5.0rc2"
+
+
+def unpacked() -> Path:
+    """A folder for `sys.path` that holds the wheel's package `rocketmq`; skips the test where it cannot be had."""
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        pytest.skip(f"the {NAME} wheel holds a library for x86_64 Linux only")
+    folder = CACHE / f"{NAME}-{VERSION}"
+    if folder.is_dir():
+        return folder
+    fresh = CACHE / f"{NAME}-{VERSION}.new"
+    shutil.rmtree(fresh, ignore_errors=True)
+    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(fresh), f"{NAME}=={VERSION}"]
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=180, check=False)
+    if done.returncode != 0:
+        pytest.skip(f"pip could not fetch {NAME}=={VERSION}: {done.stderr.strip()[-300:]}")
+    fresh.rename(folder)
+    return folder
