@@ -29,17 +29,23 @@ class UniqueIds:
     """Source of unique message ids (32 upper-case hex characters), thread-safe under the GIL."""
     def __init__(self, prefix: bytes, elapsed_ms: int) -> None:
         """`prefix`: 20 hex characters (address 4 B, pid 2 B, process constant 4 B). `elapsed_ms`: the time field."""
-    def set_elapsed(self, elapsed_ms: int) -> None: ...
+    def set_elapsed(self, elapsed_ms: int) -> None:
+        """Set the time field. A time up to a minute back is passed over: after 65 536 ids within one millisecond the
+        counter carries into the time, and going back would repeat ids."""
     def next(self) -> str: ...
 
 # ------------------------------------------------------------------ server: frames of one read event
 KIND_SEND: Final = 1  # 310 or 10, JSON or binary header, header understood, no batch flag
 KIND_BATCH: Final = 2  # 320, or 310 with m=true
-KIND_OTHER: Final = 0  # everything else: use command()
-KIND_PULL: Final = 3  # 11, header understood
+KIND_OTHER: Final = 0  # everything else, responses too: decode frame(row)
+KIND_PULL: Final = 3  # 11 or 361, header understood
 
 class FrameTable:
-    """The rows (complete frames) found in one read event. Holds no copy: `data` must outlive the rows."""
+    """The rows (complete frames) found in one read event.
+
+    Holds no copy: it keeps `data` exported until the next scan or release(), and its content must stay as it is while
+    the rows are used.
+    """
 
     error: str
     """"" or why the bytes after the last row can never be a frame; rows before it are good."""
@@ -49,14 +55,22 @@ class FrameTable:
     def scan(self, data: Buffer, start: int, end: int) -> int:
         """Replace the rows by those in data[start:end]. Returns the bytes consumed (whole frames only).
 
-        At most `rows_max` rows: call again from the new start if bytes are left. A send or pull header that is JSON or
-        binary but has anything unusual (escapes other than \\uXXXX, duplicate keys, missing or non-numeric fields) is KIND_OTHER:
-        the slow lane judges it. The byte after the length is the serialize type: 0 JSON, 1 binary, else `error`.
+        At most `rows_max` rows: call again from the new start if bytes are left. A send or pull header with anything
+        unusual (broken JSON, missing fields, numbers that are none, have leading zeros or overflow) is KIND_OTHER: the
+        slow lane judges it. Numbers count with and without quotes; of a key given twice the last counts. The byte after
+        the length is the serialize type: 0 JSON, 1 binary, else `error`.
         """
+    def release(self) -> None:
+        """Forget rows and buffer."""
     def __len__(self) -> int: ...
     def kind(self, row: int) -> int: ...
-    def code(self, row: int) -> int: ...
+    def code(self, row: int) -> int:
+        """The request code; -1 if the header is not even JSON with a code (kind is KIND_OTHER then)."""
     def opaque(self, row: int) -> int: ...
+    def flag(self, row: int) -> int:
+        """Bit 0: a response (always KIND_OTHER), bit 1: oneway."""
+    def binary(self, row: int) -> bool:
+        """Whether the header is in the binary form: the answer must be in kind."""
     def topic(self, row: int) -> bytes:
         """Topic of a send, batch or pull row."""
     def default_topic(self, row: int) -> bytes: ...
@@ -66,15 +80,35 @@ class FrameTable:
     def body_bytes(self, row: int) -> int: ...
     def frame(self, row: int) -> memoryview:
         """The whole frame without its 4-byte length: what `wire.command.decode` takes."""
-    def pull(self, row: int) -> tuple[bytes, bytes, int, int, int, int, int, int, bytes | None, int, bytes | None]:
-        """(group, topic, queue_id, queue_offset, max_messages, sys_flag, commit_offset, suspend_ms, subscription, sub_version, expression_type)."""
+    def pull(self, row: int) -> tuple[bytes, bytes, int, int, int, int, int, int, bytes | None, int, bytes | None, int]:
+        """(group, topic, queue_id, queue_offset, max_messages, sys_flag, commit_offset, suspend_ms, subscription,
+        sub_version, expression_type, max_bytes); the last is our ext field maxMsgBytes, 0 without it."""
 
 class Replies:
-    """Answers of one read event, in one buffer."""
+    """Answers of one read event, in one buffer, in the order of their requests."""
     def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None: ...
+    def add_send(self, opaque: int, binary: bool, queue_id: int, message_id: str, queue_offset: int) -> None:
+        """The success answer of a send. append() calls it; the slow lane may."""
+    def extend(self, data: Buffer) -> None:
+        """Whole frames made elsewhere: the slow lane's answers, in their place."""
     def take(self) -> bytes:
         """All answers written since the last take, ready for the socket."""
-    def __len__(self) -> int: ...
+    def __len__(self) -> int:
+        """Bytes waiting."""
+
+def pull_reply(
+    opaque: int,
+    binary: bool,
+    code: int,
+    remark: str,
+    suggest_broker: int,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    body_bytes: int,
+    version: int = 409,
+) -> bytes:
+    """Length, type and header of the answer to a pull; the caller writes the body of `body_bytes` behind it."""
 
 # ------------------------------------------------------------------ store: tails that native code writes into
 class LogTail:
@@ -114,13 +148,17 @@ class QueueTail:
     def room(self) -> int:
         """Units that still fit behind next_offset."""
     def put(self, log_offset: int, size: int, tags_code: int) -> bool:
-        """Append one unit (used by dispatch while recovering). False: no room, nothing written."""
+        """Append one unit (used by dispatch while recovering). False: no room, nothing written. A record that ends at or
+        below `log_end` is there already: True, nothing written."""
 
 class IndexTail:
     """The writable index file: header, slots and entries (docs/formats/index.md)."""
 
     count: int
     """indexCount: entries + 1."""
+    @property
+    def end_log(self) -> int:
+        """endPhyOffset: a record before it is indexed already."""
     def __init__(self) -> None: ...
     def attach(self, buffer: Buffer, slots: int, entries_max: int) -> None: ...
     def detach(self) -> None: ...
@@ -149,6 +187,10 @@ STOP_INDEX_FULL: Final = 4  # reserve entries or make a new index file, go on
 class AppendOutcome:
     """What an append run did. One instance is reused; `touched` is replaced."""
 
+    needed: int
+    """What the row needs all at once: bytes (STOP_LOG_FULL), units (STOP_QUEUE_FULL) or entries (STOP_INDEX_FULL). If a
+    whole new file cannot give it either, the row belongs to the slow lane."""
+
     stop: int
     row: int
     """First row not appended."""
@@ -175,11 +217,13 @@ def append(
 ) -> None:
     """Append the plain rows of [row, end): log record, consume-queue unit, index entries, and the answer of each.
 
-    Plain: kind SEND or BATCH; topic in `gates`; 0 <= queue id < queues; no transaction bits; property text well formed,
-    <= 32767 bytes and without DELAY, TRAN_MSG, RETRY_TOPIC (`%RETRY%`), MSG_TYPE; body 1..body_bytes_max. With
-    `wait_is_slow`, also WAIT=false is not plain (SYNC_FLUSH answers it early). Stored properties are the sent ones
-    less WAIT plus CLUSTER; a batch entry keeps WAIT and gets CLUSTER. A oneway row is appended without an answer. A batch is
-    contiguous in log and queue, all in one file. TOTALSIZE is written last of a record, the unit after the record.
+    Plain: kind SEND or BATCH; topic in `gates`; 0 <= queue id < queues; no transaction, IPv6 or inner-batch bits, IPv4
+    hosts; property text well formed, <= 32767 bytes as stored and without DELAY, TRAN_MSG, RETRY_TOPIC, MSG_TYPE; body
+    1..body_bytes_max, a request's body <= the log's message_bytes_max. With `wait_is_slow`, also WAIT=false is not plain
+    (SYNC_FLUSH answers it early). Stored properties are the sent ones in their order less WAIT, with the log's CLUSTER at
+    the end; a batch entry keeps WAIT. Properties of a batch as a whole other than WAIT and CLUSTER are not plain. A oneway
+    row is appended without an answer. A batch is contiguous in log and queue, all in one file. TOTALSIZE is written
+    last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.
     """
 
 def append_record(
@@ -205,8 +249,9 @@ def append_record(
     """Append one record as given (the slow lane's writer). Returns its LogOffset.
 
     With `queue`, `queue_offset` is ignored: the record takes queue.next_offset and a unit with `tags_code` is put.
-    `keys`: whole `topic#key` texts to index. Returns -STOP_LOG_FULL, -STOP_QUEUE_FULL or -STOP_INDEX_FULL when there is
-    no room; nothing was written then.
+    `keys`: whole `topic#key` texts to index. The IPv6 bits of `sys_flag` are set to fit the hosts. Returns -STOP_LOG_FULL,
+    -STOP_QUEUE_FULL or -STOP_INDEX_FULL when there is no room; nothing was written then. Raises LocalProtocolError: a value
+    the record has no room for.
     """
 
 # ------------------------------------------------------------------ records
@@ -235,7 +280,8 @@ END_SHORT: Final = 4  # the record runs past `end`
 def scan_records(
     data: Buffer, start: int, end: int, base: int, limit: int, check_crc: bool
 ) -> tuple[list[RecordHead], int, int]:
-    """Up to `limit` records of data[start:end], whose byte 0 is LogOffset `base`. Returns (heads, next start, END_*).
+    """Up to `limit` records of data[start:end]; byte 0 of `data` is LogOffset `base`. Returns (heads, next start, END_*);
+    END_CLEAN with next start < end means that `limit` was reached.
 
     A record is good if TOTALSIZE equals the sum of its parts, the magic and (with check_crc) the body checksum fit, and
     PHYSICALOFFSET equals its place.
@@ -294,7 +340,7 @@ def select(
     """Scan units [start, stop) of a consume-queue file (`units`, whose byte 0 is unit `first_unit`).
 
     Takes units whose low 32 tag bits (signed) are in `tag_hashes` (None = all) until count_max records or bytes_max bytes; the first
-    match is taken whatever its size. Stops before a unit at or beyond `log_end`; passes over units below `log_min`.
+    match is taken whatever its size. Stops before a unit that reaches beyond `log_end`; passes over units below `log_min`.
     """
 
 def gather(selection: Selection, data: Buffer, file_offset: int) -> bytes:
@@ -306,6 +352,7 @@ class Batch:
 
     count: int
     size: int
+    """Bytes that take() would give."""
     def __init__(self) -> None: ...
     def add(self, flag: int, body: Buffer, properties: bytes) -> int:
         """Append one entry; returns its index."""

@@ -1,0 +1,42 @@
+"""The plain twin of `_hot`: the same names and results, at the speed of Python. Contract: hot.pyi."""
+
+from metaq.wire._hot_py_append import (
+    STOP_END,
+    STOP_INDEX_FULL,
+    STOP_LOG_FULL,
+    STOP_QUEUE_FULL,
+    STOP_SLOW,
+    AppendOutcome,
+    IndexTail,
+    LogTail,
+    QueueTail,
+    TopicGate,
+    append,
+    append_record,
+)
+from metaq.wire._hot_py_frames import KIND_BATCH, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies, pull_reply
+from metaq.wire._hot_py_read import (
+    END_BAD,
+    END_BLANK,
+    END_CLEAN,
+    END_SHORT,
+    END_ZERO,
+    Batch,
+    RecordHead,
+    Selection,
+    UniqueIds,
+    decode_columns,
+    decode_records,
+    gather,
+    scan_records,
+    select,
+)
+from metaq.wire.hashing import crc31, index_hash, java_hash
+
+__all__ = [
+    "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
+    "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
+    "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate", "UniqueIds",
+    "append", "append_record", "crc31", "decode_columns", "decode_records", "gather", "index_hash", "java_hash",
+    "pull_reply", "scan_records", "select",
+]  # fmt: skip

@@ -1,0 +1,496 @@
+"""The plain twin of the hot module, second part: rows to log, queue and index. See hot.pyi for what each name promises."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from metaq.errors import LocalProtocolError
+from metaq.model.properties import PROPERTIES_BYTES_MAX
+from metaq.wire._hot_py_frames import KIND_BATCH, KIND_OTHER, KIND_PULL, FrameTable, Replies
+from metaq.wire.hashing import crc31, java_hash
+from metaq.wire.record import (
+    BATCH_ENTRY_BYTES_MIN,
+    BLANK_BYTES_MIN,
+    BLANK_MAGIC,
+    HEAD_V4,
+    HOST_V4,
+    MAGIC,
+    RECORD_BYTES_MIN,
+    TOPIC_BYTES_MAX,
+    encode_record,
+)
+
+STOP_END: Final = 0
+STOP_SLOW: Final = 1
+STOP_LOG_FULL: Final = 2
+STOP_QUEUE_FULL: Final = 3
+STOP_INDEX_FULL: Final = 4
+
+INDEX_HEADER_BYTES: Final = 40
+INDEX_ENTRY_BYTES: Final = 20
+UNIT_BYTES: Final = 20
+
+_UNIT = struct.Struct(">qiq")
+_INDEX_HEADER = struct.Struct(">qqqqii")
+_INDEX_ENTRY = struct.Struct(">iqii")
+_SIZE = struct.Struct(">I")
+_BATCH_ENTRY = struct.Struct(">iIIii").unpack_from
+_LENGTH = struct.Struct(">h")
+
+_SYS_FLAG_SLOW = 0xFC
+"""Transaction, IPv6 and inner-batch bits: sends with one of them are judged one by one."""
+_MASK32 = 0xFFFFFFFF
+_CACHED_MAX = 50_000
+
+
+class LogTail:
+    __slots__ = (
+        "_base", "_limit", "_view", "appended", "cluster", "end", "id_prefix", "message_bytes_max", "store_host",
+        "store_ms",
+    )  # fmt: skip
+
+    def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
+        self.store_host, self.message_bytes_max = store_host, message_bytes_max
+        self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
+        self.id_prefix = store_host.hex().upper()
+        self.end = self.appended = self.store_ms = 0
+        self._view = memoryview(b"")
+        self._base = self._limit = 0
+
+    def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int) -> None:
+        view = memoryview(buffer).cast("B")
+        if not 0 < file_bytes <= len(view) or not 0 <= end - file_offset <= file_bytes:
+            raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
+        self._view.release()
+        self._view, self._base, self._limit, self.end = view, file_offset, file_offset + file_bytes, end
+
+    def detach(self) -> None:
+        self._view.release()
+        self._view, self._base, self._limit = memoryview(b""), self.end, self.end
+
+    def room(self) -> int:
+        return self._limit - self.end
+
+    def pad(self) -> None:
+        room = self.room()
+        if room < BLANK_BYTES_MIN:
+            raise ValueError(f"{room} bytes are too few for the blank record")
+        at = self.end - self._base
+        self._view[at + 4 : at + 8] = _SIZE.pack(BLANK_MAGIC)
+        _SIZE.pack_into(self._view, at, room)
+        self.end = self._limit
+
+    def write(self, record: bytes) -> int:
+        """Append encoded bytes whose TOTALSIZE is written last. The caller has looked at room()."""
+        at, size = self.end - self._base, len(record)
+        self._view[at + 4 : at + size] = memoryview(record)[4:]
+        self._view[at : at + 4] = record[:4]
+        offset = self.end
+        self.end = offset + size
+        self.appended += 1
+        return offset
+
+
+class QueueTail:
+    __slots__ = ("_first", "_limit", "_view", "log_end", "next_offset", "queue_id", "run", "topic", "watched")
+
+    def __init__(self, topic: bytes, queue_id: int) -> None:
+        self.topic, self.queue_id = topic, queue_id
+        self.next_offset = self.log_end = 0
+        self.watched = False
+        self.run: object = None
+        self._view = memoryview(b"")
+        self._first = self._limit = 0
+
+    def attach(self, buffer: Any, first_unit: int, units: int) -> None:
+        view = memoryview(buffer).cast("B")
+        if not 0 <= units * UNIT_BYTES <= len(view):
+            raise ValueError(f"{units} units in a buffer of {len(view)} bytes")
+        self._view.release()
+        self._view, self._first, self._limit = view, first_unit, first_unit + units
+
+    def detach(self) -> None:
+        self._view.release()
+        self._view, self._first, self._limit = memoryview(b""), 0, 0
+
+    def room(self) -> int:
+        return max(0, self._limit - self.next_offset) if self.next_offset >= self._first else 0
+
+    def put(self, log_offset: int, size: int, tags_code: int) -> bool:
+        if log_offset + size <= self.log_end:
+            return True
+        if self.room() < 1:
+            return False
+        _UNIT.pack_into(self._view, (self.next_offset - self._first) * UNIT_BYTES, log_offset, size, tags_code)
+        self.next_offset += 1
+        self.log_end = log_offset + size
+        return True
+
+
+class IndexTail:
+    __slots__ = ("_entries_at", "_header", "_limit", "_reserved", "_slots", "_view", "count")
+
+    def __init__(self) -> None:
+        self._view = memoryview(b"")
+        self._header = [0, 0, 0, 0, 0]
+        self._slots = self._entries_at = self._limit = self._reserved = 0
+        self.count = 1
+
+    def attach(self, buffer: Any, slots: int, entries_max: int) -> None:
+        view = memoryview(buffer).cast("B")
+        entries_at = INDEX_HEADER_BYTES + 4 * slots
+        if slots < 1 or entries_at + entries_max * INDEX_ENTRY_BYTES > len(view):
+            raise ValueError(f"{slots} slots and {entries_max} entries do not fit into {len(view)} bytes")
+        *header, count = _INDEX_HEADER.unpack_from(view)
+        self._view.release()
+        self._view, self._slots, self._entries_at, self._header = view, slots, entries_at, header
+        self._limit = self._reserved = entries_max
+        self.count = max(1, count)
+
+    def detach(self) -> None:
+        self._view.release()
+        self._view = memoryview(b"")
+        self._limit = self._reserved = 0
+
+    @property
+    def end_log(self) -> int:
+        return self._header[3]
+
+    def room(self) -> int:
+        return max(0, min(self._limit, self._reserved) - self.count)
+
+    def reserve(self, entries: int) -> None:
+        self._reserved = entries
+
+    def put(self, key: bytes, log_offset: int, store_ms: int) -> bool:
+        return self.put_hash(java_hash(key) & _MASK32, log_offset, store_ms)
+
+    def put_hash(self, unsigned: int, log_offset: int, store_ms: int) -> bool:
+        """put() of a key whose unsigned Java hash is known."""
+        if self.room() < 1:
+            return False
+        view, header, count = self._view, self._header, self.count
+        hashed = unsigned if unsigned < 1 << 31 else (1 << 32) - unsigned
+        if hashed >> 31:
+            hashed = 0
+        if count == 1:
+            header[0], header[2] = store_ms, log_offset
+        slot_at = INDEX_HEADER_BYTES + 4 * (hashed % self._slots)
+        (previous,) = _SIZE.unpack_from(view, slot_at)
+        if previous >= count:
+            previous = 0
+        seconds = (store_ms - header[0]) // 1000 if header[0] > 0 else 0
+        at = self._entries_at + count * INDEX_ENTRY_BYTES
+        _INDEX_ENTRY.pack_into(view, at, hashed, log_offset, min(max(seconds, 0), 0x7FFFFFFF), previous)
+        _SIZE.pack_into(view, slot_at, count)
+        if previous == 0:
+            header[4] += 1
+        header[1], header[3] = store_ms, log_offset
+        self.count = count + 1
+        _INDEX_HEADER.pack_into(view, 0, *header, count + 1)
+        return True
+
+
+class TopicGate:
+    __slots__ = ("body_bytes_max", "key_prefix", "queues", "topic", "trailer")
+
+    def __init__(self, topic: bytes, queues: Sequence[QueueTail], body_bytes_max: int) -> None:
+        if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
+            raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
+        self.topic, self.queues, self.body_bytes_max = topic, list(queues), body_bytes_max
+        self.key_prefix = java_hash(topic + b"#")
+        self.trailer = len(topic).to_bytes(1, "big") + topic
+
+
+class AppendOutcome:
+    __slots__ = ("messages", "needed", "queue", "row", "size", "stop", "touched")
+
+    def __init__(self) -> None:
+        self.stop = self.row = self.messages = self.size = self.needed = 0
+        self.queue: QueueTail | None = None
+        self.touched: list[QueueTail] = []
+
+
+_Entry = tuple[int, Any, bytes, int, list[bytes]]
+"""One message ready to be written: (flag, body, stored properties, tags code, index keys without their topic)."""
+_Facts = tuple[bytes, bytes, list[bytes], bool]
+"""Of a property text: (text to store, tag, keys to index, whether WAIT says false)."""
+
+_WAIT, _CLUSTER, _TAGS, _KEYS, _UNIQUE, _SLOW = range(1, 7)
+_NAMES: Final = {
+    b"WAIT": _WAIT, b"CLUSTER": _CLUSTER, b"TAGS": _TAGS, b"KEYS": _KEYS, b"UNIQ_KEY": _UNIQUE, b"DELAY": _SLOW,
+    b"TRAN_MSG": _SLOW, b"RETRY_TOPIC": _SLOW, b"MSG_TYPE": _SLOW,
+}  # fmt: skip
+
+
+def _facts(text: bytes, cluster: bytes, keep_wait: bool) -> _Facts | None:
+    """What append needs to know of a property text. None: malformed, or a property that only the slow lane knows."""
+    tag = unique = keys = b""
+    no_wait = False
+    kept: list[bytes] = []
+    if text:
+        for piece in (text[:-1] if text[-1] == 2 else text).split(b"\x02"):
+            name, _, value = piece.partition(b"\x01")
+            if not value or not name:
+                return None
+            what = _NAMES.get(name)
+            if what is not None:
+                if what == _WAIT:
+                    no_wait = value.lower() != b"true"
+                    if not keep_wait:
+                        continue
+                elif what == _UNIQUE:
+                    unique = value
+                elif what == _TAGS:
+                    tag = value
+                elif what == _KEYS:
+                    keys = value
+                elif what == _CLUSTER:
+                    continue
+                else:
+                    return None
+            kept.append(piece)
+    if cluster:
+        kept.append(cluster)
+    tokens = [token for token in keys.split(b" ") if token] if keys else []
+    if unique:
+        tokens.insert(0, unique)
+    stored = b"\x02".join(kept)
+    return None if len(stored) > PROPERTIES_BYTES_MAX else (stored, tag, tokens, no_wait)
+
+
+_tag_codes: dict[bytes, int] = {}
+_head_hashes: dict[bytes, int] = {}
+_tail_hashes: dict[bytes, int] = {}
+
+
+def _tags_code(tag: bytes) -> int:
+    if not tag:
+        return 0
+    code = _tag_codes.get(tag)
+    if code is None:
+        if len(_tag_codes) > _CACHED_MAX:
+            _tag_codes.clear()
+        code = _tag_codes[tag] = java_hash(tag)
+    return code
+
+
+def _key_hash(prefix: int, key: bytes) -> int:
+    """Unsigned Java hash of a text with the hash `prefix` followed by `key`.
+
+    A producer's unique ids share their first 28 characters for a millisecond, and the last four are a counter: with
+    both halves remembered an id costs two look-ups instead of 32 steps.
+    """
+    if not key.isascii():
+        units = len(key.decode("utf-8", "replace").encode("utf-16-be")) // 2
+        return (prefix * pow(31, units, 1 << 32) + java_hash(key)) & _MASK32
+    if len(key) != 32:
+        return (prefix * pow(31, len(key), 1 << 32) + java_hash(key)) & _MASK32
+    first, last = key[:28], key[28:]
+    head, tail = _head_hashes.get(first), _tail_hashes.get(last)
+    if head is None:
+        if len(_head_hashes) > _CACHED_MAX:
+            _head_hashes.clear()
+        head = _head_hashes[first] = java_hash(first)
+    if tail is None:
+        if len(_tail_hashes) > 2 * _CACHED_MAX:
+            _tail_hashes.clear()
+        tail = _tail_hashes[last] = java_hash(last)
+    return (prefix * _POWER_32 + head * _POWER_4 + tail) & _MASK32
+
+
+_POWER_4, _POWER_32 = 31**4, pow(31, 32, 1 << 32)
+
+
+def _batch_entries(body: Any, gate: TopicGate, log: LogTail, wait_is_slow: bool) -> list[_Entry] | None:
+    """The entries of a batch body; None if it is malformed or holds an entry for the slow lane."""
+    entries: list[_Entry] = []
+    start, end = 0, len(body)
+    while start < end:
+        if end - start < BATCH_ENTRY_BYTES_MIN:
+            return None
+        size, _, _, flag, body_bytes = _BATCH_ENTRY(body, start)
+        if not (BATCH_ENTRY_BYTES_MIN <= size <= end - start and 1 <= body_bytes <= size - BATCH_ENTRY_BYTES_MIN):
+            return None
+        middle = start + 20 + body_bytes
+        if _LENGTH.unpack_from(body, middle)[0] != size - BATCH_ENTRY_BYTES_MIN - body_bytes:
+            return None
+        facts = _facts(bytes(body[middle + 2 : start + size]), log.cluster, keep_wait=True)
+        if facts is None or body_bytes > gate.body_bytes_max or (wait_is_slow and facts[3]):
+            return None
+        entries.append((flag, body[start + 20 : middle], facts[0], _tags_code(facts[1]), facts[2]))
+        start += size
+    return entries
+
+
+def _plain(
+    found: tuple[Any, ...], view: memoryview, gates: Mapping[bytes, TopicGate], log: LogTail, wait_is_slow: bool
+) -> tuple[TopicGate, QueueTail, list[_Entry]] | None:
+    """Where the row goes and what it holds; None if it is not plain."""
+    kind, ext, start, stop = found[0], found[4], found[6], found[7]
+    if kind in {KIND_OTHER, KIND_PULL} or ext.sys_flag & _SYS_FLAG_SLOW:
+        return None
+    gate = gates.get(ext.topic.encode())
+    if gate is None or not 0 <= ext.queue_id < len(gate.queues) or not 1 <= stop - start <= log.message_bytes_max:
+        return None
+    text = ext.properties.encode() if ext.properties else b""
+    batch = kind == KIND_BATCH
+    facts = _facts(text, b"" if batch else log.cluster, keep_wait=False)
+    if facts is None or (wait_is_slow and facts[3]):
+        return None
+    body = view[start:stop]
+    if not batch:
+        if stop - start > gate.body_bytes_max:
+            return None
+        return gate, gate.queues[ext.queue_id], [(ext.flag, body, facts[0], _tags_code(facts[1]), facts[2])]
+    if facts[0]:
+        return None  # properties of the batch as a whole: the slow lane merges them into each entry
+    entries = _batch_entries(body, gate, log, wait_is_slow)
+    return (gate, gate.queues[ext.queue_id], entries) if entries else None
+
+
+def append(
+    table: FrameTable,
+    row: int,
+    end: int,
+    gates: Mapping[bytes, TopicGate],
+    log: LogTail,
+    index: IndexTail | None,
+    now_ms: int,
+    born_host: bytes,
+    replies: Replies,
+    outcome: AppendOutcome,
+    wait_is_slow: bool = False,
+) -> None:
+    outcome.touched = touched = []
+    outcome.stop, outcome.queue, outcome.needed, outcome.messages, outcome.size = STOP_END, None, 0, 0, 0
+    run = object()
+    rows, view, first_end = table.rows, table.view, log.end
+    if not 0 <= row <= end <= len(rows):
+        raise IndexError(f"rows [{row}, {end}) of {len(rows)}")
+    no_hosts = len(born_host) != HOST_V4 or len(log.store_host) != HOST_V4
+    store_ms = max(now_ms, log.store_ms)
+    while row < end:
+        found = rows[row]
+        plain = None if no_hosts else _plain(found, view, gates, log, wait_is_slow)
+        if plain is None:
+            outcome.stop = STOP_SLOW
+            break
+        gate, queue, entries = plain
+        stop = _no_room(gate, queue, entries, log, index, outcome)
+        if stop:
+            outcome.stop = stop
+            break
+        log.store_ms = store_ms
+        ext, queue_offset = found[4], queue.next_offset
+        ids = [_write(log, queue, index, gate, ext, entry, born_host, store_ms) for entry in entries]
+        outcome.messages += len(entries)
+        if not found[3] & 2:
+            prefix = log.id_prefix
+            message_id = ",".join([f"{prefix}{offset:016X}" for offset in ids])
+            replies.add_send(found[2], found[8], queue.queue_id, message_id, queue_offset)
+        if queue.watched and queue.run is not run:
+            queue.run = run
+            touched.append(queue)
+        row += 1
+    outcome.row = row
+    outcome.size = log.end - first_end
+
+
+def _no_room(
+    gate: TopicGate,
+    queue: QueueTail,
+    entries: list[_Entry],
+    log: LogTail,
+    index: IndexTail | None,
+    outcome: AppendOutcome,
+) -> int:
+    """Which of the three files has no room for all entries: a STOP_* value, or 0."""
+    size = len(entries) * (RECORD_BYTES_MIN + len(gate.topic)) + sum(len(entry[1]) + len(entry[2]) for entry in entries)
+    if size + BLANK_BYTES_MIN > log.room():
+        outcome.needed = size + BLANK_BYTES_MIN
+        return STOP_LOG_FULL
+    if len(entries) > queue.room():
+        outcome.needed, outcome.queue = len(entries), queue
+        return STOP_QUEUE_FULL
+    if index is not None:
+        keys = sum(len(entry[4]) for entry in entries)
+        if keys > index.room():
+            outcome.needed = keys
+            return STOP_INDEX_FULL
+    return STOP_END
+
+
+def _write(
+    log: LogTail,
+    queue: QueueTail,
+    index: IndexTail | None,
+    gate: TopicGate,
+    ext: Any,
+    entry: _Entry,
+    born_host: bytes,
+    store_ms: int,
+) -> int:
+    """One record, its unit and its index entries; the room was looked at. Returns the record's LogOffset."""
+    flag, body, properties, tags_code, keys = entry
+    body_bytes, offset, queue_offset = len(body), log.end, queue.next_offset
+    size = RECORD_BYTES_MIN + body_bytes + len(gate.topic) + len(properties)
+    head = HEAD_V4.pack(
+        size, MAGIC, crc31(body), queue.queue_id, flag, queue_offset, offset, ext.sys_flag, ext.born_ms, born_host,
+        store_ms, log.store_host, ext.reconsume_times, 0, body_bytes,
+    )  # fmt: skip
+    log.write(b"".join((head, body, gate.trailer, _LENGTH.pack(len(properties)), properties)))
+    _UNIT.pack_into(queue._view, (queue_offset - queue._first) * UNIT_BYTES, offset, size, tags_code)  # noqa: SLF001  same module: the inlined put()
+    queue.next_offset = queue_offset + 1
+    queue.log_end = offset + size
+    if index is not None:
+        for key in keys:
+            index.put_hash(_key_hash(gate.key_prefix, key), offset, store_ms)
+    return offset
+
+
+def append_record(
+    log: LogTail,
+    queue: QueueTail | None,
+    index: IndexTail | None,
+    *,
+    topic: bytes,
+    queue_id: int,
+    queue_offset: int,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    store_ms: int,
+    reconsume_times: int,
+    prepared_offset: int,
+    body: Any,
+    properties: bytes,
+    tags_code: int,
+    keys: Sequence[bytes],
+) -> int:
+    store_ms = max(store_ms, log.store_ms)
+    record = encode_record(
+        topic=topic, queue_id=queue_id, queue_offset=queue.next_offset if queue is not None else queue_offset,
+        log_offset=log.end, flag=flag, sys_flag=sys_flag, born_ms=born_ms, born_host=born_host, store_ms=store_ms,
+        store_host=log.store_host, reconsume_times=reconsume_times, prepared_offset=prepared_offset, body=body,
+        properties=properties,
+    )  # fmt: skip
+    if not -(1 << 63) <= tags_code < 1 << 63:
+        raise LocalProtocolError(f"tags code {tags_code} does not fit 64 bits")
+    if len(record) + BLANK_BYTES_MIN > log.room():
+        return -STOP_LOG_FULL
+    if queue is not None and queue.room() < 1:
+        return -STOP_QUEUE_FULL
+    if index is not None and len(keys) > index.room():
+        return -STOP_INDEX_FULL
+    log.store_ms = store_ms
+    offset = log.write(record)
+    if queue is not None:
+        queue.put(offset, len(record), tags_code)
+    if index is not None:
+        for key in keys:
+            index.put(key, offset, store_ms)
+    return offset

@@ -1,0 +1,349 @@
+"""The plain twin of the hot module, first part: frames to rows, rows to answers. See hot.pyi for what each name promises."""
+
+from __future__ import annotations
+
+import struct
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import Meta
+
+KIND_OTHER: Final = 0
+KIND_SEND: Final = 1
+KIND_BATCH: Final = 2
+KIND_PULL: Final = 3
+
+_I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+_I64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class _SendExt(msgspec.Struct):
+    """Ext fields of a send under their long names (code 10)."""
+
+    group: str = msgspec.field(name="producerGroup")
+    topic: str
+    default_topic: str = msgspec.field(name="defaultTopic")
+    default_topic_queues: _I32 = msgspec.field(name="defaultTopicQueueNums")
+    queue_id: _I32 = msgspec.field(name="queueId")
+    sys_flag: _I32 = msgspec.field(name="sysFlag")
+    born_ms: _I64 = msgspec.field(name="bornTimestamp")
+    flag: _I32
+    properties: str | None = None
+    reconsume_times: _I32 = msgspec.field(name="reconsumeTimes", default=0)
+    batch: bool = False
+
+
+class _LetterExt(msgspec.Struct):
+    """The same under the letters of 310 and 320."""
+
+    group: str = msgspec.field(name="a")
+    topic: str = msgspec.field(name="b")
+    default_topic: str = msgspec.field(name="c")
+    default_topic_queues: _I32 = msgspec.field(name="d")
+    queue_id: _I32 = msgspec.field(name="e")
+    sys_flag: _I32 = msgspec.field(name="f")
+    born_ms: _I64 = msgspec.field(name="g")
+    flag: _I32 = msgspec.field(name="h")
+    properties: str | None = msgspec.field(name="i", default=None)
+    reconsume_times: _I32 = msgspec.field(name="j", default=0)
+    batch: bool = msgspec.field(name="m", default=False)
+
+
+class _PullExt(msgspec.Struct):
+    group: str = msgspec.field(name="consumerGroup")
+    topic: str
+    queue_id: _I32 = msgspec.field(name="queueId")
+    queue_offset: _I64 = msgspec.field(name="queueOffset")
+    max_messages: _I32 = msgspec.field(name="maxMsgNums")
+    sys_flag: _I32 = msgspec.field(name="sysFlag")
+    commit_offset: _I64 = msgspec.field(name="commitOffset")
+    suspend_ms: _I64 = msgspec.field(name="suspendTimeoutMillis")
+    subscription: str | None = None
+    sub_version: _I64 = msgspec.field(name="subVersion", default=0)
+    expression_type: str | None = msgspec.field(name="expressionType", default=None)
+    max_bytes: _I32 = msgspec.field(name="maxMsgBytes", default=0)
+
+    default_topic = ""
+
+
+class _LetterHead(msgspec.Struct):
+    """The JSON header of a 310 or 320, decoded in one go: the most frequent one."""
+
+    code: _I32
+    extFields: _LetterExt  # noqa: N815  the wire's name
+    opaque: _I32 = 0
+    flag: _I32 = 0
+
+
+class _Head(msgspec.Struct):
+    """Any JSON header, its ext fields left raw until the code is known."""
+
+    code: _I32
+    opaque: _I32 = 0
+    flag: _I32 = 0
+    extFields: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815  the wire's name
+
+
+_Ext = _SendExt | _LetterExt | _PullExt
+_EXT_OF_CODE: Final[dict[int, Any]] = {10: _SendExt, 310: _LetterExt, 320: _LetterExt, 11: _PullExt, 361: _PullExt}
+_NAMES_OF = {cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls)) for cls in _EXT_OF_CODE.values()}
+_EXT_DECODERS = {code: msgspec.json.Decoder(cls, strict=False) for code, cls in _EXT_OF_CODE.items()}
+_letter_head = msgspec.json.Decoder(_LetterHead, strict=False).decode
+_head = msgspec.json.Decoder(_Head, strict=False).decode
+
+_BINARY_HEAD = struct.Struct(">hBhii")
+_I32_AT = struct.Struct(">i").unpack_from
+_I16_AT = struct.Struct(">h").unpack_from
+_FRAME_HEAD = struct.Struct(">iBBH")
+
+_Row = tuple[int, int, int, int, Any, int, int, int, bool]
+"""(kind, code, opaque, flag, ext, frame start behind the length, body start, frame end, binary header)."""
+_UNREADABLE = (0, -1, 0, 0, None)
+
+
+class FrameTable:
+    __slots__ = ("_bytes_max", "_rows_max", "error", "needed", "rows", "view")
+
+    def __init__(self, frame_bytes_max: int, rows_max: int = 4096) -> None:
+        self._bytes_max, self._rows_max = frame_bytes_max, rows_max
+        self.error, self.needed = "", 0
+        self.rows: list[_Row] = []
+        self.view = memoryview(b"")
+
+    def scan(self, data: Any, start: int, end: int) -> int:
+        self.view = view = memoryview(data).cast("B")
+        if not 0 <= start <= end <= len(view):
+            raise ValueError(f"scan of [{start}, {end}) in a buffer of {len(view)} bytes")
+        self.error, self.needed = "", 0
+        rows: list[_Row] = []
+        self.rows = rows
+        rows_max, bytes_max = self._rows_max, self._bytes_max
+        at = start
+        while len(rows) < rows_max and end - at >= 4:
+            if end - at < 8:
+                (length,) = _I32_AT(view, at)
+                serialize, header_bytes = 0, 0
+            else:
+                length, serialize, high, low = _FRAME_HEAD.unpack_from(view, at)
+                header_bytes = high << 16 | low
+            if not 4 <= length <= bytes_max - 4:
+                self.error = f"frame length {length} is not within 4 to {bytes_max - 4}"
+                break
+            if serialize > 1:
+                self.error = f"serialize type {serialize} is neither 0 (JSON) nor 1 (binary)"
+                break
+            if header_bytes > length - 4:
+                self.error = f"header of {header_bytes} bytes in a frame of {length}"
+                break
+            stop = at + 4 + length
+            if stop > end:
+                self.needed = 4 + length
+                break
+            body = at + 8 + header_bytes
+            head = bytes(view[at + 8 : body])
+            rows.append((*(_binary(head) if serialize else _json(head)), at + 4, body, stop, serialize == 1))
+            at = stop
+        return at - start
+
+    def release(self) -> None:
+        self.rows = []
+        self.view = memoryview(b"")
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def kind(self, row: int) -> int:
+        return self.rows[row][0]
+
+    def code(self, row: int) -> int:
+        return self.rows[row][1]
+
+    def opaque(self, row: int) -> int:
+        return self.rows[row][2]
+
+    def flag(self, row: int) -> int:
+        return self.rows[row][3]
+
+    def binary(self, row: int) -> bool:
+        return self.rows[row][8]
+
+    def topic(self, row: int) -> bytes:
+        return self._ext(row).topic.encode()
+
+    def default_topic(self, row: int) -> bytes:
+        return self._ext(row).default_topic.encode()
+
+    def group(self, row: int) -> bytes:
+        return self._ext(row).group.encode()
+
+    def queue_id(self, row: int) -> int:
+        return self._ext(row).queue_id
+
+    def body_bytes(self, row: int) -> int:
+        found = self.rows[row]
+        return found[7] - found[6]
+
+    def frame(self, row: int) -> memoryview:
+        found = self.rows[row]
+        return self.view[found[5] : found[7]]
+
+    def pull(self, row: int) -> tuple[bytes, bytes, int, int, int, int, int, int, bytes | None, int, bytes | None, int]:
+        ext = self._ext(row)
+        if not isinstance(ext, _PullExt):
+            raise TypeError(f"row {row} is no pull")
+        return (
+            ext.group.encode(), ext.topic.encode(), ext.queue_id, ext.queue_offset, ext.max_messages, ext.sys_flag,
+            ext.commit_offset, ext.suspend_ms, None if ext.subscription is None else ext.subscription.encode(),
+            ext.sub_version, None if ext.expression_type is None else ext.expression_type.encode(), ext.max_bytes,
+        )  # fmt: skip
+
+    def _ext(self, row: int) -> _Ext:
+        ext = self.rows[row][4]
+        if ext is None:
+            raise TypeError(f"row {row} is neither a send nor a pull")
+        return ext  # type: ignore[no-any-return]  # the tuple's slot is Any to keep row making cheap
+
+
+def _json(head: bytes) -> tuple[int, int, int, int, Any]:
+    """(kind, code, opaque, flag, ext) of a JSON header; the slow lane judges what is not understood here."""
+    try:
+        if head.startswith((b'{"code":310,', b'{"code":320,')):
+            quick = _letter_head(head)
+            if not quick.flag & 1 and quick.code in {310, 320}:
+                return _kind(quick.code, quick.extFields), quick.code, quick.opaque, quick.flag, quick.extFields
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        pass
+    try:
+        slow = _head(head)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return _UNREADABLE
+    decoder = _EXT_DECODERS.get(slow.code)
+    if decoder is None or slow.flag & 1:
+        return 0, slow.code, slow.opaque, slow.flag, None
+    try:
+        ext = decoder.decode(slow.extFields)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError):
+        return 0, slow.code, slow.opaque, slow.flag, None
+    return _kind(slow.code, ext), slow.code, slow.opaque, slow.flag, ext
+
+
+def _kind(code: int, ext: Any) -> int:
+    if code in {11, 361}:
+        return KIND_PULL
+    return KIND_BATCH if code == 320 or ext.batch else KIND_SEND
+
+
+def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
+    """The same of a binary header."""
+    if len(head) < 21:
+        return _UNREADABLE
+    code, _, _, opaque, flag = _BINARY_HEAD.unpack_from(head)
+    other = 0, code, opaque, flag, None
+    (remark_bytes,) = _I32_AT(head, 13)
+    if not 0 <= remark_bytes <= len(head) - 21:
+        return _UNREADABLE
+    at = 21 + remark_bytes
+    (ext_bytes,) = _I32_AT(head, at - 4)
+    if ext_bytes != len(head) - at:
+        return _UNREADABLE
+    cls = _EXT_OF_CODE.get(code)
+    if cls is None or flag & 1:
+        return other
+    names = _NAMES_OF[cls]
+    pairs: dict[str, str] = {}
+    try:
+        while at < len(head):
+            (size,) = _I16_AT(head, at)
+            name = head[at + 2 : at + 2 + size].decode("utf-8", "replace")
+            at += 2 + size
+            (value_size,) = _I32_AT(head, at)
+            stop = at + 4 + value_size
+            if size < 0 or value_size < 0 or stop > len(head):
+                return other
+            if value_size and name in names:
+                pairs[name] = head[at + 4 : stop].decode()
+            at = stop
+        ext = msgspec.convert(pairs, cls, strict=False)
+    except (struct.error, msgspec.MsgspecError, UnicodeError):
+        return other
+    return _kind(code, ext), code, opaque, flag, ext
+
+
+class Replies:
+    __slots__ = ("_binary_tail", "_json", "parts", "version")
+
+    def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None:
+        trace = "true" if trace_on else "false"
+        region_text = msgspec.json.encode(region.decode("utf-8", "replace")).decode()
+        self._json = (
+            f'{{"code":0,"extFields":{{"queueId":"%d","TRACE_ON":"{trace}","MSG_REGION":{region_text.replace("%", "%%")},'
+            f'"msgId":"%s","queueOffset":"%d"}},"flag":1,"language":"PYTHON","opaque":%d,'
+            f'"serializeTypeCurrentRPC":"JSON","version":{version}}}'
+        )
+        self.version = version
+        self._binary_tail = _pair(b"TRACE_ON", trace.encode()) + _pair(b"MSG_REGION", region)
+        self.parts: list[bytes] = []
+
+    def take(self) -> bytes:
+        joined = b"".join(self.parts)
+        self.parts.clear()
+        return joined
+
+    def extend(self, data: Any) -> None:
+        self.parts.append(bytes(data))
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    def add_send(self, opaque: int, binary: bool, queue_id: int, message_id: str, queue_offset: int) -> None:
+        if binary:
+            ext = (
+                _pair(b"queueId", b"%d" % queue_id)
+                + self._binary_tail
+                + _pair(b"msgId", message_id.encode())
+                + _pair(b"queueOffset", b"%d" % queue_offset)
+            )
+            self.parts.append(_binary_frame(0, opaque, self.version, b"", ext, 0))
+            return
+        head = (self._json % (queue_id, message_id, queue_offset, opaque)).encode()
+        self.parts.append(_FRAME_HEAD.pack(4 + len(head), 0, len(head) >> 16, len(head) & 0xFFFF) + head)
+
+
+def _pair(name: bytes, value: bytes) -> bytes:
+    return len(name).to_bytes(2, "big") + name + len(value).to_bytes(4, "big") + value
+
+
+def _binary_frame(code: int, opaque: int, version: int, remark: bytes, ext: bytes, body_bytes: int) -> bytes:
+    head = (
+        _BINARY_HEAD.pack(code, 3, version, opaque, 1)
+        + len(remark).to_bytes(4, "big") + remark + len(ext).to_bytes(4, "big") + ext
+    )  # fmt: skip
+    return _FRAME_HEAD.pack(4 + len(head) + body_bytes, 1, len(head) >> 16, len(head) & 0xFFFF) + head
+
+
+def pull_reply(
+    opaque: int,
+    binary: bool,
+    code: int,
+    remark: str,
+    suggest_broker: int,
+    next_offset: int,
+    min_offset: int,
+    max_offset: int,
+    body_bytes: int,
+    version: int = 409,
+) -> bytes:
+    if binary:
+        ext = (
+            _pair(b"suggestWhichBrokerId", b"%d" % suggest_broker)
+            + _pair(b"nextBeginOffset", b"%d" % next_offset)
+            + _pair(b"minOffset", b"%d" % min_offset)
+            + _pair(b"maxOffset", b"%d" % max_offset)
+        )
+        return _binary_frame(code, opaque, version, remark.encode(), ext, body_bytes)
+    head = (
+        f'{{"code":{code},"extFields":{{"suggestWhichBrokerId":"{suggest_broker}","nextBeginOffset":"{next_offset}",'
+        f'"minOffset":"{min_offset}","maxOffset":"{max_offset}"}},"flag":1,"language":"PYTHON","opaque":{opaque},'
+        f'"remark":{msgspec.json.encode(remark).decode()},"serializeTypeCurrentRPC":"JSON","version":{version}}}'
+    ).encode()
+    return _FRAME_HEAD.pack(4 + len(head) + body_bytes, 0, len(head) >> 16, len(head) & 0xFFFF) + head

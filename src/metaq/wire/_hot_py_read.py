@@ -1,0 +1,327 @@
+"""The plain twin of the hot module, third part: stored bytes to values, pulls, and the producer's batch. See hot.pyi."""
+
+from __future__ import annotations
+
+import itertools
+import struct
+from typing import Any, Final, TypeVar
+
+from metaq.errors import LocalProtocolError, RemoteProtocolError
+from metaq.model import StoredMessage
+from metaq.model.properties import PROPERTIES_BYTES_MAX
+from metaq.wire.record import BATCH_ENTRY_BYTES_MIN, BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN, Broken, split
+
+_M = TypeVar("_M", bound=StoredMessage)
+
+END_CLEAN: Final = 0
+END_ZERO: Final = 1
+END_BLANK: Final = 2
+END_BAD: Final = 3
+END_SHORT: Final = 4
+
+_SIZE_AND_MAGIC = struct.Struct(">iI").unpack_from
+_SIZE = struct.Struct(">i").unpack_from
+_UNIT = struct.Struct(">qii")
+_UNIT_BYTES = 20
+_BATCH_ENTRY = struct.Struct(">iIIii")
+_VIEW_LONG = struct.Struct("=i4sii")
+_VIEW_SHORT = struct.Struct("=i12s")
+_MASK31 = 0x7FFFFFFF
+
+
+class RecordHead:
+    __slots__ = (
+        "delay_level", "keys", "log_offset", "prepared_offset", "queue_id", "queue_offset", "size", "store_ms",
+        "sys_flag", "tags", "topic", "unique_id",
+    )  # fmt: skip
+    log_offset: int
+    size: int
+    topic: bytes
+    queue_id: int
+    queue_offset: int
+    sys_flag: int
+    store_ms: int
+    prepared_offset: int
+    tags: bytes
+    delay_level: int
+    unique_id: bytes
+    keys: bytes
+
+
+def _property(text: bytes, name: bytes) -> bytes:
+    """Value of the last property `name` in a stored text, b"" without one. Names are ASCII, so bytes do."""
+    if name not in text:
+        return b""
+    found = b""
+    for piece in text.split(b"\x02"):
+        if piece.startswith(name + b"\x01") and len(piece) > len(name) + 1:
+            found = piece[len(name) + 1 :]
+    return found
+
+
+def scan_records(
+    data: Any, start: int, end: int, base: int, limit: int, check_crc: bool
+) -> tuple[list[RecordHead], int, int]:
+    view = memoryview(data).cast("B")
+    if not 0 <= start <= end <= len(view):
+        raise ValueError(f"scan of [{start}, {end}) in a buffer of {len(view)} bytes")
+    heads: list[RecordHead] = []
+    while start < end and len(heads) < limit:
+        if end - start < 4:
+            return heads, start, END_SHORT
+        if _SIZE(view, start)[0] == 0:
+            return heads, start, END_ZERO
+        if end - start < 8:
+            return heads, start, END_SHORT
+        size, magic = _SIZE_AND_MAGIC(view, start)
+        if magic == BLANK_MAGIC and size >= 8:
+            return heads, start, END_BLANK
+        if magic != MAGIC or size < RECORD_BYTES_MIN:
+            return heads, start, END_BAD
+        if size > end - start:
+            return heads, start, END_SHORT
+        try:
+            fields = split(view, start, start + size, check_crc)
+        except Broken:
+            return heads, start, END_BAD
+        if fields[5] != base + start:
+            return heads, start, END_BAD
+        heads.append(_head(view, fields))
+        start += size
+    return heads, start, END_CLEAN
+
+
+def _head(view: memoryview, fields: Any) -> RecordHead:
+    head = RecordHead()
+    head.size, head.queue_id, head.queue_offset, head.log_offset = fields[0], fields[2], fields[4], fields[5]
+    head.sys_flag, head.prepared_offset, head.store_ms, head.topic = fields[6], fields[8], fields[10], fields[16]
+    text = bytes(view[fields[17] : fields[18]])
+    head.tags, head.unique_id, head.keys = (_property(text, name) for name in (b"TAGS", b"UNIQ_KEY", b"KEYS"))
+    level = _property(text, b"DELAY")
+    head.delay_level = int(level) if level.isdigit() and len(level) < 10 else 0
+    return head
+
+
+def _split_run(view: memoryview, start: int, end: int, check_crc: bool) -> list[Any]:
+    """The fields of back-to-back records that fill view[start:end]. Raises RemoteProtocolError."""
+    if not 0 <= start <= end <= len(view):
+        raise ValueError(f"records in [{start}, {end}) of a buffer of {len(view)} bytes")
+    found: list[Any] = []
+    while start < end:
+        try:
+            fields = split(view, start, end, check_crc)
+        except Broken as error:
+            raise RemoteProtocolError(f"record {len(found)} at byte {start} is broken: {error}") from None
+        found.append(fields)
+        start = fields[18]
+    return found
+
+
+def decode_records(
+    data: Any,
+    start: int,
+    end: int,
+    cls: type[_M],
+    broker: str,
+    min_offset: int,
+    max_offset: int,
+    check_crc: bool = True,
+) -> list[_M]:
+    view = memoryview(data).cast("B")
+    messages: list[_M] = []
+    for fields in _split_run(view, start, end, check_crc):
+        message = cls.__new__(cls)
+        (
+            _, _, message.queue_id, message.flag, message.queue_offset, message.log_offset, message.sys_flag,
+            message.born_ms, message.prepared_offset, message.born_host_raw, message.store_ms, message.store_host_raw,
+            message.reconsume_times, body_start, body_end, _, topic, properties_start, stop,
+        ) = fields  # fmt: skip
+        message.topic = topic.decode("utf-8", "replace")
+        message.body = bytes(view[body_start:body_end])
+        message.properties_raw = bytes(view[properties_start:stop])
+        message.broker, message.min_offset, message.max_offset = broker, min_offset, max_offset
+        message._properties = None  # noqa: SLF001  the slot that StoredMessage fills when asked
+        messages.append(message)
+    return messages
+
+
+_FIXED_COLUMNS: Final = (
+    ("queue_id", "i", 2), ("queue_offset", "q", 4), ("log_offset", "q", 5), ("flag", "i", 3), ("sys_flag", "i", 6),
+    ("born_ms", "q", 7), ("store_ms", "q", 10), ("reconsume_times", "i", 12), ("size", "i", 0),
+)  # fmt: skip
+
+
+def _binary_view(view: memoryview, start: int, stop: int) -> bytes:
+    """Arrow's 16-byte view of view[start:stop]: up to 12 bytes in place, else prefix, buffer 0 and where."""
+    size = stop - start
+    if size <= 12:
+        return _VIEW_SHORT.pack(size, bytes(view[start:stop]))
+    return _VIEW_LONG.pack(size, bytes(view[start : start + 4]), 0, start)
+
+
+def decode_columns(data: Any, start: int, end: int, check_crc: bool = True) -> dict[str, Any]:
+    view = memoryview(data).cast("B")
+    if len(view) > _MASK31:
+        raise ValueError(f"{len(view)} bytes: Arrow views reach 2 GiB")
+    found = _split_run(view, start, end, check_crc)
+    columns: dict[str, Any] = {"rows": len(found)}
+    for name, code, place in _FIXED_COLUMNS:
+        columns[name] = struct.pack(f"={len(found)}{code}", *(fields[place] for fields in found))
+    spans: dict[str, list[tuple[int, int]]] = {
+        "body": [(fields[13], fields[14]) for fields in found],
+        "topic": [(fields[15], fields[17] - 2) for fields in found],
+        "properties": [(fields[17], fields[18]) for fields in found],
+        "born_host": [(fields[18] - fields[0] + 48, fields[13] - 24 - len(fields[11])) for fields in found],
+        "store_host": [(fields[13] - 16 - len(fields[11]), fields[13] - 16) for fields in found],
+    }
+    for column, property_name in (("tag", b"TAGS"), ("keys", b"KEYS"), ("unique_id", b"UNIQ_KEY")):
+        places = [_property_span(view, fields[17], fields[18], property_name) for fields in found]
+        spans[column] = places
+        bits = bytearray((len(found) + 7) // 8)
+        for row, (value_start, value_stop) in enumerate(places):
+            if value_stop > value_start:
+                bits[row >> 3] |= 1 << (row & 7)
+        columns[column + "_valid"] = bytes(bits)
+    for column, pairs in spans.items():
+        columns[column] = b"".join(_binary_view(view, *pair) for pair in pairs)
+    columns["compressed"] = tuple(row for row, fields in enumerate(found) if fields[6] & 1)
+    return columns
+
+
+def _property_span(view: memoryview, start: int, stop: int, name: bytes) -> tuple[int, int]:
+    """Where the value of the last property `name` lies; an empty span without one."""
+    text = bytes(view[start:stop])
+    found = (start, start)
+    if name in text:
+        at = start
+        for piece in text.split(b"\x02"):
+            if piece.startswith(name + b"\x01") and len(piece) > len(name) + 1:
+                found = (at + len(name) + 1, at + len(piece))
+            at += len(piece) + 1
+    return found
+
+
+class Selection:
+    __slots__ = ("_units", "contiguous", "count", "first_log", "last_log_end", "next_offset", "size")
+
+    def __init__(self, units: list[tuple[int, int]], next_offset: int) -> None:
+        self._units, self.next_offset = units, next_offset
+        self.count, self.size = len(units), sum(size for _, size in units)
+        self.first_log = units[0][0] if units else -1
+        self.last_log_end = sum(units[-1]) if units else -1
+        self.contiguous = all(a + size == b for (a, size), (b, _) in itertools.pairwise(units))
+
+    def spans(self) -> list[tuple[int, int]]:
+        merged: list[tuple[int, int]] = []
+        for offset, size in self._units:
+            if merged and sum(merged[-1]) == offset:
+                merged[-1] = merged[-1][0], merged[-1][1] + size
+            else:
+                merged.append((offset, size))
+        return merged
+
+
+def select(
+    units: Any,
+    first_unit: int,
+    start: int,
+    stop: int,
+    tag_hashes: frozenset[int] | None,
+    count_max: int,
+    bytes_max: int,
+    log_min: int,
+    log_end: int,
+) -> Selection:
+    view = memoryview(units).cast("B")
+    if not first_unit <= start <= stop or (stop - first_unit) * _UNIT_BYTES > len(view):
+        raise ValueError(f"units [{start}, {stop}) in a buffer of {len(view)} bytes from {first_unit}")
+    found: list[tuple[int, int]] = []
+    total, last = 0, stop
+    window = view[(start - first_unit) * _UNIT_BYTES : (stop - first_unit) * _UNIT_BYTES]
+    for unit, (offset, size, _, code) in enumerate(struct.iter_unpack(">qiii", window), start):
+        if len(found) >= count_max or offset >= log_end or offset + size > log_end:
+            last = unit
+            break
+        if offset < log_min or size <= 0 or (tag_hashes is not None and code not in tag_hashes):
+            continue
+        if found and total + size > bytes_max:
+            last = unit
+            break
+        found.append((offset, size))
+        total += size
+    return Selection(found, last)
+
+
+def gather(selection: Selection, data: Any, file_offset: int) -> bytes:
+    view = memoryview(data).cast("B")
+    parts: list[memoryview] = []
+    for offset, size in selection.spans():
+        at = offset - file_offset
+        if not 0 <= at <= at + size <= len(view):
+            raise ValueError(f"record at {offset} is not in the file [{file_offset}, {file_offset + len(view)})")
+        parts.append(view[at : at + size])
+    return b"".join(parts)
+
+
+class Batch:
+    __slots__ = ("_parts", "count", "size")
+
+    def __init__(self) -> None:
+        self._parts: list[Any] = []
+        self.count = self.size = 0
+
+    def add(self, flag: int, body: Any, properties: bytes) -> int:
+        body_bytes, properties_bytes = len(body), len(properties)
+        if properties_bytes > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(f"{properties_bytes} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
+        size = BATCH_ENTRY_BYTES_MIN + body_bytes + properties_bytes
+        self._parts += (
+            _BATCH_ENTRY.pack(size, 0, 0, flag, body_bytes), bytes(body),
+            properties_bytes.to_bytes(2, "big"), properties,
+        )  # fmt: skip
+        self.size += size
+        self.count += 1
+        return self.count - 1
+
+    def add_message(self, unique_id: bytes, body: Any, tag: bytes | None, keys: bytes | None) -> int:
+        text = b"UNIQ_KEY\x01%b\x02WAIT\x01true" % unique_id
+        if keys:
+            text = b"KEYS\x01%b\x02%b" % (keys, text)
+        if tag:
+            text += b"\x02TAGS\x01" + tag
+        return self.add(0, body, text)
+
+    def take(self) -> bytes:
+        joined = b"".join(self._parts)
+        self._parts, self.count, self.size = [], 0, 0
+        return joined
+
+
+class UniqueIds:
+    __slots__ = ("_counter", "_elapsed_ms", "_head", "_prefix")
+
+    def __init__(self, prefix: bytes, elapsed_ms: int) -> None:
+        if len(prefix) != 20:
+            raise ValueError(f"the prefix {prefix!r} is not 20 characters long")
+        self._prefix = prefix.decode("ascii")
+        self._counter = 0
+        self._elapsed_ms = elapsed_ms & 0xFFFFFFFF
+        self._head = f"{self._prefix}{self._elapsed_ms:08X}"
+
+    def set_elapsed(self, elapsed_ms: int) -> None:
+        elapsed_ms &= 0xFFFFFFFF
+        if 0 <= self._elapsed_ms - elapsed_ms < 60_000:
+            return  # the counter has carried into the time field: going back would repeat ids
+        self._elapsed_ms = elapsed_ms
+        self._head = f"{self._prefix}{elapsed_ms:08X}"
+
+    def next(self) -> str:
+        counter = self._counter
+        text = f"{self._head}{counter:04X}"
+        if counter == 0xFFFF:
+            self._counter = 0
+            self._elapsed_ms = (self._elapsed_ms + 1) & 0xFFFFFFFF
+            self._head = f"{self._prefix}{self._elapsed_ms:08X}"
+        else:
+            self._counter = counter + 1
+        return text
