@@ -6,8 +6,10 @@ from metaq.model.queue import MessageQueue
 from metaq.model.route import BrokerData, ClusterInfo, QueueData, Route
 from metaq.model.subscription import SubscriptionData
 from metaq.model.topic import Perm, TopicConfig
+from metaq.model.version import DataVersion
 
 __all__ = [
-    "BrokerData", "ClusterInfo", "ConsumeFrom", "GroupConfig", "Message", "MessageModel", "MessageQueue", "Perm",
-    "QueueData", "Route", "SendReceipt", "SendStatus", "StoredMessage", "SubscriptionData", "SysFlag", "TopicConfig",
+    "BrokerData", "ClusterInfo", "ConsumeFrom", "DataVersion", "GroupConfig", "Message", "MessageModel", "MessageQueue",
+    "Perm", "QueueData", "Route", "SendReceipt", "SendStatus", "StoredMessage", "SubscriptionData", "SysFlag",
+    "TopicConfig",
 ]  # fmt: skip

@@ -1,0 +1,188 @@
+"""The route table: which brokers hold which topics, kept on heartbeat leases and nowhere else.
+
+A broker that registers every 30 seconds keeps its lease; one that falls silent, or whose connection breaks, is gone with
+all its queues. Nothing is written to disk: brokers tell everything again within one period of a restart. Two facts of
+RocketMQ that are easy to miss (4.9, RouteInfoManager): a registration never removes a topic, only the broker's end or a
+deletion does; and only a master's registration writes queue data, and only when its DataVersion moved.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from metaq.clock import Clock
+from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route, TopicConfig
+from metaq.model.route import MASTER_ID
+from metaq.model.topic import READ_WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What one broker says of itself."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+    ha_address: str
+    version: DataVersion
+    topics: Mapping[str, TopicConfig]
+
+
+@dataclass(slots=True)
+class _Lease:
+    """A live address: when it was last heard of, through which connection, and what it told then."""
+
+    heard: float
+    connection: object
+    version: DataVersion
+    ha_address: str
+
+
+class RouteTable:
+    """Who is alive and what they hold. All methods decide; none touches a socket or a file.
+
+    Args: clock: its monotonic time ages the leases. lease_ms: a broker unheard of for longer is dropped by `expire`.
+    """
+
+    def __init__(self, clock: Clock, lease_ms: int = 120_000) -> None:
+        self._clock, self._lease = clock, lease_ms / 1000
+        self._leases: dict[str, _Lease] = {}
+        self._brokers: dict[str, BrokerData] = {}
+        self._queues: dict[str, dict[str, QueueData]] = {}  # topic → broker → queues
+
+    # ---------------------------------------------------------------- brokers come and go
+
+    def register(self, said: Registration, connection: object) -> BrokerData:
+        """Take a broker's registration and renew its lease. Returns the broker's data, with all its addresses.
+
+        Another id under the same address is dropped first: the process there has changed its role.
+        """
+        known = self._brokers.get(said.broker)
+        first = known is None or said.broker_id not in known.addresses
+        addresses = {} if known is None else known.addresses
+        addresses = {key: value for key, value in addresses.items() if value != said.address}
+        addresses[said.broker_id] = said.address
+        broker = BrokerData(said.cluster, said.broker, dict(sorted(addresses.items())))
+        self._brokers[said.broker] = broker
+        lease = self._leases.get(said.address)
+        moved = lease is None or lease.version != said.version
+        if said.broker_id == MASTER_ID and (first or moved):
+            for topic in said.topics.values():
+                data = QueueData(said.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
+                self._queues.setdefault(topic.name, {})[said.broker] = data
+        self._leases[said.address] = _Lease(self._clock.monotonic(), connection, said.version, said.ha_address)
+        return broker
+
+    def ha_address(self, address: str) -> str | None:
+        """The replication address that the broker at `address` told, if it is alive."""
+        lease = self._leases.get(address)
+        return lease.ha_address if lease else None
+
+    def query_version(self, address: str, asked: DataVersion) -> tuple[bool, DataVersion | None]:
+        """(changed, our version) for a broker that asks whether it must tell all again. Renews its lease if not."""
+        lease = self._leases.get(address)
+        if lease is None or lease.version != asked:
+            return True, lease.version if lease else None
+        lease.heard = self._clock.monotonic()
+        return False, lease.version
+
+    def unregister(self, broker: str, broker_id: int, address: str) -> None:
+        """A broker says goodbye. Unknown brokers, and an address that has a new owner, are left alone."""
+        data = self._brokers.get(broker)
+        if data is not None and data.addresses.get(broker_id) == address:
+            self._remove(address)
+
+    def disconnected(self, connection: object) -> list[str]:
+        """Drop what was registered through a connection that broke. Returns the addresses."""
+        gone = [address for address, lease in self._leases.items() if lease.connection is connection]
+        for address in gone:
+            self._remove(address)
+        return gone
+
+    def expire(self) -> list[str]:
+        """Drop the addresses whose lease has ended, and return them."""
+        oldest = self._clock.monotonic() - self._lease
+        gone = [address for address, lease in self._leases.items() if lease.heard < oldest]
+        for address in gone:
+            self._remove(address)
+        return gone
+
+    def _remove(self, address: str) -> None:
+        self._leases.pop(address, None)
+        for name, data in list(self._brokers.items()):
+            if address not in data.addresses.values():
+                continue
+            left = {key: value for key, value in data.addresses.items() if value != address}
+            if left:
+                self._brokers[name] = dataclasses.replace(data, addresses=left)
+            else:
+                del self._brokers[name]
+                self._drop_queues(name)
+
+    def _drop_queues(self, broker: str) -> None:
+        for topic, holders in list(self._queues.items()):
+            if holders.pop(broker, None) and not holders:
+                del self._queues[topic]
+
+    # ---------------------------------------------------------------- topics
+
+    def route(self, topic: str) -> Route | None:
+        """The topic's route, or None if no queue of it is on a broker that is up."""
+        holders = self._queues.get(topic)
+        if not holders:
+            return None
+        brokers = tuple(self._brokers[name] for name in holders if name in self._brokers)
+        return Route(topic, tuple(holders.values()), brokers) if brokers else None
+
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """Names of all topics, or of those that a broker of `cluster` holds; sorted."""
+        if cluster is None:
+            return sorted(self._queues)
+        names = {name for name, data in self._brokers.items() if data.cluster == cluster}
+        return sorted(topic for topic, holders in self._queues.items() if not names.isdisjoint(holders))
+
+    def topics_flagged(self, keep: Iterable[int], drop: int = 0) -> list[str]:
+        """Topics of which some queue data has one of the flags in `keep` and not `drop` (unit topics)."""
+        bits = 0
+        for flag in keep:
+            bits |= flag
+        return sorted(
+            topic
+            for topic, holders in self._queues.items()
+            if any(data.sys_flag & bits and not data.sys_flag & drop for data in holders.values())
+        )
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, everywhere or on the brokers of one cluster. Brokers that still have it tell it again."""
+        holders = self._queues.get(topic, {})
+        for name in list(holders):
+            data = self._brokers.get(name)
+            if cluster is None or (data and data.cluster == cluster):
+                del holders[name]
+        if not holders:
+            self._queues.pop(topic, None)
+
+    def set_writable(self, broker: str, *, writable: bool) -> int:
+        """Wipe or restore the write permission of all queues of a broker name, until it registers a change.
+
+        Returns how many topics were touched; restoring sets read and write, whatever was there before.
+        """
+        touched = 0
+        for holders in self._queues.values():
+            if (data := holders.get(broker)) is not None:
+                perm = int(READ_WRITE) if writable else data.perm & ~Perm.WRITE
+                holders[broker] = dataclasses.replace(data, perm=perm)
+                touched += 1
+        return touched
+
+    # ---------------------------------------------------------------- the cluster
+
+    def clusters(self) -> ClusterInfo:
+        """Every broker, and which cluster it belongs to."""
+        clusters: dict[str, tuple[str, ...]] = {}
+        for name, data in sorted(self._brokers.items()):
+            clusters[data.cluster] = (*clusters.get(data.cluster, ()), name)
+        return ClusterInfo(dict(sorted(self._brokers.items())), clusters)
