@@ -121,10 +121,16 @@ class StoreOptions(OptionTable):
     store_checkpoint: str | None = option(None, "The checkpoint file; by default `checkpoint`.")
     abort_file: str | None = option(None, "The file whose presence means that there was no clean stop; `abort`.")
     mapped_file_size_commit_log: int = option(
-        GIB, "Size of one commit-log file in bytes; an existing folder must have files of this size.", low=64 * KIB
+        GIB,
+        "Size of one commit-log file in bytes; an existing folder must have files of this size.",
+        aliases=("mapedFileSizeCommitLog",),  # RocketMQ 3's spelling, found in many files
+        low=64 * KIB,
     )
     mapped_file_size_consume_queue: int = option(
-        6_000_000, "Size of one consume-queue file in bytes, rounded up to whole units of 20.", low=20
+        6_000_000,
+        "Size of one consume-queue file in bytes, rounded up to whole units of 20.",
+        aliases=("mapedFileSizeConsumeQueue",),
+        low=20,
     )
     max_hash_slot_num: int = option(5_000_000, "Hash slots of one index file.", low=1)
     max_index_num: int = option(20_000_000, "Entries of one index file.", low=2)

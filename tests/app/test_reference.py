@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support import ROOT
-
 from metaq.app.reference import markdown
+from tests.support import ROOT
 
 
 def test_configuration_page_is_up_to_date():

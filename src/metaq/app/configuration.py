@@ -160,6 +160,7 @@ def load(
     flags: Mapping[str, Mapping[str, Any]] | None = None,
     settings: Sequence[str] = (),
     serving: Sequence[str] = ("broker", "store"),
+    defaults: Mapping[str, Mapping[str, Any]] | None = None,
     environment: Mapping[str, str] | None = None,
     insecure: bool = False,
 ) -> Configuration:
@@ -167,11 +168,11 @@ def load(
 
     Args: file: a RocketMQ properties file or a `metaq.toml`. flags: section → option → value; None means not given.
           settings: `key=value` or `section.key=value` of `-o`. serving: the sections that this process obeys; a plain
-          key of `settings` or of a properties file goes to those that have it. environment: for NAMESRV_ADDR.
-          insecure: consent to listen beyond this machine without access control.
+          key of `settings` or of a properties file goes to those that have it. defaults: as flags, but every source beats them.
+          environment: for NAMESRV_ADDR. insecure: consent to listen beyond this machine without access control.
     Raises: ConfigError: naming the key, its place and the nearest name.
     """
-    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
+    values: dict[str, dict[str, Any]] = {section: dict((defaults or {}).get(section, {})) for section in SECTIONS}
     warnings: list[str] = []
     rocketmq = False
     if "broker" in serving and (

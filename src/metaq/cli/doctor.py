@@ -1,0 +1,131 @@
+"""`metaq doctor`: what this machine and this environment offer, and what to do about what they do not."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import pathlib
+import platform
+import resource
+import shutil
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import metaq
+from metaq.app.runtime import loop_name
+from metaq.errors import MetaqError
+from metaq.options import GIB
+
+OK, NOTICE, WRONG = "ok", "notice", "wrong"
+
+_FILES_WANTED: Final = 4096
+_DISK_WANTED: Final = 5 * GIB
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the report. `state`: ok; notice, works but could be better; wrong, something will not work."""
+
+    what: str
+    state: str
+    text: str
+
+    def as_dict(self) -> dict[str, str]:
+        return asdict(self)
+
+
+def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[Finding]:
+    """Look at everything. `data`: the folder whose disk is judged."""
+    environ = os.environ if environ is None else environ
+    looks: list[Callable[[], list[Finding]]] = [
+        lambda: [Finding("metaq", OK, f"{metaq.__version__} in {pathlib.Path(metaq.__file__).parent}")],
+        _python,
+        _hot_module,
+        lambda: [Finding("event loop", OK if loop_name() == "uvloop" else NOTICE, loop_name())],
+        _compression,
+        lambda: _java(environ),
+        _spark,
+        lambda: _disk(data),
+        _limits,
+        lambda: _name_servers(environ),
+    ]
+    return [finding for look in looks for finding in look()]
+
+
+def _python() -> list[Finding]:
+    text = f"{platform.python_implementation()} {platform.python_version()} on {platform.system()} {platform.machine()}"
+    if sys.platform != "linux":
+        return [Finding("python", NOTICE, f"{text}: the broker is tested on Linux only; the client works everywhere")]
+    return [Finding("python", OK, text)]
+
+
+def _hot_module() -> list[Finding]:
+    from metaq.wire import hot
+
+    return [Finding("hot module", OK if hot.NATIVE else NOTICE, hot.WHY)]
+
+
+def _compression() -> list[Finding]:
+    missing = [name for name in ("lz4", "zstandard") if importlib.util.find_spec(name) is None]
+    if missing:
+        return [Finding("compression", NOTICE, f"zlib only; for {' and '.join(missing)}: {_extra('compression')}")]
+    return [Finding("compression", OK, "zlib, lz4, zstd")]
+
+
+def _java(environ: Mapping[str, str]) -> list[Finding]:
+    from metaq.spark.java import find_java
+
+    try:
+        java = find_java(environ)
+    except MetaqError as error:
+        return [Finding("java", NOTICE, f"{error} (only Spark needs it)")]
+    # An old JAVA_HOME is common and harmless, but whoever set it should know that it is not used.
+    return [Finding("java", OK, str(java)), *(Finding("java", NOTICE, text) for text in java.notices)]
+
+
+def _spark() -> list[Finding]:
+    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+    if missing:
+        return [Finding("spark", NOTICE, f"{', '.join(missing)} not installed: {_extra('spark')}")]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("pyspark", "pyarrow", "pandas")]
+    return [Finding("spark", OK, ", ".join(versions))]
+
+
+def _disk(data: str) -> list[Finding]:
+    folder = pathlib.Path(data).expanduser().absolute()
+    while not folder.exists():
+        folder = folder.parent
+    usage = shutil.disk_usage(folder)
+    used = 100 * (usage.total - usage.free) // usage.total
+    text = f"{usage.free / GIB:.1f} GiB free of {usage.total / GIB:.1f} under {folder}, {used} % used"
+    if used >= 90:
+        return [Finding("disk", WRONG, f"{text}: a broker refuses messages above 90 %")]
+    if usage.free < _DISK_WANTED or used >= 75:
+        return [Finding("disk", NOTICE, f"{text}: old messages are deleted early above 75 %")]
+    return [Finding("disk", OK, text)]
+
+
+def _limits() -> list[Finding]:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    text = f"{soft} open files (at most {hard})"
+    if soft < _FILES_WANTED:
+        return [
+            Finding("limits", NOTICE, f"{text}: each queue and each connection takes one; ulimit -n {_FILES_WANTED}")
+        ]
+    return [Finding("limits", OK, f"{text}, {os.cpu_count()} processors")]
+
+
+def _name_servers(environ: Mapping[str, str]) -> list[Finding]:
+    address = environ.get("NAMESRV_ADDR", "")
+    return [Finding("name servers", OK, f"NAMESRV_ADDR={address}")] if address else []
+
+
+def _extra(name: str) -> str:
+    return f"pip install 'pymetaq[{name}]'"
+
+
+def as_json(findings: list[Finding]) -> list[dict[str, Any]]:
+    return [finding.as_dict() for finding in findings]
