@@ -62,12 +62,16 @@ class Message:
         if self.tag is not None:
             check_tag(self.tag)
 
-    def property_text(self, unique_id: str) -> str:
-        """All properties as stored, the system's and the user's. `unique_id` is this message's UNIQ_KEY."""
+    def property_text(self, unique_id: str | None) -> str:
+        """All properties as stored, the system's and the user's.
+
+        `unique_id` is this message's UNIQ_KEY; None leaves it to the batch that the message goes into.
+        """
         pairs = dict(self.properties)
         if self.keys:
             pairs[props.KEYS] = " ".join(self.keys)
-        pairs[props.UNIQUE_ID] = unique_id
+        if unique_id is not None:
+            pairs[props.UNIQUE_ID] = unique_id
         pairs[props.WAIT] = "true" if self.wait_store_ok else "false"
         if self.delay_level:
             pairs[props.DELAY] = str(self.delay_level)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import itertools
 import struct
+import threading
 from typing import Any, Final, TypeVar
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
+from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.wire.record import BATCH_ENTRY_BYTES_MIN, BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN, Broken, split
 
@@ -27,6 +29,7 @@ _BATCH_ENTRY = struct.Struct(">iIIii")
 _VIEW_LONG = struct.Struct("=i4sii")
 _VIEW_SHORT = struct.Struct("=i12s")
 _MASK31 = 0x7FFFFFFF
+BATCH_ENTRIES_MAX = 65536
 
 
 class RecordHead:
@@ -264,37 +267,47 @@ def gather(selection: Selection, data: Any, file_offset: int) -> bytes:
 
 
 class Batch:
-    __slots__ = ("_parts", "count", "size")
+    __slots__ = ("_lock", "_parts", "_prefix", "bytes_max", "count", "size")
 
-    def __init__(self) -> None:
-        self._parts: list[Any] = []
+    def __init__(self, id_prefix: bytes = b"", bytes_max: int = BODY_BYTES_MAX) -> None:
+        self._prefix, self.bytes_max = id_prefix, bytes_max
+        self._parts: list[Any] | None = []
+        self._lock = threading.Lock()  # What native code gets from the GIL.
         self.count = self.size = 0
 
     def add(self, flag: int, body: Any, properties: bytes) -> int:
-        body_bytes, properties_bytes = len(body), len(properties)
-        if properties_bytes > PROPERTIES_BYTES_MAX:
-            raise LocalProtocolError(f"{properties_bytes} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
-        size = BATCH_ENTRY_BYTES_MIN + body_bytes + properties_bytes
-        self._parts += (
-            _BATCH_ENTRY.pack(size, 0, 0, flag, body_bytes), bytes(body),
-            properties_bytes.to_bytes(2, "big"), properties,
-        )  # fmt: skip
-        self.size += size
-        self.count += 1
-        return self.count - 1
+        if isinstance(body, str):
+            raise TypeError("body is a str: encode it, for example body.encode()")
+        body = bytes(body)
+        with self._lock:
+            parts, index = self._parts, self.count
+            if self._prefix:
+                joint = b"\x02" if properties and not properties.endswith(b"\x02") else b""
+                properties = b"%b%bUNIQ_KEY\x01%b%04X" % (properties, joint, self._prefix, index)
+            if len(properties) > PROPERTIES_BYTES_MAX:
+                raise LocalProtocolError(f"{len(properties)} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
+            size = BATCH_ENTRY_BYTES_MIN + len(body) + len(properties)
+            if parts is None or not body or self.size + size > self.bytes_max or index == BATCH_ENTRIES_MAX:
+                return -1
+            parts += (
+                _BATCH_ENTRY.pack(size, 0, 0, flag, len(body)), body, len(properties).to_bytes(2, "big"), properties
+            )  # fmt: skip
+            self.size += size
+            self.count = index + 1
+            return index
 
-    def add_message(self, unique_id: bytes, body: Any, tag: bytes | None, keys: bytes | None) -> int:
-        text = b"UNIQ_KEY\x01%b\x02WAIT\x01true" % unique_id
+    def add_message(self, body: Any, tag: bytes | None, keys: bytes | None) -> int:
+        text = b"WAIT\x01true"
         if keys:
             text = b"KEYS\x01%b\x02%b" % (keys, text)
         if tag:
-            text += b"\x02TAGS\x01" + tag
+            text = b"TAGS\x01%b\x02%b" % (tag, text)
         return self.add(0, body, text)
 
     def take(self) -> bytes:
-        joined = b"".join(self._parts)
-        self._parts, self.count, self.size = [], 0, 0
-        return joined
+        with self._lock:
+            parts, self._parts = self._parts, None
+        return b"".join(parts or ())
 
 
 class UniqueIds:

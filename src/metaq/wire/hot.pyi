@@ -348,15 +348,21 @@ def gather(selection: Selection, data: Buffer, file_offset: int) -> bytes:
 
 # ------------------------------------------------------------------ producer
 class Batch:
-    """Entries of one batch request under way (docs/formats/batch.md), all for one topic."""
+    """Entries of one batch request under way (docs/formats/batch.md), all for one topic.
+
+    Adding is atomic under the GIL, so threads share a batch without a lock. `add` and `add_message` return the entry's
+    index, or -1, with nothing done, when the batch was taken, the entry does not fit `bytes_max`, the body is empty, or
+    there are 65 536 entries. A `str` body is a TypeError; properties above 32767 bytes are a LocalProtocolError.
+    """
 
     count: int
     size: int
-    """Bytes that take() would give."""
-    def __init__(self) -> None: ...
+    """Entries and their bytes; both stay readable after `take`."""
+    def __init__(self, id_prefix: bytes = b"", bytes_max: int = ...) -> None:
+        """`id_prefix`: 28 hex characters; entry i gets the property UNIQ_KEY = prefix + 4 upper-case hex digits of i."""
     def add(self, flag: int, body: Buffer, properties: bytes) -> int:
-        """Append one entry; returns its index."""
-    def add_message(self, unique_id: bytes, body: Buffer, tag: bytes | None, keys: bytes | None) -> int:
-        """Append one entry with the usual properties (UNIQ_KEY, WAIT=true, TAGS, KEYS), written without a dict."""
+        """Append one entry; UNIQ_KEY is appended to `properties` if the batch has an id prefix."""
+    def add_message(self, body: Buffer, tag: bytes | None, keys: bytes | None) -> int:
+        """Append one entry with flag 0 and the usual properties (TAGS, KEYS, WAIT=true, UNIQ_KEY), without a dict."""
     def take(self) -> bytes:
-        """The encoded entries; the batch is empty afterwards."""
+        """The encoded entries. The batch is sealed by it: every later add returns -1."""
