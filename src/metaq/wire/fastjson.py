@@ -1,0 +1,219 @@
+"""JSON as RocketMQ's fastjson 1.x writes it, which is not always JSON.
+
+Bodies and files of RocketMQ hold maps with bare integer keys, `{0:"a"}`, and maps whose keys are objects,
+`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. `loads` reads both and all of standard JSON; `dumps` writes strictly
+standard JSON, `dumps_java` the two odd forms that Java's readers demand, `dumps_file` the tab-indented text of the
+configuration files. An object that stands as a key is a tuple of its (name, value) pairs, sorted by name.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from metaq.errors import BadRequest
+
+DEPTH_MAX = 64
+NUMBER_CHARS_MAX = 40
+
+ObjectKey = tuple[tuple[str, Any], ...]
+
+_BLANK = re.compile(r"[ \t\r\n]*")
+_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_SINGLE_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_WORD = re.compile(r"[A-Za-z0-9_+.$-]+")
+_INTEGER = re.compile(r"-?\d+\Z")
+_DECIMAL = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?\Z")
+_CONSTANTS = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
+
+_standard_decode = msgspec.json.Decoder().decode
+_encode = msgspec.json.Encoder().encode
+
+
+def loads(data: bytes | memoryview | str) -> Any:
+    """Parse a text. Keys that are bare numbers become int, objects as keys become tuples.
+
+    Raises: BadRequest: not even fastjson's JSON, nested deeper than 64, or a number longer than 40 characters.
+    """
+    try:
+        return _standard_decode(data)
+    except RecursionError:
+        raise BadRequest(f"JSON is nested deeper than {DEPTH_MAX}") from None
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    try:
+        text = data if isinstance(data, str) else bytes(data).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadRequest(f"JSON is not UTF-8: {error.reason} at byte {error.start}") from None
+    parser = _Parser(text)
+    value = parser.value(0)
+    if parser.next_char():
+        raise parser.error("nothing more after the value")
+    return value
+
+
+def load_object(data: bytes | memoryview | str, what: str) -> dict[Any, Any]:
+    """`loads`, and BadRequest unless it is an object. `what` names the body in the error."""
+    value = loads(data)
+    if not isinstance(value, dict):
+        raise BadRequest(f"the {what} is {type(value).__name__}, need a JSON object")
+    return value
+
+
+class _Parser:
+    """A recursive-descent reader, used only where the standard one gave up."""
+
+    def __init__(self, text: str) -> None:
+        self._text, self._at = text, 0
+
+    def error(self, wanted: str) -> BadRequest:
+        found = self._text[self._at : self._at + 20]
+        return BadRequest(f"JSON broken at character {self._at}: need {wanted}, found {found!r}")
+
+    def next_char(self) -> str:
+        """The next character that is not blank, not consumed; "" at the end."""
+        match = _BLANK.match(self._text, self._at)
+        if match:
+            self._at = match.end()
+        return self._text[self._at : self._at + 1]
+
+    def value(self, depth: int) -> Any:
+        if depth > DEPTH_MAX:
+            raise BadRequest(f"JSON is nested deeper than {DEPTH_MAX}")
+        char = self.next_char()
+        if char == "{":
+            return self._object(depth)
+        if char == "[":
+            return self._array(depth)
+        if char in ('"', "'"):
+            return self._string()
+        word = self._word()
+        if word in _CONSTANTS:
+            return _CONSTANTS[word]
+        return self._number(word)
+
+    def _object(self, depth: int) -> dict[Any, Any]:
+        result: dict[Any, Any] = {}
+        self._at += 1
+        if self.next_char() == "}":
+            self._at += 1
+            return result
+        while True:
+            key = self._key(depth)
+            if self.next_char() != ":":
+                raise self.error("':'")
+            self._at += 1
+            result[key] = self.value(depth + 1)
+            if self._closed("}"):
+                return result
+
+    def _array(self, depth: int) -> list[Any]:
+        result: list[Any] = []
+        self._at += 1
+        if self.next_char() == "]":
+            self._at += 1
+            return result
+        while True:
+            result.append(self.value(depth + 1))
+            if self._closed("]"):
+                return result
+
+    def _closed(self, bracket: str) -> bool:
+        char = self.next_char()
+        if char not in (",", bracket) or not char:
+            raise self.error(f"',' or '{bracket}'")
+        self._at += 1
+        if char == "," and self.next_char() == bracket:  # fastjson reads a trailing comma
+            char = bracket
+            self._at += 1
+        return char == bracket
+
+    def _key(self, depth: int) -> Any:
+        char = self.next_char()
+        if char in ('"', "'"):
+            return self._string()
+        if char == "{":
+            return as_key(self.value(depth + 1))
+        word = self._word()
+        return int(word) if _INTEGER.match(word) and len(word) <= NUMBER_CHARS_MAX else word
+
+    def _string(self) -> str:
+        double = self._text[self._at] == '"'
+        match = (_STRING if double else _SINGLE_QUOTED).match(self._text, self._at)
+        if not match:
+            raise self.error("a closing quote")
+        self._at = match.end()
+        inner = match.group(1)
+        if "\\" not in inner:
+            return inner
+        quoted = inner if double else inner.replace("\\'", "'").replace('"', '\\"')
+        try:
+            return str(_standard_decode(f'"{quoted}"'))
+        except (msgspec.DecodeError, UnicodeError):
+            raise self.error("a valid escape in the string before") from None
+
+    def _word(self) -> str:
+        match = _WORD.match(self._text, self._at)
+        if not match:
+            raise self.error("a value")
+        self._at = match.end()
+        return match.group()
+
+    def _number(self, word: str) -> int | float:
+        if len(word) > NUMBER_CHARS_MAX:
+            raise BadRequest(f"JSON holds a number of {len(word)} characters, the limit is {NUMBER_CHARS_MAX}")
+        if _INTEGER.match(word):
+            return int(word)
+        if _DECIMAL.match(word):
+            return float(word)
+        raise BadRequest(f"JSON holds the bare word {word!r} where a value must stand")
+
+
+def as_key(value: Any) -> ObjectKey:
+    """An object as a dictionary key. Raises BadRequest unless it is a flat object."""
+    if not isinstance(value, dict) or any(isinstance(part, dict | list) for part in value.values()):
+        raise BadRequest("JSON has a key that is no flat object")
+    return tuple(sorted(value.items()))
+
+
+def dumps(tree: Any) -> bytes:
+    """Strictly standard JSON, compact, integer keys quoted: what every client family reads."""
+    return _encode(tree)
+
+
+def dumps_java(tree: Any) -> bytes:
+    """Compact, with bare integer keys and objects as keys (tuples of pairs): what Java's tools read."""
+    return _write(tree).encode()
+
+
+def dumps_file(tree: Any) -> str:
+    """The text of a configuration file: indented by tabs, maps with integer keys bare and in one line (RocketMQ 4.9)."""
+    return _write_pretty(tree, 0)
+
+
+def _write(tree: Any) -> str:
+    if isinstance(tree, Mapping):
+        return "{" + ",".join(f"{_write_key(key)}:{_write(value)}" for key, value in tree.items()) + "}"
+    if isinstance(tree, list | tuple):
+        return "[" + ",".join(map(_write, tree)) + "]"
+    return _encode(tree).decode()
+
+
+def _write_key(key: Any) -> str:
+    if isinstance(key, tuple):
+        return _write(dict(key))
+    return str(key) if isinstance(key, int) else _encode(str(key)).decode()
+
+
+def _write_pretty(tree: Any, depth: int) -> str:
+    if not isinstance(tree, Mapping) or not tree:
+        return _write(tree)
+    end = "\n" + "\t" * depth + "}"
+    if all(isinstance(key, int) for key in tree):
+        return "{" + ",".join(f"{key}:{_write(value)}" for key, value in tree.items()) + end
+    indent = "\n" + "\t" * (depth + 1)
+    lines = (f"{indent}{_write_key(key)}:{_write_pretty(value, depth + 1)}" for key, value in tree.items())
+    return "{" + ",".join(lines) + end

@@ -1,0 +1,173 @@
+"""JSON bodies against the texts that real 4.9.8 peers sent, and round trips of every value."""
+
+from __future__ import annotations
+
+import json
+import struct
+import zlib
+
+import pytest
+
+from metaq.errors import BadRequest
+from metaq.model import (
+    BrokerData,
+    ClusterInfo,
+    ConsumeFrom,
+    DataVersion,
+    GroupConfig,
+    MessageModel,
+    MessageQueue,
+    QueueData,
+    Route,
+    TopicConfig,
+)
+from metaq.model.subscription import subscribe
+from metaq.wire import bodies
+
+JAVA_HEARTBEAT = b"""{"clientID":"10.0.0.1@12#123456","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",
+"consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":
+false,"codeSet":[2598919],"expressionType":"TAG","subString":"TagA || TagB","subVersion":1795226548705,"tagsSet":["TagA"],
+"topic":"TopicA"}],"unitMode":false}],"producerDataSet":[{"groupName":"CLIENT_INNER_PRODUCER"}]}"""
+
+
+def test_a_java_heartbeat_is_read():
+    """The heartbeat of a 4.9.8 push consumer."""
+    beat = bodies.heartbeat_of(JAVA_HEARTBEAT)
+    assert beat.client_id == "10.0.0.1@12#123456"
+    assert beat.producers == ("CLIENT_INNER_PRODUCER",)
+    (consumer,) = beat.consumers
+    assert (consumer.group, consumer.push, consumer.model) == ("CG", True, MessageModel.CLUSTERING)
+    assert consumer.subscriptions["TopicA"].tag_hashes == {2598919}
+    assert consumer.subscriptions["TopicA"].version == 1795226548705
+
+
+def test_a_node_heartbeat_without_expression_type_is_read():
+    """A missing, null or empty expression type is TAG."""
+    for spelling in ("", '"expressionType":null,', '"expressionType":"",'):
+        text = f'{{"clientID":"n","consumerDataSet":[{{"groupName":"G","subscriptionDataSet":[{{{spelling}"topic":"T"}}]}}]}}'
+        (consumer,) = bodies.heartbeat_of(text.encode()).consumers
+        assert consumer.subscriptions["T"].expression_type == "TAG"
+        assert consumer.subscriptions["T"].takes_all
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"[]",
+        b"{}",
+        b'{"clientID":"x","consumerDataSet":5}',
+        b'{"clientID":"x","consumerDataSet":[{"subscriptionDataSet":[{"codeSet":["a"]}]}]}',
+        b'{"clientID":"x","consumerDataSet":[{"subscriptionDataSet":[{"codeSet":[99999999999]}]}]}',
+    ],
+)
+def test_a_wrong_heartbeat_is_refused(text):
+    """A heartbeat of the wrong shape is a bad request, nothing worse."""
+    with pytest.raises(BadRequest):
+        bodies.heartbeat_of(text)
+
+
+def test_heartbeats_round_trip():
+    """What we send reads back, filters included."""
+    data = bodies.ConsumerData(
+        "G", {"T": subscribe("T", "a || b", 7)}, False, MessageModel.BROADCASTING, ConsumeFrom.TIMESTAMP
+    )
+    beat = bodies.Heartbeat("me", (data,), ("P",))
+    assert bodies.heartbeat_of(bodies.heartbeat(beat)) == beat
+
+
+def test_routes_are_standard_json_that_go_can_cut():
+    """Quoted keys, no blanks; and they read back. The older spelling of topicSysFlag is read too."""
+    broker = BrokerData("C", "broker-a", {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"})
+    route = Route("T", (QueueData("broker-a", 4, 4, 6),), (broker,), "broker-a:4")
+    body = bodies.route(route)
+    assert b" " not in body
+    assert json.loads(body)["brokerDatas"][0]["brokerAddrs"] == {"0": "10.0.0.1:10911", "1": "10.0.0.2:10911"}
+    assert bodies.route_of("T", body) == route
+    java = (
+        b'{"brokerDatas":[{"brokerAddrs":{0:"h:1"},"brokerName":"b","cluster":"C"}],"queueDatas":[{"brokerName":"b",'
+        b'"perm":6,"readQueueNums":4,"topicSynFlag":1,"writeQueueNums":4}]}'
+    )
+    assert bodies.route_of("T", java).queues[0].sys_flag == 1
+    with pytest.raises(BadRequest, match="broker id: address"):
+        bodies.route_of("T", b'{"brokerDatas":[{"brokerAddrs":{"x":"h:1"}}]}')
+
+
+def test_cluster_info_is_upstream_identical():
+    """106 has bare integer keys, as observed."""
+    info = ClusterInfo(
+        {"broker-a": BrokerData("DefaultCluster", "broker-a", {0: "10.0.0.1:10911"})}, {"DefaultCluster": ("broker-a",)}
+    )
+    text = (
+        b'{"brokerAddrTable":{"broker-a":{"brokerAddrs":{0:"10.0.0.1:10911"},"brokerName":"broker-a","cluster":'
+        b'"DefaultCluster"}},"clusterAddrTable":{"DefaultCluster":["broker-a"]}}'
+    )
+    assert bodies.cluster_info(info) == text
+    assert bodies.cluster_info_of(text) == info
+
+
+def test_registrations_round_trip_wrapped_and_bare():
+    """103 in both shapes; an empty body is an empty table."""
+    topics = {"T": TopicConfig("T", 4, 2, 6, 3), "U": TopicConfig("U")}
+    version = DataVersion(1795226546496, 3)
+    body = bodies.registration(version, topics)
+    assert bodies.registration_of(body, compressed=False, bare=False) == (version, topics)
+    bare = bodies.fastjson.dumps(bodies.topic_table_tree(topics, version))
+    assert bodies.registration_of(bare, compressed=False, bare=True) == (version, topics)
+    assert bodies.registration_of(b"", compressed=False, bare=False) == (DataVersion(), {})
+
+
+def compressed(*pieces: bytes) -> bytes:
+    return zlib.compress(b"".join(pieces), 9)
+
+
+def sized(piece: bytes) -> bytes:
+    return struct.pack(">i", len(piece)) + piece
+
+
+def test_a_compressed_registration_is_read_and_bounded(monkeypatch):
+    """The packed form loses flag and order; a bomb and a lying count are refused."""
+    version = sized(b'{"counter":1,"timestamp":2}')
+    good = compressed(version, struct.pack(">i", 1), sized(b"T 4 8 6 SINGLE_TAG"), sized(b"[]"))
+    expected = (DataVersion(2, 1), {"T": TopicConfig("T", 4, 8, 6)})
+    assert bodies.registration_of(good, compressed=True, bare=False) == expected
+    for bad in (
+        b"no zlib",
+        compressed(version, struct.pack(">i", 2), sized(b"T 4 8 6 X")),
+        compressed(struct.pack(">i", -5)),
+    ):
+        with pytest.raises(BadRequest, match="broken"):
+            bodies.registration_of(bad, compressed=True, bare=False)
+    monkeypatch.setattr(bodies, "REGISTRATION_BYTES_MAX", 1000)
+    with pytest.raises(BadRequest, match="grows beyond 1000"):
+        bodies.registration_of(compressed(bytes(100_000)), compressed=True, bare=False)
+
+
+def test_tables_by_queue_are_written_with_object_keys_and_read_in_both_forms():
+    """202, 208 and 220 towards Java have objects as keys; arrays of pairs are read too."""
+    queue = MessageQueue("T", "b", 3)
+    stats = {queue: bodies.QueueStats(1, 9, 5)}
+    body = bodies.topic_stats(stats)
+    assert body.startswith(b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"T"}:{')
+    assert bodies.topic_stats_of(body) == stats
+    consumed = {queue: bodies.ConsumeStats(9, 4, 77)}
+    assert bodies.consume_stats_of(bodies.consume_stats(consumed, 1.5)) == (consumed, 1.5)
+    assert bodies.queue_offsets_of(bodies.queue_offsets({queue: 12})) == {queue: 12}
+    pairs = b'{"offsetTable":[[{"brokerName":"b","queueId":3,"topic":"T"},12]]}'
+    assert bodies.queue_offsets_of(pairs) == {queue: 12}
+
+
+def test_groups_topics_offsets_and_connections_round_trip():
+    """The trees that are bodies and files at once."""
+    groups = {"G": GroupConfig("G", retry_max=3, consume_enable=False)}
+    assert bodies.group_table_of_tree(bodies.group_table_tree(groups, DataVersion(1, 2))) == (DataVersion(1, 2), groups)
+    offsets = {"T@G": {0: 1, 7: 9}}
+    assert bodies.group_offsets_of_tree(bodies.group_offsets_tree(offsets)) == offsets
+    assert bodies.delay_offsets_of_tree(bodies.delay_offsets_tree({1: 100})) == {1: 100}
+    with pytest.raises(BadRequest):
+        bodies.group_offsets_of_tree({"offsetTable": {"T@G": {"x": 1}}})
+    connection = bodies.ClientConnection("me", "10.0.0.1:5", "JAVA", 409)
+    consumer = bodies.ConsumerData("", {"T": subscribe("T", "a", 1)})
+    assert bodies.connections_of(bodies.consumer_connections(consumer, [connection])) == ([connection], consumer)
+    assert bodies.consumer_ids_of(bodies.consumer_ids(["a", "b"])) == ["a", "b"]
+    assert bodies.kv_table_of(bodies.kv_table({"a": "b"})) == {"a": "b"}
+    assert bodies.topic_list_of(bodies.topic_list(["T"], "h:1")) == ["T"]
