@@ -29,7 +29,7 @@ UNREGISTER_TIMEOUT = 3.0
 class Caller(Protocol):
     """The part of `metaq.client.transport.Transport` that is needed here."""
 
-    async def call(self, address: str, command: Command, timeout: float) -> Command: ...  # noqa: ASYNC109  its own bound
+    async def call(self, address: str, command: Command, timeout: float) -> Command: ...
 
 
 @dataclass(frozen=True, slots=True)
