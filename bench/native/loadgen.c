@@ -1,0 +1,438 @@
+// Load generator for brokers of the RocketMQ remoting protocol, on loopback, bounded in count and time.
+//
+//   loadgen MODE 127.0.0.1:PORT [key=value ...]
+//
+// MODE  send   one message per request: code 310, JSON V2 header, exactly as the Java client 4.9.8 writes it
+//       batch  `batch` messages per request: code 320
+//       pull   pulls of 32 messages, around and around over what the queues hold
+//       first  connect and send until the first acknowledgement; tells when it came
+//
+// Every answer is checked (code 0, an opaque that is under way, for pulls the next offset and the first record), and at
+// the end the queues must have grown by what was acknowledged. One JSON object goes to standard output.
+#define _GNU_SOURCE
+#include "wire.h"
+
+enum { CONNS_MAX = 256, OUTSTANDING_MAX = 1024, QUEUES_MAX = 1024, PULL_COUNT = 32, OPAQUE_BASE = 1000000000 };
+
+typedef struct {
+    char topic[64];
+    int id;
+    uint8_t *frame;  // a whole send request; what changes between requests is patched in place
+    size_t frame_bytes, opaque_at, born_at, key_at;
+    size_t *entry_keys;  // batch: where the UNIQ_KEY of each entry ends
+    int64_t min, max, cursor;
+} Queue;
+
+typedef struct {
+    uint64_t sent_ns;
+    int64_t offset;
+    int queue;
+    bool busy;
+} Slot;
+
+typedef struct {
+    int fd, index;
+    uint8_t *in, *out;
+    size_t in_bytes, out_bytes, out_sent, out_room, opaque_from_end;
+    bool waits_to_write;
+    Slot slots[OUTSTANDING_MAX];
+} Conn;
+
+static struct {
+    const char *mode, *prefix;
+    int conns, outstanding, body, batch, topics, queues, verify;
+    int64_t count;
+    double seconds;
+} o = {.prefix = "bench", .conns = 4, .outstanding = 64, .body = 100, .batch = 100, .topics = 4, .queues = 4, .verify = 1, .count = 1000000, .seconds = 30};
+
+static struct sockaddr_in address;
+static Queue queues[QUEUES_MAX];
+static int queue_count;
+static Conn conns[CONNS_MAX];
+static uint64_t issued, answered, keys_made, bytes_in;
+static char born_text[16];
+
+// ---- latencies: 128 buckets per power of two, so 0.8 % wide
+static uint64_t histogram[64 * 128], slowest_ns;
+
+static void record_latency(uint64_t ns) {
+    int e = 63 - __builtin_clzll(ns | 128), shift = e - 7;
+    histogram[(size_t)(shift + 1) * 128 + ((ns >> shift) & 127)]++;
+    if (ns > slowest_ns) slowest_ns = ns;
+}
+
+static double percentile_us(double share) {
+    uint64_t left = (uint64_t)((double)answered * share);
+    for (size_t i = 0; i < sizeof histogram / sizeof *histogram; i++) {
+        if (histogram[i] > left) {
+            size_t shift = i / 128 ? i / 128 - 1 : 0;
+            return (double)((i / 128 ? 128 + i % 128 : i) << shift) / 1000.0;
+        }
+        left -= histogram[i];
+    }
+    return 0;
+}
+
+// ---- requests
+static void make_key(char key[33]) {  // as the Java client: address, pid, class loader, time, counter
+    snprintf(key, 33, "7F00000128E55FFD2B27%012lX", (unsigned long)keys_made++ & 0xFFFFFFFFFFFF);
+}
+
+static void next_key(uint8_t *end) {  // patches the 12 counting digits of a key in place
+    static const char digits[] = "0123456789ABCDEF";
+    uint64_t n = keys_made++;
+    for (int i = 1; i <= 12; i++, n >>= 4) end[-i] = (uint8_t)digits[n & 15];
+}
+
+static size_t json_header(char *to, size_t room, int code, const char *ext) {
+    return (size_t)snprintf(to, room,
+        "{\"code\":%d,\"extFields\":{%s},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%d,"
+        "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}", code, ext, OPAQUE_BASE);
+}
+
+static size_t frame_of(uint8_t *to, const char *header, size_t header_bytes, size_t body_bytes) {
+    put32(to, (uint32_t)(4 + header_bytes + body_bytes));
+    put32(to + 4, (uint32_t)header_bytes);  // first byte 0 = JSON
+    memcpy(to + 8, header, header_bytes);
+    return 8 + header_bytes;
+}
+
+static void prepare_send(Queue *q, bool batch) {
+    char ext[1024], header[2048], key[33], properties[128];
+    make_key(key);
+    if (batch) snprintf(properties, sizeof properties, "WAIT\\u0001true");
+    else snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true", key);
+    snprintf(ext, sizeof ext,
+        "\"a\":\"bench-producers\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"0\",\"g\":\"%013lu\",\"h\":\"0\","
+        "\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"",
+        q->topic, o.queues, q->id, (unsigned long)wall_ms(), properties, batch ? "true" : "false");
+    size_t header_bytes = json_header(header, sizeof header, batch ? 320 : 310, ext);
+    size_t entry_bytes = 20 + (size_t)o.body + 2 + 9 + 32 + 1 + 9;
+    size_t body_bytes = batch ? (size_t)o.batch * entry_bytes : (size_t)o.body;
+    q->frame = malloc(8 + header_bytes + body_bytes);
+    uint8_t *p = q->frame + frame_of(q->frame, header, header_bytes, body_bytes);
+    q->frame_bytes = 8 + header_bytes + body_bytes;
+    q->opaque_at = (size_t)((uint8_t *)memmem(q->frame, q->frame_bytes, "\"opaque\":", 9) - q->frame) + 9;
+    q->born_at = (size_t)((uint8_t *)memmem(q->frame, q->frame_bytes, "\"g\":\"", 5) - q->frame) + 5;
+    if (!batch) {
+        q->key_at = (size_t)((uint8_t *)memmem(q->frame, q->frame_bytes, key, 32) - q->frame) + 32;
+        memset(p, 'x', (size_t)o.body);
+        return;
+    }
+    q->entry_keys = malloc((size_t)o.batch * sizeof *q->entry_keys);
+    for (int i = 0; i < o.batch; i++) {  // TOTALSIZE magic crc flag bodyLength body propertiesLength properties
+        memset(p, 0, 20);
+        put32(p, (uint32_t)entry_bytes);
+        put32(p + 16, (uint32_t)o.body);
+        memset(p + 20, 'x', (size_t)o.body);
+        uint8_t *end = p + 20 + o.body;
+        put16(end, 9 + 32 + 1 + 9);
+        memcpy(end + 2, "UNIQ_KEY\001", 9);
+        make_key(key);
+        memcpy(end + 11, key, 32);
+        memcpy(end + 43, "\002WAIT\001true", 10);
+        q->entry_keys[i] = (size_t)(end + 43 - q->frame);
+        p += entry_bytes;
+    }
+}
+
+static void put_opaque(uint8_t *digits, int value) {  // ten digits, always
+    for (int i = 9; i >= 0; i--, value /= 10) digits[i] = (uint8_t)('0' + value % 10);
+}
+
+static uint8_t *reserve(Conn *c, size_t bytes) {
+    if (c->out_bytes + bytes > c->out_room) {
+        c->out_room = (c->out_bytes + bytes) * 2;
+        c->out = realloc(c->out, c->out_room);
+        if (!c->out) die("no memory");
+    }
+    return c->out + c->out_bytes;
+}
+
+static size_t write_pull(uint8_t *to, size_t room, const Queue *q, int64_t offset, int opaque) {
+    char ext[512], header[1024];
+    snprintf(ext, sizeof ext,
+        "\"queueId\":\"%d\",\"maxMsgNums\":\"%d\",\"sysFlag\":\"4\",\"suspendTimeoutMillis\":\"15000\",\"commitOffset\":\"0\","
+        "\"bname\":\"broker-a\",\"topic\":\"%s\",\"queueOffset\":\"%ld\",\"expressionType\":\"TAG\",\"subscription\":\"*\","
+        "\"subVersion\":\"0\",\"consumerGroup\":\"bench-consumers\"", q->id, PULL_COUNT, q->topic, (long)offset);
+    size_t bytes = json_header(header, sizeof header, 11, ext);
+    if (8 + bytes > room) die("pull header too long");
+    frame_of(to, header, bytes, 0);
+    put_opaque(memmem(to, 8 + bytes, "\"opaque\":", 9) + 9, opaque);
+    return 8 + bytes;
+}
+
+static void issue(Conn *c, int slot, uint64_t now) {
+    Slot *s = &c->slots[slot];
+    s->queue = (int)(issued++ % (uint64_t)queue_count);
+    s->sent_ns = now;
+    s->busy = true;
+    Queue *q = &queues[s->queue];
+    int opaque = OPAQUE_BASE + c->index * OUTSTANDING_MAX + slot;
+    if (!q->frame) {  // a pull
+        if (q->cursor + PULL_COUNT > q->max) q->cursor = q->min;
+        s->offset = q->cursor;
+        q->cursor += PULL_COUNT;
+        c->out_bytes += write_pull(reserve(c, 2048), 2048, q, s->offset, opaque);
+        return;
+    }
+    put_opaque(q->frame + q->opaque_at, opaque);
+    memcpy(q->frame + q->born_at, born_text, 13);
+    if (q->entry_keys) for (int i = 0; i < o.batch; i++) next_key(q->frame + q->entry_keys[i]);
+    else next_key(q->frame + q->key_at);
+    memcpy(reserve(c, q->frame_bytes), q->frame, q->frame_bytes);
+    c->out_bytes += q->frame_bytes;
+}
+
+// ---- answers
+static void refuse(const char *why, const uint8_t *header, size_t bytes) {
+    fprintf(stderr, "%s after %lu good answers: %.*s\n", why, (unsigned long)answered, (int)(bytes < 600 ? bytes : 600), (const char *)header);
+    exit(1);
+}
+
+static int opaque_of(Conn *c, const char *header, size_t bytes) {
+    // it mostly stands as far from the header's end as in the answer before
+    if (c->opaque_from_end && c->opaque_from_end < bytes && memcmp(header + bytes - c->opaque_from_end, "\"opaque\":", 9) == 0) {
+        int value = 0;
+        for (const char *p = header + bytes - c->opaque_from_end + 9; *p >= '0' && *p <= '9'; p++) value = value * 10 + (*p - '0');
+        return value;
+    }
+    const char *found = memmem(header, bytes, "\"opaque\":", 9);
+    if (!found) refuse("an answer without opaque", (const uint8_t *)header, bytes);
+    c->opaque_from_end = (size_t)(header + bytes - found);
+    return (int)member(header, bytes, "\"opaque\":");
+}
+
+static int take_answer(Conn *c, const uint8_t *frame, size_t bytes, uint64_t now) {
+    size_t header_bytes = get32(frame + 4) & 0xFFFFFF;
+    const char *header = (const char *)frame + 8;
+    if (8 + header_bytes > bytes) refuse("a header longer than its frame", frame, 8);
+    if (member(header, header_bytes, "\"code\":") != 0) refuse("refused", frame + 8, header_bytes);
+    int index = opaque_of(c, header, header_bytes) - OPAQUE_BASE - c->index * OUTSTANDING_MAX;
+    if (index < 0 || index >= o.outstanding || !c->slots[index].busy) refuse("an answer nobody waits for", frame + 8, header_bytes);
+    Slot *s = &c->slots[index];
+    if (!queues[s->queue].frame && o.verify) {
+        if (member(header, header_bytes, "\"nextBeginOffset\":") != s->offset + PULL_COUNT) refuse("not 32 messages", frame + 8, header_bytes);
+        if (bytes < 8 + header_bytes + 8 || get32(frame + 8 + header_bytes + 4) != 0xDAA320A7) refuse("no record", frame + 8, header_bytes);
+    }
+    s->busy = false;
+    record_latency(now - s->sent_ns);
+    answered++;
+    bytes_in += bytes;
+    return index;
+}
+
+// ---- one blocking request at a time, for what stands around the measurement
+static int dial_blocking(void) {
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (fd < 0) die("socket");
+    if (connect(fd, (struct sockaddr *)&address, sizeof address) != 0) {
+        close(fd);
+        return -1;
+    }
+    no_delay(fd);
+    struct timeval limit = {.tv_sec = 10};
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    return fd;
+}
+
+static bool exchange(int fd, const uint8_t *request, size_t bytes, char *header, size_t room) {
+    uint8_t start[8];
+    if (send(fd, request, bytes, MSG_NOSIGNAL) != (ssize_t)bytes) return false;
+    if (recv(fd, start, 8, MSG_WAITALL) != 8) return false;
+    size_t rest = get32(start) - 4;
+    if (rest + 1 > room || recv(fd, header, rest, MSG_WAITALL) != (ssize_t)rest) return false;
+    header[rest] = 0;
+    return true;
+}
+
+static int64_t ask_offset(int fd, int code, const Queue *q) {
+    char ext[256], header[1024], answer[4096];
+    uint8_t frame[1100];
+    snprintf(ext, sizeof ext, "\"topic\":\"%s\",\"queueId\":\"%d\"", q->topic, q->id);
+    size_t bytes = json_header(header, sizeof header, code, ext);
+    frame_of(frame, header, bytes, 0);
+    if (!exchange(fd, frame, 8 + bytes, answer, sizeof answer)) die("no answer to an offset request");
+    if (member(answer, strlen(answer), "\"code\":") != 0) refuse("offset refused", (uint8_t *)answer, strlen(answer));
+    return member(answer, strlen(answer), "\"offset\":");
+}
+
+static int64_t queue_total(int fd) {  // RocketMQ indexes behind the acknowledgement: ask until two answers agree
+    for (int64_t total = 0, before = -1;; before = total, total = 0) {
+        for (int i = 0; i < queue_count; i++) total += queues[i].max = ask_offset(fd, 30, &queues[i]);
+        if (total == before) return total;
+        usleep(20000);
+    }
+}
+
+static void touch_queues(int fd) {  // creates the topics and reserves the queues' first pages
+    char answer[65536];
+    for (int i = 0; i < queue_count; i++) {
+        prepare_send(&queues[i], false);
+        if (!exchange(fd, queues[i].frame, queues[i].frame_bytes, answer, sizeof answer)) die("no answer to the first send");
+        if (member(answer, strlen(answer), "\"code\":") != 0) refuse("first send refused", (uint8_t *)answer, strlen(answer));
+        free(queues[i].frame);
+        queues[i].frame = NULL;
+    }
+}
+
+static int first_ack(void) {
+    uint64_t give_up = now_ns() + (uint64_t)(o.seconds * 1e9);
+    char answer[65536];
+    prepare_send(&queues[0], false);
+    while (now_ns() < give_up) {
+        int fd = dial_blocking();
+        bool good = fd >= 0 && exchange(fd, queues[0].frame, queues[0].frame_bytes, answer, sizeof answer) && member(answer, strlen(answer), "\"code\":") == 0;
+        if (fd >= 0) close(fd);
+        if (good) {
+            printf("{\"mode\": \"first\", \"monotonic_ns\": %lu}\n", (unsigned long)now_ns());
+            return 0;
+        }
+        usleep(500);
+    }
+    fprintf(stderr, "no acknowledgement in %.1f s\n", o.seconds);
+    return 1;
+}
+
+// ---- the loop
+static void flush_out(int epoll, Conn *c) {
+    while (c->out_sent < c->out_bytes) {
+        ssize_t n = send(c->fd, c->out + c->out_sent, c->out_bytes - c->out_sent, MSG_NOSIGNAL);
+        if (n < 0 && errno == EAGAIN) break;
+        if (n < 0) die("send");
+        c->out_sent += (size_t)n;
+    }
+    bool waits = c->out_sent < c->out_bytes;
+    if (!waits) c->out_sent = c->out_bytes = 0;
+    if (waits != c->waits_to_write) {
+        struct epoll_event event = {.events = EPOLLIN | (waits ? EPOLLOUT : 0), .data.ptr = c};
+        epoll_ctl(epoll, EPOLL_CTL_MOD, c->fd, &event);
+        c->waits_to_write = waits;
+    }
+}
+
+static void read_answers(Conn *c, uint64_t stop_ns) {
+    ssize_t n = recv(c->fd, c->in + c->in_bytes, IN_BYTES - c->in_bytes, 0);
+    if (n < 0 && errno == EAGAIN) return;
+    if (n <= 0) {
+        if (n == 0) errno = 0;
+        die("the broker closed a connection");
+    }
+    c->in_bytes += (size_t)n;
+    uint64_t now = now_ns();
+    snprintf(born_text, sizeof born_text, "%013lu", (unsigned long)wall_ms());
+    size_t at = 0;
+    while (c->in_bytes - at >= 8) {
+        size_t bytes = 4 + (size_t)get32(c->in + at);
+        if (bytes > IN_BYTES) refuse("an answer of more than 1 MiB", c->in + at, 8);
+        if (c->in_bytes - at < bytes) break;
+        int slot = take_answer(c, c->in + at, bytes, now);
+        at += bytes;
+        if ((int64_t)issued < o.count && now < stop_ns) issue(c, slot, now);
+    }
+    memmove(c->in, c->in + at, c->in_bytes - at);
+    c->in_bytes -= at;
+}
+
+static double run_load(void) {
+    int epoll = epoll_create1(EPOLL_CLOEXEC);
+    for (int i = 0; i < o.conns; i++) {
+        Conn *c = &conns[i];
+        c->index = i;
+        c->fd = dial_blocking();
+        if (c->fd < 0) die("connect");
+        fcntl(c->fd, F_SETFL, O_NONBLOCK);
+        c->in = malloc(IN_BYTES);
+        struct epoll_event event = {.events = EPOLLIN, .data.ptr = c};
+        epoll_ctl(epoll, EPOLL_CTL_ADD, c->fd, &event);
+    }
+    uint64_t start = now_ns(), stop = start + (uint64_t)(o.seconds * 1e9);
+    snprintf(born_text, sizeof born_text, "%013lu", (unsigned long)wall_ms());
+    for (int i = 0; i < o.conns; i++) {
+        for (int slot = 0; slot < o.outstanding && (int64_t)issued < o.count; slot++) issue(&conns[i], slot, now_ns());
+        flush_out(epoll, &conns[i]);
+    }
+    struct epoll_event events[CONNS_MAX];
+    while (answered < issued) {
+        int ready = epoll_wait(epoll, events, CONNS_MAX, 1000);
+        if (now_ns() > stop + 10000000000u) {
+            errno = 0;
+            die("answers are missing 10 s after the end");
+        }
+        for (int i = 0; i < ready; i++) {
+            Conn *c = events[i].data.ptr;
+            if (events[i].events & (EPOLLIN | EPOLLHUP | EPOLLERR)) read_answers(c, stop);
+            flush_out(epoll, c);
+        }
+    }
+    double seconds = (double)(now_ns() - start) / 1e9;
+    for (int i = 0; i < o.conns; i++) close(conns[i].fd);
+    return seconds;
+}
+
+static void parse_options(int argc, char **argv) {
+    for (int i = 3; i < argc; i++) {
+        char *equals = strchr(argv[i], '=');
+        if (!equals) die("options are key=value");
+        *equals = 0;
+        const char *k = argv[i], *v = equals + 1;
+        if (!strcmp(k, "conns")) o.conns = atoi(v);
+        else if (!strcmp(k, "outstanding")) o.outstanding = atoi(v);
+        else if (!strcmp(k, "body")) o.body = atoi(v);
+        else if (!strcmp(k, "batch")) o.batch = atoi(v);
+        else if (!strcmp(k, "topics")) o.topics = atoi(v);
+        else if (!strcmp(k, "queues")) o.queues = atoi(v);
+        else if (!strcmp(k, "prefix")) o.prefix = v;
+        else if (!strcmp(k, "verify")) o.verify = atoi(v);
+        else if (!strcmp(k, "count")) o.count = atoll(v);
+        else if (!strcmp(k, "seconds")) o.seconds = atof(v);
+        else { fprintf(stderr, "unknown option %s\n", k); exit(2); }
+    }
+    errno = 0;
+    if (o.conns < 1 || o.conns > CONNS_MAX || o.outstanding < 1 || o.outstanding > OUTSTANDING_MAX || o.topics * o.queues < 1 ||
+        o.topics * o.queues > QUEUES_MAX || o.body < 1 || o.batch < 1 || (int64_t)o.batch * (o.body + 100) > FRAME_MAX / 2)
+        die("an option is out of range");
+}
+
+int main(int argc, char **argv) {
+    if (argc < 3) {
+        fprintf(stderr, "usage: loadgen send|batch|pull|first 127.0.0.1:PORT [key=value ...]\n");
+        return 2;
+    }
+    o.mode = argv[1];
+    address = loopback(argv[2]);
+    parse_options(argc, argv);
+    bool batch = !strcmp(o.mode, "batch"), pull = !strcmp(o.mode, "pull");
+    for (int t = 0; t < o.topics; t++) {
+        for (int q = 0; q < o.queues; q++) {
+            snprintf(queues[queue_count].topic, sizeof queues->topic, "%s-%d", o.prefix, t);
+            queues[queue_count++].id = q;
+        }
+    }
+    if (!strcmp(o.mode, "first")) return first_ack();
+    if (!batch && !pull && strcmp(o.mode, "send")) die("unknown mode");
+
+    int fd = dial_blocking();
+    if (fd < 0) die("connect");
+    if (!pull) touch_queues(fd);
+    int64_t before = queue_total(fd);
+    for (int i = 0; i < queue_count; i++) {
+        if (!pull) prepare_send(&queues[i], batch);
+        else {
+            queues[i].min = queues[i].cursor = ask_offset(fd, 31, &queues[i]);
+            if (queues[i].max - queues[i].min < PULL_COUNT) die("a queue holds less than one pull");
+        }
+    }
+    double seconds = run_load();
+    int64_t messages = (int64_t)answered * (batch ? o.batch : pull ? PULL_COUNT : 1);
+    int64_t grown = queue_total(fd) - before;
+    if (o.verify && grown != (pull ? 0 : messages)) {
+        fprintf(stderr, "%ld messages were acknowledged, the queues grew by %ld\n", (long)messages, (long)grown);
+        return 1;
+    }
+    printf("{\"mode\": \"%s\", \"requests\": %lu, \"messages\": %ld, \"seconds\": %.6f, \"requests_per_s\": %.0f, \"messages_per_s\": %.0f, "
+           "\"p50_us\": %.1f, \"p99_us\": %.1f, \"max_us\": %.1f, \"bytes_in\": %lu}\n",
+           o.mode, (unsigned long)answered, (long)messages, seconds, (double)answered / seconds, (double)messages / seconds,
+           percentile_us(0.5), percentile_us(0.99), (double)slowest_ns / 1000.0, (unsigned long)bytes_in);
+    return 0;
+}

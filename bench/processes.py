@@ -1,0 +1,191 @@
+"""The servers and generators of a measurement: started on fresh files, stopped by their own id, always on loopback."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+NATIVE = ROOT / "bench" / "native"
+READY_SECONDS = 30
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def compiled(name: str, cache: Path) -> Path:
+    """The native program `name`, compiled again only when its source is newer. Raises FileNotFoundError without `cc`."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if compiler is None:
+        raise FileNotFoundError("no C compiler (cc, gcc or clang): the load generator cannot be built")
+    source, program = NATIVE / f"{name}.c", cache / name
+    newest = max(source.stat().st_mtime, (NATIVE / "wire.h").stat().st_mtime)
+    if not program.exists() or program.stat().st_mtime < newest:
+        cache.mkdir(parents=True, exist_ok=True)
+        fresh = cache / f"{name}.{os.getpid()}"
+        subprocess.run([compiler, "-O2", "-std=gnu11", "-o", str(fresh), str(source)], check=True)
+        fresh.rename(program)
+    return program
+
+
+@dataclass
+class Server:
+    """A running server. `started_ns` is the monotonic time just before its process was made."""
+
+    process: subprocess.Popen[str]
+    address: str
+    started_ns: int
+    namesrv: str = ""
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / TICKS
+
+    def rss_anon_mb(self) -> float:
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(r"RssAnon:\s+(\d+) kB", status)
+        return int(found.group(1)) / 1000 if found else float("nan")
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def _stop(process: subprocess.Popen[str]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(15)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+    for pipe in (process.stdin, process.stdout):
+        if pipe:
+            pipe.close()
+
+
+def _ready(process: subprocess.Popen[str], what: str) -> str:
+    """The first line of output that begins with `ready`."""
+    watchdog = threading.Timer(READY_SECONDS, process.kill)
+    watchdog.start()
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if line.startswith("ready"):
+                return line
+    finally:
+        watchdog.cancel()
+    process.wait()
+    raise RuntimeError(f"{what} was not ready in {READY_SECONDS} s (exit {process.returncode})")
+
+
+@contextmanager
+def metaq_up(disk: Path, *, hot: bool = True, port: int = 0) -> Iterator[Server]:
+    """`metaq up` with its defaults on a fresh folder of `disk`, which is removed afterwards."""
+    folder = tempfile.mkdtemp(prefix="metaq-", dir=disk)
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "METAQ_HOT": "1" if hot else "0"}
+    command = [sys.executable, "-m", "metaq", "up", "--data", folder, "--port", str(port), "--namesrv-port", "0"]
+    started_ns = time.monotonic_ns()
+    with (disk / "metaq.log").open("a") as log:
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=folder)
+    try:
+        if port:  # the caller watches the port itself
+            yield Server(process, f"127.0.0.1:{port}", started_ns)
+            return
+        line = _ready(process, "metaq up")
+        found = re.search(r"namesrv=(\S+) broker=(\S+)", line)
+        if not found:
+            raise RuntimeError(f"no addresses in {line!r}")
+        yield Server(process, found.group(2), started_ns, found.group(1))
+    finally:
+        _stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def null_server(cache: Path, body: int) -> Iterator[Server]:
+    """A C server that answers everything at once: what the generator itself can do."""
+    process = subprocess.Popen(
+        [compiled("nullserver", cache), str(body)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        yield Server(process, _ready(process, "nullserver").split()[1], 0)
+    finally:
+        _stop(process)
+
+
+@contextmanager
+def redis(disk: Path) -> Iterator[Server]:
+    """Debian's redis-server on a fresh folder, append-only file synced every second, no rewrites during the run."""
+    folder = tempfile.mkdtemp(prefix="redis-", dir=disk)
+    port = free_port()
+    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
+    command += ["--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
+    try:
+        deadline = time.monotonic() + READY_SECONDS
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if time.monotonic() > deadline or process.poll() is not None:
+                    raise RuntimeError("redis-server did not start") from None
+                time.sleep(0.005)
+        yield Server(process, f"127.0.0.1:{port}", 0)
+    finally:
+        _stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def load(cache: Path, mode: str, address: str, **options: object) -> dict[str, float]:
+    """One run of the load generator. Raises RuntimeError with what it complained about."""
+    command = [str(compiled("loadgen", cache)), mode, address, *(f"{key}={value}" for key, value in options.items())]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if done.returncode != 0:
+        raise RuntimeError(f"{' '.join(command[1:])}: {done.stderr.strip()}")
+    result: dict[str, float] = json.loads(done.stdout)
+    return result
+
+
+def redis_benchmark(server: Server, conns: int, pipeline: int, count: int, body: int) -> dict[str, float]:
+    """XADD of one field of `body` bytes to one stream: {"requests_per_s", "p50_us", "p99_us"}."""
+    command = ["redis-benchmark", "-h", "127.0.0.1", "-p", server.address.rpartition(":")[2], "--csv"]
+    command += ["-c", str(conns), "-P", str(pipeline), "-n", str(count), "XADD", "bench", "*", "b", "x" * body]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    row = next(csv.DictReader(done.stdout.splitlines()))
+    return {
+        "requests_per_s": float(row["rps"]),
+        "p50_us": float(row["p50_latency_ms"]) * 1000,
+        "p99_us": float(row["p99_latency_ms"]) * 1000,
+    }
+
+
+def script(name: str, *arguments: str) -> dict[str, float | list[float]]:
+    """The last line of a benchmark script of this folder, which is one JSON object."""
+    paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "bench" / name), *arguments, "--json"],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+    if done.returncode != 0:
+        raise RuntimeError(f"{name}: {done.stderr.strip()[-1000:]}")
+    result: dict[str, float | list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return result

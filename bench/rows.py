@@ -1,0 +1,188 @@
+"""What is measured: one row per promise, with what it must reach, its goal, and what the prototype and peers reached."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import processes
+
+
+@dataclass
+class Bench:
+    """Where and how much: `scale` 1.0 is the full series, smaller ones only show that everything still works."""
+
+    cache: Path
+    disk: Path
+    scale: float = 1.0
+    paired: bool = True
+    run: int = 0
+
+    def count(self, full: int, least: int = 1000) -> int:
+        return max(least, int(full * self.scale))
+
+
+Measured = dict[str, float]
+"""`value` in the row's unit, and whatever else is worth keeping: `redis` in the same unit, `p99_us`, `cpu_us`, ..."""
+
+
+@dataclass(frozen=True)
+class Row:
+    key: str
+    work: str
+    unit: str
+    must: float
+    goal: float
+    measure: Callable[[Bench], Measured]
+    prototype: float | None = None
+    peers: str = ""
+    lower_is_better: bool = False
+    runs: int = field(default=5)
+
+
+def _paired(bench: Bench, ours: Callable[[], Measured], theirs: Callable[[], float]) -> Measured:
+    """Both, one right after the other; who goes first alternates, so that a drift of the machine favours nobody."""
+    if not bench.paired:
+        return ours()
+    if bench.run % 2:
+        measured = ours()
+        return {**measured, "redis": theirs()}
+    rate = theirs()
+    return {**ours(), "redis": rate}
+
+
+def _sends(bench: Bench, body: int, count: int, conns: int, outstanding: int, *, hot: bool = True) -> Measured:
+    with processes.metaq_up(bench.disk, hot=hot) as server:
+        before = server.cpu_seconds()
+        result = processes.load(
+            bench.cache, "send", server.address, body=body, count=count, conns=conns, outstanding=outstanding
+        )
+        cpu_us = (server.cpu_seconds() - before) / count * 1e6
+        return {**result, "cpu_us": cpu_us, "value": result["requests_per_s"] / 1000}
+
+
+def _xadds(bench: Bench, body: int, count: int, conns: int, pipeline: int) -> Measured:
+    with processes.redis(bench.disk) as server:
+        return processes.redis_benchmark(server, conns, pipeline, count, body)
+
+
+def _single_sends(body: int, full: int) -> Callable[[Bench], Measured]:
+    def measure(bench: Bench) -> Measured:
+        count = bench.count(full)
+        return _paired(
+            bench,
+            lambda: _sends(bench, body, count, 4, 64),
+            lambda: _xadds(bench, body, count, 4, 64)["requests_per_s"] / 1000,
+        )
+
+    return measure
+
+
+def _twin_sends(bench: Bench) -> Measured:
+    return _sends(bench, 100, bench.count(150_000), 4, 64, hot=False)
+
+
+def _one_by_one(bench: Bench) -> Measured:
+    count = bench.count(40_000)
+
+    def ours() -> Measured:
+        result = _sends(bench, 100, count, 1, 1)
+        return {**result, "value": result["p50_us"]}
+
+    return _paired(bench, ours, lambda: _xadds(bench, 100, count, 1, 1)["p50_us"])
+
+
+def _sixty_four_by_one(bench: Bench) -> Measured:
+    count = bench.count(200_000)
+    return _paired(
+        bench,
+        lambda: _sends(bench, 100, count, 64, 1),
+        lambda: _xadds(bench, 100, count, 64, 1)["requests_per_s"] / 1000,
+    )
+
+
+def _batches(bench: Bench) -> Measured:
+    with processes.metaq_up(bench.disk) as server:
+        before = server.cpu_seconds()
+        result = processes.load(
+            bench.cache, "batch", server.address, batch=100, count=bench.count(20_000, 100), outstanding=16
+        )
+        cpu_us = (server.cpu_seconds() - before) / result["messages"] * 1e6
+        return {**result, "cpu_us": cpu_us, "value": result["messages_per_s"] / 1e6}
+
+
+def _pulls(bench: Bench) -> Measured:
+    with processes.metaq_up(bench.disk) as server:
+        processes.load(bench.cache, "batch", server.address, batch=100, count=bench.count(8_000, 100), outstanding=16)
+        before = server.cpu_seconds()
+        result = processes.load(bench.cache, "pull", server.address, count=bench.count(150_000, 500), outstanding=16)
+        cpu_us = (server.cpu_seconds() - before) / result["requests"] * 1e6
+        return {**result, "cpu_us": cpu_us, "value": result["requests_per_s"] / 1000}
+
+
+def _start(bench: Bench) -> Measured:
+    port = processes.free_port()
+    processes.compiled("loadgen", bench.cache)
+    with processes.metaq_up(bench.disk, port=port) as server:
+        result = processes.load(bench.cache, "first", server.address, seconds=30)
+        return {"value": (result["monotonic_ns"] - server.started_ns) / 1e9}
+
+
+def _memory(bench: Bench) -> Measured:
+    with processes.metaq_up(bench.disk) as server:
+        processes.load(bench.cache, "first", server.address, seconds=30)
+        return {"value": server.rss_anon_mb()}
+
+
+def _client(key: str) -> Callable[[Bench], Measured]:
+    def measure(bench: Bench) -> Measured:
+        with processes.metaq_up(bench.disk) as server:
+            result = processes.script(
+                "client_bench.py", "--namesrv", server.namesrv, "--count", str(bench.count(500_000, 2000))
+            )
+        numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+        return {**numbers, "value": numbers[key] / 1000}
+
+    return measure
+
+
+def _spark(bench: Bench) -> Measured:
+    with processes.metaq_up(bench.disk) as server:
+        result = processes.script(
+            "spark_bench.py", "--namesrv", server.namesrv, "--rows", str(bench.count(2_000_000, 5000))
+        )
+    rate = result["rows_per_s"]
+    return {"value": (max(rate) if isinstance(rate, list) else rate) / 1e6}
+
+
+ROWS = (
+    Row("start", "start to first ack", "s", 1.0, 0.3, _start, 0.11, "NATS 0.03, Redis 0.06, RocketMQ 3", True),
+    Row("memory", "memory at rest, RssAnon", "MB", 80, 45, _memory, 33, "NATS 19, RocketMQ 292", True),
+    Row(
+        "send-100", "single sends 4 × 64, 100 B", "k/s", 300, 500, _single_sends(100, 600_000), 581,
+        "Redis 391, NATS 299, RocketMQ 66", runs=7,
+    ),
+    Row(
+        "send-1000", "single sends 4 × 64, 1 KB", "k/s", 200, 350, _single_sends(1000, 300_000), 325,
+        "Redis 169, NATS 220, RocketMQ 66", runs=7,
+    ),
+    Row("send-100-twin", "the same with the plain twin, 100 B", "k/s", 60, 90, _twin_sends),
+    Row("send-1x1", "send 1 × 1, 100 B, p50", "µs", 45, 22, _one_by_one, 22, "Redis 23, NATS 40, RocketMQ 64", True),
+    Row(
+        "send-64x1", "64 connections × 1, 100 B", "k/s", 60, 120, _sixty_four_by_one, 87,
+        "Redis 117, NATS 51, RocketMQ 38",
+    ),
+    Row("batch", "batch of 100 × 100 B", "M msg/s", 1.3, 2.5, _batches, 1.47, "Kafka 1.7, RocketMQ 0.65"),
+    Row("pull", "pulls of 32 × 100 B", "k/s", 35, 80, _pulls, 39, "RocketMQ 29"),
+    Row(
+        "client-submit", "Python client: submit, acknowledged, 100 B", "k/s", 200, 650, _client("submit_per_s"), 802,
+        "confluent-kafka 424, aiokafka 66, nats-py 19",
+    ),
+    Row(
+        "client-consume", "Python client: consume loop, 100 B", "k/s", 150, 700, _client("consume_per_s"), None,
+        "confluent-kafka 211 (tuned 631), redis-py 265, aiokafka 116",
+    ),
+    Row("spark", "Spark source, 100 B, lean rows", "M rows/s", 0.6, 1.0, _spark),
+)  # fmt: skip
+
+RATIO_MUST, RATIO_GOAL = 0.75, 1.3
+"""Single sends over Redis Streams in the same run."""

@@ -1,0 +1,98 @@
+"""Measures every figure that the project promises, in one command. See README.md in this folder.
+
+python bench/run.py [--quick] [--rows send-100,batch] [--runs 5] [--disk DIR] [--output DIR]
+"""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import processes
+import report
+from rows import ROWS, Bench, Measured, Row
+
+CACHE = processes.ROOT / ".cache" / "bench"
+
+
+def ceilings(bench: Bench) -> dict[str, dict[str, float]]:
+    """What the generator reaches against a server that does nothing, for each kind of request."""
+    kinds: dict[str, tuple[str, dict[str, object]]] = {
+        "send 100 B, 4 × 64": ("send", {"count": bench.count(1_000_000)}),
+        "send 1 KB, 4 × 64": ("send", {"count": bench.count(500_000), "body": 1000}),
+        "send 1 × 1": ("send", {"count": bench.count(40_000), "conns": 1, "outstanding": 1}),
+        "send 64 × 1": ("send", {"count": bench.count(200_000), "conns": 64, "outstanding": 1}),
+        "batch of 100 × 100 B": ("batch", {"count": bench.count(20_000, 100), "outstanding": 16}),
+        "pull of 32 × 100 B": ("pull", {"count": bench.count(150_000, 500), "outstanding": 16}),
+    }
+    with processes.null_server(CACHE, 100) as server:
+        return {
+            name: processes.load(CACHE, mode, server.address, verify=0, **options)
+            for name, (mode, options) in kinds.items()
+        }
+
+
+def measure(rows: list[Row], bench: Bench, runs: int | None) -> tuple[dict[str, list[Measured]], dict[str, str]]:
+    """All rows, one run of each in turn, so that a spell of noise is spread over all of them."""
+    done: dict[str, list[Measured]] = {row.key: [] for row in rows}
+    failures: dict[str, str] = {}
+    for bench.run in range(max(runs or row.runs for row in rows)):
+        for row in rows:
+            if row.key in failures or bench.run >= (runs or row.runs):
+                continue
+            started = time.monotonic()
+            try:
+                measured = row.measure(bench)
+            except (RuntimeError, OSError) as error:
+                failures[row.key] = str(error)
+                print(f"{row.key}: {error}", file=sys.stderr, flush=True)
+                continue
+            done[row.key].append(measured)
+            beside = f", Redis {measured['redis']:.1f}" if "redis" in measured else ""
+            took = time.monotonic() - started
+            print(
+                f"{row.key} run {bench.run + 1}: {measured['value']:.2f} {row.unit}{beside} ({took:.1f} s)", flush=True
+            )
+    return done, failures
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", help=f"comma-separated, of {', '.join(row.key for row in ROWS)}; default all")
+    parser.add_argument("--runs", type=int, help="runs of each row; default 5 to 7")
+    parser.add_argument("--quick", action="store_true", help="small counts, one run: shows that the benchmarks work")
+    parser.add_argument("--disk", type=Path, default=CACHE / "disk", help="folder on a real disk for the stores")
+    parser.add_argument("--output", type=Path, default=CACHE, help="folder for report.json and report.md")
+    arguments = parser.parse_args()
+
+    wanted = arguments.rows.split(",") if arguments.rows else [row.key for row in ROWS]
+    rows = [row for row in ROWS if row.key in wanted]
+    if unknown := set(wanted) - {row.key for row in rows}:
+        parser.error(f"no such rows: {', '.join(sorted(unknown))}")
+    for folder in (CACHE, arguments.disk, arguments.output):
+        folder.mkdir(parents=True, exist_ok=True)
+    if report.file_system(arguments.disk) == "tmpfs":
+        print(f"warning: {arguments.disk} is in memory; first touches of pages cost nothing there", file=sys.stderr)
+    bench = Bench(CACHE, arguments.disk, 0.01 if arguments.quick else 1.0, shutil.which("redis-server") is not None)
+    if not bench.paired:
+        print("warning: no redis-server: the single sends have no pair", file=sys.stderr)
+
+    result: dict[str, Any] = {"machine": report.machine(processes.ROOT, arguments.disk)}
+    started = time.monotonic()
+    result["ceilings"] = ceilings(bench)
+    runs, result["failures"] = measure(rows, bench, 1 if arguments.quick else arguments.runs)
+    result["rows"] = [report.summary(row, runs[row.key]) for row in rows if runs[row.key]]
+    result["runs"] = runs
+    result["seconds"] = time.monotonic() - started
+    (arguments.output / "report.json").write_text(json.dumps(result, indent=1, ensure_ascii=False))
+    text = report.markdown(result)
+    (arguments.output / "report.md").write_text(text)
+    print(f"\n{text}\n{result['seconds']:.0f} s; written to {arguments.output}")
+    return 1 if result["failures"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
