@@ -135,7 +135,7 @@ def test_a_compressed_registration_is_read_and_bounded(monkeypatch):
         compressed(version, struct.pack(">i", 2), sized(b"T 4 8 6 X")),
         compressed(struct.pack(">i", -5)),
     ):
-        with pytest.raises(BadRequest, match="broken|cannot be expanded"):
+        with pytest.raises(BadRequest, match=r"broken|cannot be expanded"):
             bodies.registration_of(bad, compressed=True, bare=False)
     monkeypatch.setattr(bodies, "REGISTRATION_BYTES_MAX", 1000)
     with pytest.raises(BadRequest, match="expand to more than"):
