@@ -22,6 +22,7 @@ class Server(Protocol):
 
     namesrv: str
     broker: str
+    data: Path
 
     def start(self) -> None: ...
 
@@ -89,9 +90,9 @@ def launch(
 class MetaqServer:
     """`metaq up` of this clone, with small files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data: Path | None = None) -> None:
         self._folder = folder
-        self.data = folder / "data"
+        self.data = data or folder / "data"
         self.namesrv = self.broker = "127.0.0.1:0"
 
     def start(self) -> None:
@@ -113,9 +114,9 @@ class MetaqServer:
 class RocketmqServer:
     """The name server and broker of RocketMQ 4.9.7, as their jars come, with small files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data: Path | None = None) -> None:
         self._folder = folder
-        self.data = folder / "store"
+        self.data = data or folder / "store"
         self.namesrv = f"127.0.0.1:{free_ports()}"
         self._port = free_ports(-2, 1)
         self.broker = f"127.0.0.1:{self._port}"
@@ -157,3 +158,20 @@ class RocketmqServer:
     def kill(self) -> None:
         self._broker.kill()
         self._namesrv.kill()
+
+
+def mqadmin(folder: Path, server: Server, command: str, *arguments: str) -> str:
+    """What RocketMQ's own administration tool prints; `folder` is for its configuration and logs."""
+    (folder / "conf").mkdir(exist_ok=True)
+    (folder / "conf" / "logback_tools.xml").write_text('<configuration><root level="OFF"/></configuration>')
+    java = [maven.java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
+    java += ["-cp", f"{maven.jars(*maven.SERVER)}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
+    done = subprocess.run(
+        [*java, command, "-n", server.namesrv, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+    )
+    return done.stdout + done.stderr
