@@ -1,3 +1,65 @@
-"""MetaQ: durable messages for Python, on the wire of RocketMQ, with Spark as its data pipeline."""
+"""MetaQ: durable messages for Python, on the wire of RocketMQ, with Spark as its data pipeline.
+
+    import metaq
+
+    with metaq.Producer("localhost:9876") as producer:
+        producer.send("orders", b"...")
+
+`metaq.aio` has the same for asyncio, `metaq.spark` the Spark source. Everything is loaded when it is first used, so
+that the broker and the command line, which pass through here too, do not load the client, nor the client Spark.
+"""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from metaq import spark as spark
+    from metaq.client.futures import SendFuture as SendFuture
+    from metaq.client.producer import Producer as Producer
+    from metaq.errors import BrokerError as BrokerError
+    from metaq.errors import BufferFull as BufferFull
+    from metaq.errors import ClientClosed as ClientClosed
+    from metaq.errors import ClientError as ClientError
+    from metaq.errors import ClientForked as ClientForked
+    from metaq.errors import ConfigError as ConfigError
+    from metaq.errors import ConnectionFailed as ConnectionFailed
+    from metaq.errors import MetaqError as MetaqError
+    from metaq.errors import NoRoute as NoRoute
+    from metaq.errors import OffsetOutOfRange as OffsetOutOfRange
+    from metaq.errors import RequestTimeout as RequestTimeout
+    from metaq.errors import SendFailed as SendFailed
+    from metaq.model import Message as Message
+    from metaq.model import MessageQueue as MessageQueue
+    from metaq.model import SendReceipt as SendReceipt
+    from metaq.model import SendStatus as SendStatus
+    from metaq.model import StoredMessage as StoredMessage
 
 __version__ = "0.1.0"
+
+_HOMES = {
+    "metaq.client.futures": ("SendFuture",),
+    "metaq.client.producer": ("Producer",),
+    "metaq.errors": (
+        "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed",
+        "MetaqError", "NoRoute", "OffsetOutOfRange", "RequestTimeout", "SendFailed",
+    ),
+    "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage"),
+}  # fmt: skip
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+_MODULES = ("aio", "spark")
+
+__all__ = [*_HOME_OF, *_MODULES, "__version__"]  # noqa: PLE0604  all are strings
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return importlib.import_module(f"metaq.{name}")
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'metaq' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOME_OF[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -88,7 +88,7 @@ def test_routes_are_standard_json_that_go_can_cut():
         b'"perm":6,"readQueueNums":4,"topicSynFlag":1,"writeQueueNums":4}]}'
     )
     assert bodies.route_of("T", java).queues[0].sys_flag == 1
-    with pytest.raises(BadRequest, match="broker id: address"):
+    with pytest.raises(BadRequest, match="broker id"):
         bodies.route_of("T", b'{"brokerDatas":[{"brokerAddrs":{"x":"h:1"}}]}')
 
 
@@ -135,10 +135,10 @@ def test_a_compressed_registration_is_read_and_bounded(monkeypatch):
         compressed(version, struct.pack(">i", 2), sized(b"T 4 8 6 X")),
         compressed(struct.pack(">i", -5)),
     ):
-        with pytest.raises(BadRequest, match="broken"):
+        with pytest.raises(BadRequest, match=r"broken|cannot be expanded"):
             bodies.registration_of(bad, compressed=True, bare=False)
     monkeypatch.setattr(bodies, "REGISTRATION_BYTES_MAX", 1000)
-    with pytest.raises(BadRequest, match="grows beyond 1000"):
+    with pytest.raises(BadRequest, match="expand to more than"):
         bodies.registration_of(compressed(bytes(100_000)), compressed=True, bare=False)
 
 

@@ -11,12 +11,10 @@ from metaq.spark.java import Java, find_java
 
 if TYPE_CHECKING:
     from metaq.spark.engine import session
-    from metaq.spark.pipelines.archive import archive
-    from metaq.spark.tables import table
 
-__all__ = ["Java", "archive", "find_java", "session", "table"]
+__all__ = ["Java", "find_java", "session"]
 
-_HOMES = {"archive": "pipelines.archive", "session": "engine", "table": "tables"}
+_HOMES = {"session": "engine"}
 
 
 def __getattr__(name: str) -> Any:

@@ -7,8 +7,8 @@ one of fastjson's odd forms. Decoders take all that fastjson takes and raise Bad
 
 from __future__ import annotations
 
+import re
 import struct
-import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,9 +28,15 @@ from metaq.model import (
     TopicConfig,
 )
 from metaq.wire import fastjson
+from metaq.wire.compression import inflate
 
 REGISTRATION_BYTES_MAX = 64 * 1024 * 1024
 """Largest registration after inflating: some 400 000 topics."""
+
+QUEUES_MAX = 65_536
+"""Queues of a topic on one broker."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}\Z")
 
 Body = bytes | memoryview
 Tree = dict[Any, Any]
@@ -38,18 +44,35 @@ Tree = dict[Any, Any]
 # -------------------------------------------------------------------- parts of trees
 
 
-def _part(tree: Any, key: str, kind: type, default: Any = None) -> Any:
+def _part(tree: Any, key: Any, kind: type, default: Any = None) -> Any:
     """tree[key] as `kind`; absent or null gives the default. Raises BadRequest for another type."""
     value = tree.get(key) if isinstance(tree, dict) else None
     if value is None:
         return default
-    if kind is int and isinstance(value, str) and value.lstrip("-").isdecimal() and len(value) < 20:
-        return int(value)
+    if kind is int:
+        return _whole(value, key)
     if kind is str and isinstance(value, int | float):
         return str(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+    if not isinstance(value, kind):
         raise BadRequest(f"{key} is {value!r:.60}, need {kind.__name__}")
     return value
+
+
+def _whole(value: Any, what: str) -> int:
+    """A number, or its text, that fits Java's long. Raises BadRequest."""
+    if isinstance(value, str) and _INTEGER.match(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool) or not -(1 << 63) <= value < 1 << 63:
+        raise BadRequest(f"{what} is {value!r:.60}, need a whole number of at most 64 bits")
+    return value
+
+
+def _queues(tree: Any, key: str, default: int) -> int:
+    """A number of queues: clients make a list of them, so that nobody may claim a billion."""
+    count: int = _part(tree, key, int, default)
+    if not 0 <= count <= QUEUES_MAX:
+        raise BadRequest(f"{key} is {count}, need 0 to {QUEUES_MAX}")
+    return count
 
 
 def data_version_tree(version: DataVersion) -> Tree:
@@ -86,8 +109,8 @@ def topic_tree(topic: TopicConfig) -> Tree:
 def topic_of_tree(tree: Any, name: str = "") -> TopicConfig:
     return TopicConfig(
         _part(tree, "topicName", str, name),
-        _part(tree, "readQueueNums", int, 16),
-        _part(tree, "writeQueueNums", int, 16),
+        _queues(tree, "readQueueNums", 16),
+        _queues(tree, "writeQueueNums", 16),
         _part(tree, "perm", int, 6),
         _part(tree, "topicSysFlag", int, 0),
         _part(tree, "order", bool, False),
@@ -128,13 +151,7 @@ def registration_of(body: Body, *, compressed: bool, bare: bool) -> tuple[DataVe
 
 def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, TopicConfig]]:
     """i32 n, n bytes DataVersion JSON; i32 topics; per topic i32 n, `name readQ writeQ perm filterType`; filter servers."""
-    inflater = zlib.decompressobj()
-    try:
-        data = inflater.decompress(body, REGISTRATION_BYTES_MAX)
-    except zlib.error as error:
-        raise BadRequest(f"the compressed registration is broken: {error}") from None
-    if inflater.unconsumed_tail:
-        raise BadRequest(f"the compressed registration grows beyond {REGISTRATION_BYTES_MAX} bytes")
+    data = inflate(body, REGISTRATION_BYTES_MAX)
     topics: dict[str, TopicConfig] = {}
     try:
         at, piece = _piece(data, 0)
@@ -144,7 +161,8 @@ def _compressed_registration_of(body: Body) -> tuple[DataVersion, dict[str, Topi
         for _ in range(count):
             at, piece = _piece(data, at)
             name, reads, writes, perm, filter_type = bytes(piece).decode().split(" ")
-            topics[name] = TopicConfig(name, int(reads), int(writes), int(perm), filter_type=filter_type)
+            tree = {"readQueueNums": reads, "writeQueueNums": writes, "perm": perm, "topicFilterType": filter_type}
+            topics[name] = topic_of_tree(tree, name)
     except (struct.error, ValueError) as error:
         raise BadRequest(f"the compressed registration is broken: {error}") from None
     return version, topics
@@ -396,8 +414,8 @@ def route_of(topic: str, body: Body) -> Route:
     queues = tuple(
         QueueData(
             _part(one, "brokerName", str, ""),
-            _part(one, "readQueueNums", int, 0),
-            _part(one, "writeQueueNums", int, 0),
+            _queues(one, "readQueueNums", 0),
+            _queues(one, "writeQueueNums", 0),
             _part(one, "perm", int, 0),
             _part(one, "topicSysFlag", int, _part(one, "topicSynFlag", int, 0)),  # the older spelling
         )
@@ -415,9 +433,9 @@ def _broker_tree(data: BrokerData, *, quoted: bool) -> Tree:
 def _broker_of_tree(tree: Any) -> BrokerData:
     addresses: dict[int, str] = {}
     for key, address in _part(tree, "brokerAddrs", dict, {}).items():
-        if not str(key).lstrip("-").isdecimal() or len(str(key)) > 20 or not isinstance(address, str):
+        if not isinstance(address, str):
             raise BadRequest(f"brokerAddrs holds {key!r:.40}: {address!r:.60}, need broker id: address")
-        addresses[int(key)] = address
+        addresses[_whole(key, "a broker id in brokerAddrs")] = address
     return BrokerData(_part(tree, "cluster", str, ""), _part(tree, "brokerName", str, ""), addresses)
 
 
@@ -432,7 +450,7 @@ def cluster_info_of(body: Body) -> ClusterInfo:
     tree = fastjson.load_object(body, "cluster info")
     brokers = {str(k): _broker_of_tree(v) for k, v in _part(tree, "brokerAddrTable", dict, {}).items()}
     clusters = _part(tree, "clusterAddrTable", dict, {})
-    return ClusterInfo(brokers, {str(name): tuple(map(str, members)) for name, members in clusters.items()})
+    return ClusterInfo(brokers, {str(name): tuple(map(str, _part(clusters, name, list, []))) for name in clusters})
 
 
 def topic_list(topics: Iterable[str], broker_address: str | None = None) -> bytes:
@@ -491,6 +509,7 @@ def queue_key(queue: MessageQueue) -> fastjson.ObjectKey:
 
 
 def queue_of_key(key: Any) -> MessageQueue:
+    """The queue in such a key, or in the object of a pair."""
     tree = dict(key) if isinstance(key, tuple) else key
     return MessageQueue(
         _part(tree, "topic", str, ""), _part(tree, "brokerName", str, ""), _part(tree, "queueId", int, 0)
@@ -499,8 +518,9 @@ def queue_of_key(key: Any) -> MessageQueue:
 
 def _queue_items(table: Any) -> Iterable[tuple[MessageQueue, Any]]:
     """A map by queue: `{{..}:v}`, or `[[{..},v],..]` as some clients write it."""
-    pairs = table.items() if isinstance(table, dict) else table
-    for pair in pairs:
+    if not isinstance(table, dict | list):
+        raise BadRequest(f"a table by queue is {type(table).__name__}, need an object or a list")
+    for pair in table.items() if isinstance(table, dict) else table:
         if not isinstance(pair, tuple | list) or len(pair) != 2:
             raise BadRequest("a table by queue holds something else than pairs")
         yield queue_of_key(pair[0]), pair[1]
@@ -559,7 +579,7 @@ def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
 
 def queue_offsets_of(body: Body) -> dict[MessageQueue, int]:
     table = fastjson.load_object(body, "offset table").get("offsetTable") or {}
-    return {queue: int(offset) for queue, offset in _queue_items(table)}
+    return {queue: _whole(offset, f"the offset of {queue}") for queue, offset in _queue_items(table)}
 
 
 def group_offsets_tree(offsets: Mapping[str, Mapping[int, int]]) -> Tree:
@@ -581,7 +601,6 @@ def delay_offsets_of_tree(tree: Any) -> dict[int, int]:
 
 
 def _int_map(tree: Any, what: str) -> dict[int, int]:
-    try:
-        return {int(key): int(value) for key, value in tree.items()}
-    except (AttributeError, TypeError, ValueError):
-        raise BadRequest(f"{what} is no map from number to number") from None
+    if not isinstance(tree, dict):
+        raise BadRequest(f"{what} is {tree!r:.60}, need a map from number to number")
+    return {_whole(key, f"a key of {what}"): _whole(value, what) for key, value in tree.items()}

@@ -173,8 +173,10 @@ class _Parser:
 
 
 def as_key(value: Any) -> ObjectKey:
-    """An object as a dictionary key. Raises BadRequest unless it is a flat object."""
-    if not isinstance(value, dict) or any(isinstance(part, dict | list) for part in value.values()):
+    """An object as a dictionary key. Raises BadRequest unless it is a flat object with names."""
+    if not isinstance(value, dict) or any(
+        not isinstance(name, str) or isinstance(part, dict | list) for name, part in value.items()
+    ):
         raise BadRequest("JSON has a key that is no flat object")
     return tuple(sorted(value.items()))
 

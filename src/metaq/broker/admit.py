@@ -1,0 +1,50 @@
+"""Who may use the fast lane: the verdict on a topic, taken once and kept as a gate until the topic changes.
+
+Nothing here sees a body. A topic without a gate goes the slow way, message by message, which answers with the reason.
+"""
+
+from __future__ import annotations
+
+from metaq.broker.hold import HeldPulls
+from metaq.broker.topics import OUR_PREFIX, SEND_FORBIDDEN, Topics
+from metaq.model.topic import RETRY_PREFIX
+from metaq.store.message_store import MessageStore
+from metaq.wire.hot import TopicGate
+
+GATES_MAX = 100_000
+
+
+class Gates:
+    """The gates of all topics that were sent to, by their bytes on the wire. `table` is what `hot.append` reads."""
+
+    def __init__(self, store: MessageStore, topics: Topics, hold: HeldPulls, body_bytes_max: int) -> None:
+        self._store, self._topics, self._hold, self._body_bytes_max = store, topics, hold, body_bytes_max
+        self.table: dict[bytes, TopicGate] = {}
+        topics.on_change.append(self._forget)
+
+    def open(self, topic: bytes) -> bool:
+        """Make a gate for a topic that clients may send plain messages to. False: the slow lane must decide."""
+        if topic in self.table:
+            return False
+        try:
+            name = topic.decode("ascii")
+        except UnicodeDecodeError:
+            return False
+        config = self._topics.get(name)
+        if config is None or config.order or name in SEND_FORBIDDEN or name.startswith((RETRY_PREFIX, OUR_PREFIX)):
+            return False
+        if len(self.table) >= GATES_MAX:
+            self.table.clear()
+        # The larger count, as in the slow lane's check of the queue id.
+        count = max(config.read_queues, config.write_queues)
+        queues = [self._store.queue(name, queue_id).tail for queue_id in range(count)]
+        for queue_id in range(count):
+            self._hold.adopt((name, queue_id))
+        self.table[topic] = TopicGate(topic, queues, self._body_bytes_max)
+        return True
+
+    def _forget(self, topic: str | None) -> None:
+        if topic is None:
+            self.table.clear()
+        else:
+            self.table.pop(topic.encode(), None)

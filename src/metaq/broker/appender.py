@@ -1,0 +1,51 @@
+"""The way into the log for everything that is not in the fast lane, and the place where sends are refused when it must be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from metaq.broker.hold import HeldPulls
+from metaq.broker.stats import Stats
+from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
+from metaq.store.message_store import MessageStore, Put, PutRecord
+from metaq.wire.codes import ResponseCode
+
+
+class Appender:
+    """Puts records and tells the held pulls. `unflushed_bytes_max`: how far the log may run ahead of the disk."""
+
+    def __init__(self, store: MessageStore, hold: HeldPulls, stats: Stats, unflushed_bytes_max: int) -> None:
+        self._store, self._hold, self._stats = store, hold, stats
+        self._unflushed_bytes_max = unflushed_bytes_max
+
+    def refusal(self) -> BadRequest | None:
+        """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
+        store = self._store
+        if store.failed is not None:
+            return BadRequest(f"service not available now: {store.failed}", ResponseCode.SERVICE_NOT_AVAILABLE)
+        if store.log_end - store.flushed > self._unflushed_bytes_max:
+            return BadRequest(
+                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {store.log_end - store.flushed} bytes "
+                f"wait for the disk, the limit is {self._unflushed_bytes_max}",
+                ResponseCode.SYSTEM_BUSY,
+            )
+        return None
+
+    def put(self, records: Sequence[PutRecord]) -> Put:
+        """Store records of one queue, contiguously.
+
+        Raises BadRequest: SERVICE_NOT_AVAILABLE (disk full or failed), SYSTEM_BUSY, or MESSAGE_ILLEGAL.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        try:
+            put = self._store.put(records)
+        except (StoreFull, StoreFailed) as error:
+            self._stats.put_failures += 1
+            raise BadRequest(f"service not available now: {error}", ResponseCode.SERVICE_NOT_AVAILABLE) from error
+        except MessageIllegal as error:
+            raise BadRequest(f"the message is illegal: {error}", ResponseCode.MESSAGE_ILLEGAL) from error
+        self._stats.put(len(records), put.log_end - put.log_offset)
+        self._hold.grew(records[0].topic, records[0].queue_id)
+        return put

@@ -1,0 +1,143 @@
+"""The broker: its services, put together.
+
+A door calls the services, sends the notices they return, and calls `tick` ten times a second; nothing here waits,
+sleeps or writes to a socket. Files come in as `SavedText`, time as a `Clock`, so a test owns both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaq.broker.admit import Gates
+from metaq.broker.appender import Appender
+from metaq.broker.delay import DelayLadder
+from metaq.broker.groups import Groups
+from metaq.broker.hold import HeldPulls
+from metaq.broker.lookup import Lookup
+from metaq.broker.members import Channel, Members, Notice
+from metaq.broker.offsets import Offsets, SavedText
+from metaq.broker.pull import PullService
+from metaq.broker.reports import Reports
+from metaq.broker.retry import RetryService
+from metaq.broker.send import SendService
+from metaq.broker.stats import Stats
+from metaq.broker.topics import Topics
+from metaq.clock import Clock
+from metaq.errors import BadRequest
+from metaq.model import DataVersion, TopicConfig
+from metaq.model.topic import RETRY_PREFIX, check_group, check_topic
+from metaq.options import BrokerOptions, StoreOptions
+from metaq.store.message_store import MessageStore
+from metaq.wire.bodies import Heartbeat
+
+EXPIRY_SECONDS = 10.0
+"""Between two looks for clients that fell silent."""
+
+
+class Broker:
+    """One broker's decisions.
+
+    Args: `name`: the broker's name, resolved. `store_host`: address and port that offset ids name, 8 or 20 bytes.
+          `open_file`: the configuration file of a name, `topics.json` for example.
+    Raises: ConfigError: a configuration file cannot be read.
+    """
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        store_options: StoreOptions,
+        store: MessageStore,
+        clock: Clock,
+        name: str,
+        store_host: bytes,
+        open_file: Callable[[str], SavedText],
+    ) -> None:
+        self.options, self.store_options, self.store, self.clock, self.name = options, store_options, store, clock, name
+        body_bytes_max = store_options.max_message_size
+        self.stats = Stats(clock)
+        self.topics = Topics(options, clock, open_file("topics.json"), name, len(store.ladder))
+        self.groups = Groups(options, clock, open_file("subscriptionGroup.json"))
+        self.offsets = Offsets(open_file("consumerOffset.json"))
+        self.members = Members(clock)
+        self.hold = HeldPulls(store, clock, options.held_pulls_max)
+        self.appender = Appender(store, self.hold, self.stats, options.unflushed_bytes_max)
+        self.ladder = DelayLadder(store, self.appender, clock, open_file("delayOffset.json"), store.ladder)
+        self.gates = Gates(store, self.topics, self.hold, body_bytes_max)
+        self.sends = SendService(
+            options, clock, self.topics, self.groups, self.appender, self.ladder, store_host, body_bytes_max
+        )
+        self.retries = RetryService(options, clock, store, self.topics, self.groups, self.appender, self.ladder)
+        self.pulls = PullService(
+            options, clock, store, self.topics, self.groups, self.members, self.offsets, self.hold, self.stats
+        )  # fmt: skip
+        self.lookup = Lookup(store_options, store, self.topics, self.offsets)
+        self.reports = Reports(
+            options, store_options, clock, store, self.topics, self.members, self.offsets, self.hold, self.lookup,
+            self.ladder, self.stats, name,
+        )  # fmt: skip
+        now = clock.monotonic()
+        self._offsets_due = now + options.flush_consumer_offset_interval / 1000
+        self._ladder_due = now + store_options.flush_delay_offset_interval / 1000
+        self._expiry_due = now + EXPIRY_SECONDS
+
+    def tick(self) -> list[Notice]:
+        """Let time pass: deliver what is due, expire who is silent, save what changed. Returns whom to notify."""
+        now = self.clock.monotonic()
+        self.stats.sample()
+        self.ladder.tick()
+        if now >= self._offsets_due:
+            self._offsets_due = now + self.options.flush_consumer_offset_interval / 1000
+            self.offsets.save()
+        if now >= self._ladder_due:
+            self._ladder_due = now + self.store_options.flush_delay_offset_interval / 1000
+            self.ladder.save()
+        if now < self._expiry_due:
+            return []
+        self._expiry_due = now + EXPIRY_SECONDS
+        return self.members.expire()
+
+    def close(self) -> None:
+        """Save the positions. The store is closed by whoever opened it, after this."""
+        self.offsets.save()
+        self.ladder.save()
+
+    def registration(self) -> tuple[dict[str, TopicConfig], DataVersion]:
+        """What name servers are told."""
+        return self.topics.announced(), self.topics.version
+
+    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Notice]:
+        """Take a heartbeat; its consumer groups and their retry topics are made if they are new.
+
+        Returns whom to notify. Raises BadRequest if a group could not be made; the others have joined all the same.
+        """
+        refused: BadRequest | None = None
+        joining = []
+        for view in beat.consumers:
+            try:
+                config = self.groups.require(view.group)
+                self.topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues))
+                joining.append(view)
+            except BadRequest as error:
+                refused = error
+        producers = tuple(check_group(group) for group in beat.producers)
+        notices = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
+        if refused is not None:
+            raise refused
+        return notices
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        """Take a group's position. Raises BadRequest for an unknown group, topic or queue, or a negative offset."""
+        self.groups.require(group)
+        self.lookup.commit_offset(group, topic, queue_id, offset)
+
+    def delete_topic(self, name: str) -> None:
+        """Forget a topic, its messages and every group's positions in it. Raises BadRequest for a system topic."""
+        if self.topics.delete(name):
+            self.store.delete_topic(name)
+            self.offsets.drop_topic(name)
+
+    def delete_group(self, name: str, *, with_offsets: bool) -> None:
+        """Forget a group's settings, and with `with_offsets` how far it has come."""
+        self.groups.delete(name)
+        if with_offsets:
+            self.offsets.drop_group(name)

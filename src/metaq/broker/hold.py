@@ -1,0 +1,128 @@
+"""Long polling: pulls that found nothing and wait for an append or their deadline.
+
+A held pull keeps its place: when its queue grows, the new units are looked at from where it stopped. Units that the
+filter refuses move the place forward without an answer, so a rare tag costs one look per append, not one answer.
+The queue's `QueueTail.watched` is set while anybody waits: the fast lane reports growth of watched queues only.
+"""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass, field
+from typing import Any
+
+from metaq.broker.members import Channel
+from metaq.clock import Clock
+from metaq.store.message_store import MessageStore
+
+QueueKey = tuple[str, int]
+
+
+@dataclass(slots=True, eq=False)
+class HeldPull:
+    """One waiting pull. `place` is the QueueOffset that must appear before it can be answered."""
+
+    channel: Channel
+    key: QueueKey
+    place: int
+    deadline: float
+    """Monotonic seconds."""
+    request: Any
+    """What the door needs to run the pull again and answer it; opaque to us."""
+    over: bool = field(default=False, repr=False)
+    """Answered, dropped, or its connection closed."""
+
+    def renewed(self) -> HeldPull:
+        """The same pull, to be held again until the same deadline."""
+        return HeldPull(self.channel, self.key, self.place, self.deadline, self.request)
+
+
+class HeldPulls:
+    """All held pulls of a broker, at most `held_max`."""
+
+    def __init__(self, store: MessageStore, clock: Clock, held_max: int) -> None:
+        self._store, self._clock, self._held_max = store, clock, held_max
+        self._waiting: dict[QueueKey, list[HeldPull]] = {}
+        self._by_channel: dict[Channel, set[HeldPull]] = {}
+        self._deadlines: list[tuple[float, int, HeldPull]] = []
+        self._grown: dict[QueueKey, None] = {}
+        self._serial = 0
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def hold(self, pull: HeldPull) -> bool:
+        """Keep a pull. False when the table is full: answer it now."""
+        if self._count >= self._held_max:
+            return False
+        self._waiting.setdefault(pull.key, []).append(pull)
+        self._by_channel.setdefault(pull.channel, set()).add(pull)
+        self._serial += 1
+        heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
+        self._count += 1
+        self._watch(pull.key, watched=True)
+        return True
+
+    def adopt(self, key: QueueKey) -> None:
+        """A queue was just made: watch it if somebody waits for it already."""
+        if key in self._waiting:
+            self._watch(key, watched=True)
+
+    def grew(self, topic: str, queue_id: int) -> None:
+        """A record was appended to this queue; `ready` will look at it."""
+        key = (topic, queue_id)
+        if key in self._waiting:
+            self._grown[key] = None
+
+    def ready(self) -> list[HeldPull]:
+        """Remove and return the pulls whose place exists since their queue grew. Who finds nothing that fits holds again."""
+        if not self._grown:
+            return []
+        grown, self._grown = self._grown, {}
+        ready = list[HeldPull]()
+        for key in grown:
+            queue = self._store.existing_queue(*key)
+            if queue is not None:
+                end = queue.max_offset
+                ready += [pull for pull in self._waiting.get(key, ()) if pull.place < end]
+        for pull in ready:
+            self._remove(pull)
+        return ready
+
+    def overdue(self) -> list[HeldPull]:
+        """Remove and return the pulls whose deadline has come."""
+        now, ready = self._clock.monotonic(), list[HeldPull]()
+        while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].over):
+            pull = heapq.heappop(self._deadlines)[2]
+            if not pull.over:
+                self._remove(pull)
+                ready.append(pull)
+        return ready
+
+    def closed(self, channel: Channel) -> None:
+        """Forget the pulls of a connection that is gone."""
+        for pull in list(self._by_channel.get(channel, ())):
+            self._remove(pull)
+
+    def _remove(self, pull: HeldPull) -> None:
+        pull.over = True
+        self._count -= 1
+        waiting = self._waiting[pull.key]
+        waiting.remove(pull)
+        if not waiting:
+            del self._waiting[pull.key]
+            self._watch(pull.key, watched=False)
+        mine = self._by_channel[pull.channel]
+        mine.discard(pull)
+        if not mine:
+            del self._by_channel[pull.channel]
+        # The heap forgets the dead lazily; when most of it is dead, at once: a busy queue answers long before deadlines.
+        if len(self._deadlines) > 1024 and len(self._deadlines) > 4 * self._count:
+            self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
+            heapq.heapify(self._deadlines)
+
+    def _watch(self, key: QueueKey, *, watched: bool) -> None:
+        queue = self._store.existing_queue(*key)
+        if queue is not None:
+            queue.tail.watched = watched

@@ -1,0 +1,187 @@
+"""Who is connected: the members of consumer and producer groups, kept on heartbeat leases.
+
+A member is one connection. It appears with its first heartbeat and goes when it unregisters, when its connection
+closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as notices; the
+door sends them (code 40).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from metaq.clock import Clock
+from metaq.errors import BadRequest
+from metaq.model import ConsumeFrom, MessageModel, SubscriptionData
+from metaq.wire.bodies import ConsumerData, Heartbeat
+from metaq.wire.command import Command
+
+LEASE_SECONDS = 120.0
+SETS_MAX = 1024
+"""Groups, or subscriptions of one group, in one heartbeat."""
+
+
+class Channel(Protocol):
+    """A client's connection as the decisions see it: something with an address. Only doors push to it."""
+
+    @property
+    def remote(self) -> str:
+        """`ip:port` of the client."""
+        ...
+
+    def push(self, command: Command) -> None:
+        """Send a request of the broker's own, which needs no answer."""
+        ...
+
+
+class Notice(NamedTuple):
+    """Tell `channel` that the members of `group` have changed."""
+
+    channel: Channel
+    group: str
+
+
+@dataclass(slots=True)
+class Member:
+    """One connection of one client in one group."""
+
+    channel: Channel
+    client_id: str
+    language: str
+    version: int
+    seen: float
+    """Monotonic seconds of its newest heartbeat."""
+
+
+@dataclass(slots=True)
+class ConsumerGroup:
+    """An online consumer group. The settings are those of the newest heartbeat: the last writer wins."""
+
+    name: str
+    push: bool = True
+    model: MessageModel = MessageModel.CLUSTERING
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    subscriptions: dict[str, SubscriptionData] = field(default_factory=dict)
+    members: dict[Channel, Member] = field(default_factory=dict)
+
+    def client_ids(self) -> list[str]:
+        return list(dict.fromkeys(member.client_id for member in self.members.values()))
+
+    def view(self) -> ConsumerData:
+        """The group as a heartbeat would tell it."""
+        return ConsumerData(self.name, dict(self.subscriptions), self.push, self.model, self.consume_from)
+
+
+class Members:
+    """The registry of connected clients. `changes` counts what may alter a cached decision about pulls."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.consumers: dict[str, ConsumerGroup] = {}
+        self.producers: dict[str, dict[Channel, Member]] = {}
+        self._groups_of: dict[Channel, set[str]] = {}
+        self._producing: dict[Channel, set[str]] = {}
+        self.changes = 0
+
+    # -- heartbeats
+    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Notice]:
+        """Take one heartbeat. Returns whom to notify of changed groups. Raises BadRequest for an absurd one."""
+        if len(beat.consumers) > SETS_MAX or len(beat.producers) > SETS_MAX:
+            raise BadRequest(f"a heartbeat with more than {SETS_MAX} groups")
+        now, notices = self._clock.monotonic(), list[Notice]()
+        for view in beat.consumers:
+            if len(view.subscriptions) > SETS_MAX:
+                raise BadRequest(f"group {view.group} subscribes to more than {SETS_MAX} topics")
+            if self._join(Member(channel, beat.client_id, language, version, now), view):
+                notices += self._everyone(view.group)
+        for group in beat.producers:
+            self.producers.setdefault(group, {})[channel] = Member(channel, beat.client_id, language, version, now)
+            self._producing.setdefault(channel, set()).add(group)
+        return notices
+
+    def _join(self, member: Member, view: ConsumerData) -> bool:
+        """Returns whether the group's members or its topics changed; a newer version of a filter alone does not count."""
+        group = self.consumers.get(view.group)
+        if group is None:
+            group = self.consumers[view.group] = ConsumerGroup(view.group)
+        group.push, group.model, group.consume_from = view.push, view.model, view.consume_from
+        old = group.members.get(member.channel)
+        changed = old is None or old.client_id != member.client_id
+        group.members[member.channel] = member
+        self._groups_of.setdefault(member.channel, set()).add(view.group)
+        for topic, wanted in view.subscriptions.items():
+            known = group.subscriptions.get(topic)
+            changed |= known is None
+            if known is None or wanted.version > known.version:
+                group.subscriptions[topic] = wanted
+                self.changes += 1
+        for topic in group.subscriptions.keys() - view.subscriptions.keys():
+            del group.subscriptions[topic]
+            changed = True
+        self.changes += changed
+        return changed
+
+    # -- leaving
+    def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> list[Notice]:
+        """A client says goodbye to a group. Returns whom to notify."""
+        if producer_group:
+            self._stop_producing(channel, producer_group)
+        return self._leave(channel, consumer_group) if consumer_group else []
+
+    def closed(self, channel: Channel) -> list[Notice]:
+        """A connection is gone, and with it every membership. Returns whom to notify."""
+        for group in list(self._producing.get(channel, ())):
+            self._stop_producing(channel, group)
+        return [notice for group in list(self._groups_of.get(channel, ())) for notice in self._leave(channel, group)]
+
+    def expire(self) -> list[Notice]:
+        """Drop who was silent for longer than the lease. Returns whom to notify."""
+        old = self._clock.monotonic() - LEASE_SECONDS
+        notices = list[Notice]()
+        for group in list(self.consumers.values()):
+            for member in [member for member in group.members.values() if member.seen < old]:
+                notices += self._leave(member.channel, group.name)
+        for name, members in list(self.producers.items()):
+            for member in [member for member in members.values() if member.seen < old]:
+                self._stop_producing(member.channel, name)
+        return notices
+
+    def _leave(self, channel: Channel, name: str) -> list[Notice]:
+        group = self.consumers.get(name)
+        if group is None or group.members.pop(channel, None) is None:
+            return []
+        self._forget(self._groups_of, channel, name)
+        self.changes += 1
+        if not group.members:
+            del self.consumers[name]
+            return []
+        return list(self._everyone(name))
+
+    def _stop_producing(self, channel: Channel, name: str) -> None:
+        members = self.producers.get(name)
+        if members is not None and members.pop(channel, None) is not None:
+            self._forget(self._producing, channel, name)
+            if not members:
+                del self.producers[name]
+
+    @staticmethod
+    def _forget(table: dict[Channel, set[str]], channel: Channel, name: str) -> None:
+        names = table[channel]
+        names.discard(name)
+        if not names:
+            del table[channel]
+
+    def _everyone(self, group: str) -> Iterator[Notice]:
+        for channel in self.consumers[group].members:
+            yield Notice(channel, group)
+
+    # -- questions
+    def client_ids(self, group: str) -> list[str]:
+        """Client ids of a consumer group's members, in the order they joined; empty if it is offline."""
+        online = self.consumers.get(group)
+        return online.client_ids() if online else []
+
+    def subscribers(self, topic: str) -> list[str]:
+        """Online groups that subscribe to `topic`."""
+        return [group.name for group in self.consumers.values() if topic in group.subscriptions]

@@ -1,0 +1,82 @@
+"""From a request's values to the record that is stored: what the broker adds to properties, and where delayed ones wait.
+
+A delayed record (5.10 of the RocketMQ notes) lies in queue `level - 1` of SCHEDULE_TOPIC_XXXX, its unit carrying the time
+of delivery in place of the tag hash, until `metaq.broker.delay` copies it to the topic and queue it names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, MutableMapping
+
+from metaq.errors import BadRequest
+from metaq.model import SysFlag
+from metaq.model import properties as props
+from metaq.store.dispatch import SCHEDULE_TOPIC
+from metaq.store.message_store import PutRecord
+from metaq.wire.codes import ResponseCode
+from metaq.wire.record import HOST_V6, tags_code
+
+SENDER_FLAGS = 0x700 | int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS)
+"""Bits of SYSFLAG that a sender decides; the broker knows the others better."""
+
+
+def delay_level(pairs: Mapping[str, str], levels: int) -> int:
+    """The delay level that the properties ask for, at most `levels`; 0 for none or for what is not a number."""
+    text = pairs.get(props.DELAY, "0")
+    return min(int(text), levels) if text.isdecimal() and len(text) < 10 else 0
+
+
+def delayed_until(
+    pairs: MutableMapping[str, str], topic: str, queue_id: int, level: int, due_ms: int
+) -> tuple[str, int, int]:
+    """Note the real destination in `pairs`. Returns (topic, queue id, tags code) under which the record waits."""
+    pairs[props.REAL_TOPIC], pairs[props.REAL_QUEUE_ID] = topic, str(queue_id)
+    return SCHEDULE_TOPIC, level - 1, due_ms
+
+
+def index_keys(topic: str, pairs: Mapping[str, str]) -> tuple[bytes, ...]:
+    """What the record can be looked up by: its unique id, then each of its keys."""
+    unique = pairs.get(props.UNIQUE_ID)
+    words = ([unique] if unique else []) + [word for word in pairs.get(props.KEYS, "").split(" ") if word]
+    return tuple(f"{topic}#{word}".encode() for word in words)
+
+
+def property_bytes(pairs: Mapping[str, str]) -> bytes:
+    """The stored text. Raises BadRequest MESSAGE_ILLEGAL above the format's 32767 bytes."""
+    text = props.join(pairs).encode()
+    if len(text) > props.PROPERTIES_BYTES_MAX:
+        raise BadRequest(
+            f"the message is illegal: properties of {len(text)} bytes, the limit is {props.PROPERTIES_BYTES_MAX}",
+            ResponseCode.MESSAGE_ILLEGAL,
+        )
+    return text
+
+
+def put_record(
+    topic: str,
+    queue_id: int,
+    body: bytes,
+    pairs: Mapping[str, str],
+    *,
+    flag: int,
+    sys_flag: int,
+    born_ms: int,
+    born_host: bytes,
+    reconsume_times: int = 0,
+    tags: int | None = None,
+) -> PutRecord:
+    """A record to store. `tags` is the tags code where it is not the tag's hash."""
+    v6 = int(SysFlag.BORN_HOST_V6) if len(born_host) == HOST_V6 else 0
+    return PutRecord(
+        topic=topic,
+        queue_id=queue_id,
+        body=body,
+        properties=property_bytes(pairs),
+        flag=flag,
+        sys_flag=sys_flag & SENDER_FLAGS | v6,
+        born_ms=born_ms,
+        born_host=born_host,
+        reconsume_times=reconsume_times,
+        tags_code=tags_code(pairs.get(props.TAGS)) if tags is None else tags,
+        keys=index_keys(topic, pairs),
+    )

@@ -1,0 +1,67 @@
+"""Counters of the broker and the rates that tools show (keys putTps, getTotalTps ... of request 28).
+
+Rates are differences of the counters over samples taken once a second, so counting costs one addition.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from metaq.clock import Clock
+
+WINDOWS_SECONDS = (10, 60, 600)
+
+
+class Sample(NamedTuple):
+    """The counters at one second."""
+
+    at: float
+    puts: int
+    get_hits: int
+    get_misses: int
+    got: int
+
+
+class Stats:
+    """What the broker has done since it started. `put_*` count messages and log bytes, `got` messages handed out."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self.started_ms = clock.now_ms()
+        self.put_messages = self.put_bytes = self.put_failures = 0
+        self.get_hits = self.get_misses = self.got_messages = self.got_bytes = 0
+        self._samples: deque[Sample] = deque([self._now()], maxlen=WINDOWS_SECONDS[-1] + 1)
+
+    def put(self, messages: int, size: int) -> None:
+        self.put_messages += messages
+        self.put_bytes += size
+
+    def got(self, messages: int, size: int) -> None:
+        """A pull was answered; with 0 messages it was a miss."""
+        if messages:
+            self.get_hits += 1
+            self.got_messages += messages
+            self.got_bytes += size
+        else:
+            self.get_misses += 1
+
+    def sample(self) -> None:
+        """Take a sample if a second has passed."""
+        if self._clock.monotonic() - self._samples[-1].at >= 1:
+            self._samples.append(self._now())
+
+    def _now(self) -> Sample:
+        return Sample(self._clock.monotonic(), self.put_messages, self.get_hits, self.get_misses, self.got_messages)
+
+    def rates(self, counter: str) -> tuple[float, ...]:
+        """Per second over 10 s, 1 min and 10 min (or since the start) of one of `Sample`'s counters."""
+        now = self._now()
+        result = []
+        for seconds in WINDOWS_SECONDS:
+            first = next(
+                sample for sample in self._samples if sample.at >= now.at - seconds or sample is self._samples[-1]
+            )
+            passed = now.at - first.at
+            result.append((getattr(now, counter) - getattr(first, counter)) / passed if passed > 0 else 0.0)
+        return tuple(result)

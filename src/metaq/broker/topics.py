@@ -1,0 +1,218 @@
+"""The topics of this broker: the ones it is born with, those made by administrators, and those made by the first send.
+
+Kept in `config/topics.json` (docs/formats/config.md), written on every change, before anybody is told of it. A change also
+bumps the data version by which name servers and slaves know the newer table.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from metaq.broker.offsets import SavedText
+from metaq.broker.quota import Quota
+from metaq.clock import Clock
+from metaq.errors import BadRequest, ConfigError
+from metaq.model import DataVersion, Perm, TopicConfig
+from metaq.model.topic import AUTO_CREATE_TOPIC, DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic
+from metaq.options import BrokerOptions
+from metaq.store.dispatch import SCHEDULE_TOPIC
+from metaq.wire import bodies, fastjson
+from metaq.wire.codes import ResponseCode
+
+log = logging.getLogger(__name__)
+
+HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
+OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
+SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
+OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
+TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
+BENCHMARK_TOPIC = "BenchmarkTest"
+OUR_PREFIX = "rmq_sys_METAQ_"
+"""Topics of our extensions (docs/formats/extensions.md): no client may send to, pull from or administer them."""
+
+SEND_FORBIDDEN = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
+SYSTEM = SEND_FORBIDDEN | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
+SYSTEM_PREFIX = "rmq_sys_"
+QUEUES_MAX = 65_536
+"""Queues of one topic: each costs memory once it is used, and a wrong zero too many should not cost the broker."""
+
+
+class Topics:
+    """All topics. `changes` counts the changes, for whoever caches a verdict about a topic."""
+
+    def __init__(
+        self, options: BrokerOptions, clock: Clock, file: SavedText, broker_name: str, delay_levels: int = 18
+    ) -> None:
+        self._options, self._clock, self._file = options, clock, file
+        self._quota = Quota(clock, options.auto_create_topics_max, options.auto_create_topics_per_minute)
+        self._boot_names = {options.broker_cluster_name, broker_name, f"{options.broker_cluster_name}_REPLY_TOPIC"}
+        self.table: dict[str, TopicConfig] = {}
+        self.version = DataVersion(clock.now_ms(), 0)
+        self.changes = 0
+        self.on_change: list[Callable[[str | None], None]] = []
+        """Called with the topic that was made, changed or deleted; None for several at once."""
+        self._load()
+        self._boot(broker_name, delay_levels)
+
+    # -- start
+    def _load(self) -> None:
+        text = self._file.load()
+        if not text:
+            return
+        try:
+            self.version, topics = bodies.topic_table_of_tree(fastjson.load_object(text, "topics.json"))
+        except BadRequest as error:
+            raise ConfigError(f"topics.json cannot be read ({error}); restore it from its .bak") from error
+        for name, config in topics.items():
+            try:
+                if name not in self._boot_names:
+                    check_topic(name)
+            except BadRequest as error:
+                log.warning("topics.json: passed over a topic: %s", error)
+            else:
+                self.table[name] = config
+
+    def _boot(self, broker_name: str, delay_levels: int) -> None:
+        options = self._options
+        inherit, usable = int(Perm.INHERIT), int(Perm.INHERIT | Perm.READ | Perm.WRITE)
+        born = [
+            _topic(SELF_TEST_TOPIC, 1),
+            _topic(BENCHMARK_TOPIC, 1024),
+            _topic(options.broker_cluster_name, 16, usable if options.cluster_topic_enable else inherit),
+            _topic(broker_name, 1, usable if options.broker_topic_enable else inherit),
+            _topic(OFFSET_MOVED_TOPIC, 1),
+            _topic(SCHEDULE_TOPIC, delay_levels),
+            _topic(f"{options.broker_cluster_name}_REPLY_TOPIC", 1),
+        ]
+        if options.auto_create_topic_enable:
+            born.append(_topic(AUTO_CREATE_TOPIC, options.default_topic_queue_nums, usable))
+        missing = [config for config in born if config.name not in self.table]
+        for config in missing:
+            self.table[config.name] = config
+        template = self.table.get(AUTO_CREATE_TOPIC)
+        if template and not options.auto_create_topic_enable and template.perm & Perm.INHERIT:
+            # A file from a time when automatic creation was on must not keep it on.
+            missing.append(template)
+            self.table[AUTO_CREATE_TOPIC] = dataclasses.replace(template, perm=int(Perm.READ | Perm.WRITE))
+        if missing:
+            self._changed(None)
+
+    # -- questions
+    def get(self, name: str) -> TopicConfig | None:
+        return self.table.get(name)
+
+    def require(self, name: str) -> TopicConfig:
+        """The topic. Raises BadRequest TOPIC_NOT_EXIST."""
+        config = self.table.get(name)
+        if config is None:
+            raise BadRequest(
+                f"topic[{name}] not exist, apply first please! (metaq topic create {name})",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )
+        return config
+
+    def is_system(self, name: str) -> bool:
+        """Whether administrators may not change or delete it."""
+        return name in SYSTEM or name.startswith(SYSTEM_PREFIX) or name in self._boot_names
+
+    def system_names(self) -> list[str]:
+        return sorted(SYSTEM | self._boot_names)
+
+    # -- changes
+    def auto_create(self, name: str, template_name: str, queues: int, *, unit: bool = False) -> TopicConfig:
+        """Make a topic because somebody sends to it, after the template that the sender names (usually TBW102).
+
+        Raises BadRequest TOPIC_NOT_EXIST: no such template, one that hands nothing down, or a limit is reached.
+        """
+        template = self.table.get(template_name)
+        refusal = ""
+        if not self._options.auto_create_topic_enable:
+            refusal = "autoCreateTopicEnable is false"
+        elif template is None or not template.perm & Perm.INHERIT:
+            refusal = f"the template topic {template_name!r} is missing or has no inherit permission"
+        else:
+            refusal = self._quota.take(len(self.table))
+        if refusal or template is None:
+            raise BadRequest(
+                f"topic[{name}] not exist, apply first please! It cannot be created automatically: {refusal}. "
+                f"Create it with `metaq topic create {name}`",
+                ResponseCode.TOPIC_NOT_EXIST,
+            )
+        count = max(1, min(queues, template.write_queues))
+        config = TopicConfig(
+            name, count, count, template.perm & ~int(Perm.INHERIT), int(unit), filter_type=template.filter_type
+        )
+        return self.put(config)
+
+    def ensure(self, name: str, queues: int = 1) -> TopicConfig:
+        """A retry or dead-letter topic, made readable and writable if it is missing."""
+        return self.table.get(name) or self.put(_topic(name, queues))
+
+    def update(self, config: TopicConfig) -> TopicConfig:
+        """Create or change a topic for an administrator. Raises BadRequest for a system topic or impossible numbers."""
+        check_topic(config.name)
+        if self.is_system(config.name):
+            raise BadRequest(f"The topic[{config.name}] is conflict with system topic.")
+        for what, count in (("readQueueNums", config.read_queues), ("writeQueueNums", config.write_queues)):
+            if not 0 <= count <= QUEUES_MAX:
+                raise BadRequest(f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
+        if not 0 <= config.perm <= 7:
+            raise BadRequest(f"topic {config.name}: perm={config.perm} is outside 0..7")
+        return self.put(config)
+
+    def put(self, config: TopicConfig) -> TopicConfig:
+        if self.table.get(config.name) != config:
+            self.table[config.name] = config
+            self._changed(config.name)
+        return config
+
+    def delete(self, name: str) -> bool:
+        """Forget a topic. Returns whether it existed. Raises BadRequest for a system topic."""
+        if self.is_system(name):
+            raise BadRequest(f"The topic[{name}] is conflict with system topic.")
+        if self.table.pop(name, None) is None:
+            return False
+        self._changed(name)
+        return True
+
+    def _changed(self, name: str | None) -> None:
+        self.changes += 1
+        self.version = self.version.next(self._clock.now_ms())
+        self._file.save(fastjson.dumps_file(self.to_tree()))
+        for listener in self.on_change:
+            listener(name)
+
+    # -- shapes
+    def to_tree(self) -> bodies.Tree:
+        """Request 21's answer and the file: `{"dataVersion", "topicConfigTable"}`."""
+        return bodies.topic_table_tree(self.table, self.version)
+
+    def announced(self) -> dict[str, TopicConfig]:
+        """The table as name servers are told it: a broker that may not read or write says so of every topic."""
+        perm = self._options.broker_permission
+        if perm & Perm.READ and perm & Perm.WRITE:
+            return dict(self.table)
+        return {name: dataclasses.replace(config, perm=perm) for name, config in self.table.items()}
+
+
+def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> TopicConfig:
+    return TopicConfig(name, queues, queues, perm)
+
+
+def check_client_topic(name: str) -> str:
+    """Return `name` if a client may name it. Raises BadRequest: an illegal name, or NO_PERMISSION for a topic of ours."""
+    check_topic(name)
+    if name.startswith(OUR_PREFIX):
+        raise BadRequest(f"the topic {name} belongs to the broker itself", ResponseCode.NO_PERMISSION)
+    return name
+
+
+def owner_group(topic: str) -> str | None:
+    """The consumer group whose retry or dead-letter topic this is."""
+    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
+        if topic.startswith(prefix):
+            return topic.removeprefix(prefix)
+    return None

@@ -1,0 +1,360 @@
+"""Where messages gather into batches: user threads append, the background loop sends.
+
+A lane is one stream of batches: one per topic, whose batches rotate over the topic's queues, and one per queue for
+messages with an ordering key, a selector or a queue of their own. Appending to a lane's open batch is one call into
+the hot module, made atomic by the GIL, without a lock; the batch answers -1 when it has been sealed or is full. All
+else, sealing, replacing and counting batches, happens under one lock, a few times per batch.
+
+A batch is sealed when it is full, when its linger is over, when somebody waits for it (`urgent`), and by `flush`.
+Full batches of a lane may be under way side by side; those of an ordered lane one after the other, or a re-send would
+overtake. While they wait the next batch fills up, so batches grow with the round trip by themselves.
+
+Back-pressure counts bytes from the seal to the acknowledgement: beyond `max_pending_bytes` a caller blocks, or gets
+BufferFull. It is looked at when a batch begins, so a lane can exceed it by one batch.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from metaq.client.core import ClientCore
+from metaq.client.futures import SendBatch, SendFuture, Stored
+from metaq.client.sending import Choose, Outgoing, Sender
+from metaq.errors import BrokerError, BufferFull, ClientClosed, ClientForked, LocalProtocolError, MetaqError
+from metaq.model import Message, MessageQueue, SysFlag
+from metaq.model.message import COMPRESSION_ZLIB
+from metaq.model.properties import PROPERTIES_BYTES_MAX
+from metaq.wire import compression
+from metaq.wire.codes import ResponseCode
+from metaq.wire.record import decode_batch
+
+IN_FLIGHT_MAX = 8
+"""Batches of one unordered lane under way side by side."""
+
+
+@dataclass(frozen=True, slots=True)
+class SendLimits:
+    """How a producer batches and waits. Durations in seconds, sizes in bytes."""
+
+    timeout: float
+    linger: float
+    batch_bytes: int
+    max_pending_bytes: int
+    block_when_full: bool
+    compress_over: int
+    message_bytes_max: int
+
+
+class Lane:
+    """One stream of batches. `queue` None: they rotate over the queues, and order is not promised."""
+
+    __slots__ = ("batch", "in_flight", "outbox", "queue", "strict", "topic")
+
+    def __init__(self, topic: str, queue: MessageQueue | None, *, strict: bool) -> None:
+        self.topic, self.queue, self.strict = topic, queue, strict
+        self.batch = SEALED
+        self.outbox: deque[tuple[SendBatch, Outgoing, float | None]] = deque()
+        self.in_flight = 0
+
+    @property
+    def choose(self) -> Choose | None:
+        """The queue of the lane; if that can no longer be written and need not be the very one, its stand-in."""
+        wanted = self.queue
+        if wanted is None:
+            return None
+
+        def pick(queues: list[MessageQueue]) -> MessageQueue:
+            return wanted if self.strict or wanted in queues else queues[wanted.queue_id % len(queues)]
+
+        return pick
+
+    @property
+    def in_flight_max(self) -> int:
+        return IN_FLIGHT_MAX if self.queue is None else 1
+
+
+def _sealed() -> SendBatch:
+    batch = SendBatch(b"", 0)
+    batch.take()
+    return batch
+
+
+SEALED = _sealed()
+"""Stands for "no open batch": every append to it says -1."""
+
+
+class Accumulator:
+    """The batches of one producer."""
+
+    def __init__(self, core: ClientCore, sender: Sender, limits: SendLimits) -> None:
+        self._core, self._sender, self.limits = core, sender, limits
+        self.lanes: dict[str, Lane] = {}
+        """Unordered lanes by topic."""
+        self._ordered: dict[tuple[MessageQueue, bool], Lane] = {}
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._pending_bytes = 0
+        self._outstanding: set[SendBatch] = set()
+        self._drained: list[asyncio.Future[None]] = []
+        self._crowd: list[asyncio.Future[None]] = []
+        self._closed = False
+        _live.add(self)
+
+    # -------------------------------------------------------------- user threads
+
+    def lane(self, topic: str) -> Lane:
+        return self.lanes.get(topic) or self.lanes.setdefault(topic, Lane(topic, None, strict=False))
+
+    def ordered_lane(self, queue: MessageQueue, *, strict: bool) -> Lane:
+        """The lane of one queue. `strict`: no other queue may stand in when its broker is down."""
+        key = queue, strict
+        return self._ordered.get(key) or self._ordered.setdefault(key, Lane(queue.topic, queue, strict=strict))
+
+    def append(self, lane: Lane, add: Callable[[SendBatch], int], *, urgent: bool) -> SendFuture:
+        """Append with `add` to the lane's open batch, or to a new one.
+
+        Raises: ClientClosed, ClientForked, BufferFull; LocalProtocolError: too large for any batch.
+        """
+        self._core.check_process()
+        with self._lock:
+            while True:
+                batch = lane.batch
+                if (index := add(batch)) >= 0:
+                    break
+                self._hand_over(lane)
+                self._wait_for_room()
+                if lane.batch is not SEALED:
+                    continue  # Another thread began a batch while we waited.
+                batch = SendBatch(self._core.id_prefixes.next(), self.limits.batch_bytes)
+                if (index := add(batch)) < 0:
+                    raise LocalProtocolError("the message fits no batch")
+                lane.batch = batch
+                if not urgent:
+                    self._core.thread.post(self._begin_linger, lane, batch)
+                break
+        if urgent:
+            self._core.thread.post(self._seal, lane, batch)
+        return SendFuture(batch, index)
+
+    def send_alone(self, message: Message, lane: Lane, message_id: str | None, timeout: float | None) -> SendFuture:
+        """Send one message in a request of its own, compressed if that pays. In order with its lane if that has one.
+
+        Raises: ClientClosed, ClientForked, BufferFull; LocalProtocolError: the message is too large.
+        """
+        self._core.check_process()
+        batch = SendBatch(self._core.id_prefixes.next(), 0)
+        batch.take()
+        if message_id is not None:
+            batch.prefix, batch.first = _split_id(message_id)
+        future = SendFuture(batch, batch.first)
+        self._enqueue(lane, batch, self.outgoing(message, future.message_id), timeout)
+        return future
+
+    def send_whole(self, lane: Lane, entries: list[tuple[int, bytes, bytes]]) -> SendBatch:
+        """Send (flag, body, properties) entries as one batch, whatever `batch_bytes` says.
+
+        Raises: ClientClosed, ClientForked, BufferFull; LocalProtocolError: an empty body, or too much for one request.
+        """
+        self._core.check_process()
+        batch = SendBatch(self._core.id_prefixes.next(), self.limits.message_bytes_max)
+        for flag, body, properties in entries:
+            check_body(body, self.limits.message_bytes_max)
+            if batch.add(flag, body, properties) < 0:
+                raise LocalProtocolError(
+                    f"a batch of {len(entries)} messages exceeds {self.limits.message_bytes_max} bytes: send smaller ones"
+                )
+        self._enqueue(lane, batch, Outgoing(lane.topic, batch.take(), batch=True), None)
+        return batch
+
+    def _enqueue(self, lane: Lane, batch: SendBatch, outgoing: Outgoing, timeout: float | None) -> None:
+        with self._lock:
+            self._wait_for_room()
+            self._hand_over(lane)  # What was submitted before goes before.
+            self._pending_bytes += len(outgoing.body)
+            self._outstanding.add(batch)
+            lane.outbox.append((batch, outgoing, timeout))
+        self._core.thread.post(self._pump, lane)
+
+    def outgoing(self, message: Message, message_id: str) -> Outgoing:
+        """The request for one message. Raises LocalProtocolError: body or properties exceed the format."""
+        check_body(message.body, self.limits.message_bytes_max)
+        properties = message.property_text(message_id)
+        if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
+            raise LocalProtocolError(f"the properties exceed {PROPERTIES_BYTES_MAX} bytes of UTF-8")
+        body, sys_flag = message.body, 0
+        if len(body) >= self.limits.compress_over:
+            packed = compression.compress(body, COMPRESSION_ZLIB)
+            if len(packed) < len(body):
+                body, sys_flag = packed, SysFlag.COMPRESSED | COMPRESSION_ZLIB
+        return Outgoing(message.topic, body, int(sys_flag), message.flag, properties)
+
+    def _wait_for_room(self) -> None:
+        """Under the lock; gives it up while waiting."""
+        while True:
+            if self._closed:
+                raise ClientClosed("the producer was closed")
+            if self._pending_bytes <= self.limits.max_pending_bytes:
+                return
+            # The loop's own thread must not wait for what only it can do.
+            if not self.limits.block_when_full or self._core.thread.current:
+                raise BufferFull(
+                    f"{self._pending_bytes} bytes wait for their acknowledgement, max_pending_bytes is "
+                    f"{self.limits.max_pending_bytes}: send slower, wait for futures, or raise the limit"
+                )
+            self._changed.wait()
+
+    def _hand_over(self, lane: Lane) -> None:
+        """Under the lock: seal the lane's open batch and put it where the loop sends from."""
+        batch, lane.batch = lane.batch, SEALED
+        if batch is SEALED:
+            return
+        body = batch.take()
+        self._pending_bytes += len(body)
+        self._outstanding.add(batch)
+        lane.outbox.append((batch, Outgoing(lane.topic, body, batch=True), None))
+        self._core.thread.post(self._pump, lane)
+
+    # -------------------------------------------------------------- the loop
+
+    def _begin_linger(self, lane: Lane, batch: SendBatch) -> None:
+        asyncio.get_running_loop().call_later(self.limits.linger, self._seal, lane, batch)
+
+    def _seal(self, lane: Lane, batch: SendBatch) -> None:
+        with self._lock:
+            if lane.batch is batch:
+                self._hand_over(lane)
+
+    def _pump(self, lane: Lane) -> None:
+        while lane.outbox and lane.in_flight < lane.in_flight_max:
+            batch, outgoing, timeout = lane.outbox.popleft()
+            lane.in_flight += 1
+            self._core.spawn(self._send(lane, batch, outgoing, timeout or self.limits.timeout))
+
+    async def _send(self, lane: Lane, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
+        try:
+            await self._deliver(lane, batch, outgoing, timeout)
+        except MetaqError as error:
+            batch.fail(error)
+        except BaseException as error:  # Also a cancelled task: whoever waits for the batch must not wait for ever.
+            batch.fail(ClientClosed("the client was closed before the broker answered"))
+            if not isinstance(error, asyncio.CancelledError):
+                raise
+        finally:
+            lane.in_flight -= 1
+            with self._lock:
+                self._pending_bytes -= len(outgoing.body)
+                self._outstanding.discard(batch)
+                self._changed.notify_all()
+            if not self._outstanding:
+                _wake(self._drained)
+            _wake(self._crowd)
+            self._pump(lane)
+
+    async def _deliver(self, lane: Lane, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
+        if not outgoing.batch:
+            batch.acknowledge(await self._sender.send(outgoing, timeout, lane.choose))
+            return
+        if batch.count == 1:
+            batch.acknowledge(await self._sender.send(_singles(outgoing)[0], timeout, lane.choose))
+            return
+        try:
+            batch.acknowledge(await self._sender.send(outgoing, timeout, lane.choose))
+        except BrokerError as error:
+            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+                raise
+            # One message that the broker refuses, or the sum of all, must not fail the others.
+            outcomes: list[Stored | Exception] = []
+            for single in _singles(outgoing):
+                try:
+                    outcomes.append(await self._sender.send(single, timeout, lane.choose))
+                except MetaqError as failure:
+                    outcomes.append(failure)
+            batch.settle_each(outcomes)
+
+    async def room(self) -> None:
+        """Return when there is room for another batch, or the producer was closed."""
+        while self._pending_bytes > self.limits.max_pending_bytes and not self._closed:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._crowd.append(future)
+            await future
+
+    async def flush(self) -> None:
+        """Seal all open batches and return when every message handed in so far has its outcome."""
+        with self._lock:
+            for lane in [*self.lanes.values(), *self._ordered.values()]:
+                self._hand_over(lane)
+            if not self._outstanding:
+                return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._drained.append(future)
+        await future
+
+    def close(self) -> None:
+        """Refuse all further messages. Those handed in before go on."""
+        with self._lock:
+            self._closed = True
+            for lane in [*self.lanes.values(), *self._ordered.values()]:
+                self._hand_over(lane)
+            self._changed.notify_all()
+
+    def orphan(self) -> None:
+        """In a forked child: what is pending belongs to the parent."""
+        error = ClientForked("the send belongs to the parent process")
+        self._lock = threading.Lock()
+        for lane in [*self.lanes.values(), *self._ordered.values()]:
+            if lane.batch is not SEALED:
+                self._outstanding.add(lane.batch)
+                lane.batch = SEALED
+        for batch in self._outstanding:
+            batch.orphan(error)
+
+
+_live: weakref.WeakSet[Accumulator] = weakref.WeakSet()
+
+
+def _orphan_all() -> None:
+    for accumulator in list(_live):
+        accumulator.orphan()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_orphan_all)
+
+
+def _wake(waiting: list[asyncio.Future[None]]) -> None:
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)
+    waiting.clear()
+
+
+def check_body(body: bytes, bytes_max: int) -> None:
+    """Raises LocalProtocolError for a body that brokers refuse."""
+    if not body:
+        raise LocalProtocolError("the body is empty: brokers refuse that; send at least one byte")
+    if len(body) > bytes_max:
+        raise LocalProtocolError(
+            f"the body has {len(body)} bytes, the limit is {bytes_max}: "
+            "raise max_message_bytes here and maxMessageSize at the broker, or send a reference to the data"
+        )
+
+
+def _split_id(message_id: str) -> tuple[str, int]:
+    try:
+        return message_id[:-4], int(message_id[-4:], 16)
+    except ValueError:
+        raise LocalProtocolError(f"{message_id!r} is not a message id made by a producer") from None
+
+
+def _singles(outgoing: Outgoing) -> list[Outgoing]:
+    """A batch taken apart into requests of one message each."""
+    return [
+        Outgoing(outgoing.topic, body, flag=flag, properties=properties.decode())
+        for flag, body, properties in decode_batch(outgoing.body)
+    ]

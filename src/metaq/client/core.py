@@ -1,0 +1,313 @@
+"""The client core: what all producers and consumers of a process share.
+
+One core per (name servers, instance name): one connection per broker, one heartbeat, one route poll, whichever threads
+and event loops its users live in. The first user makes it, the last one to leave closes it.
+
+The instance name makes the client id under which brokers know us. Two members of one consumer group in one process
+need two names, because a client is a member once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import threading
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+from metaq.client import loop as loops
+from metaq.client.ids import IdPrefixes
+from metaq.client.routes import NameServers, RouteTable, parse_addresses
+from metaq.client.transport import Transport
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import BadRequest, BrokerError, ClientError, ClientForked, ConfigError
+from metaq.model import BrokerData
+from metaq.net.local import local_address
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode, request_name
+from metaq.wire.command import Command, reply, request
+
+log = logging.getLogger("metaq.client")
+
+ROUTE_POLL_SECONDS = 30.0
+HEARTBEAT_SECONDS = 30.0
+CALL_SECONDS = 3.0
+NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
+OURS = "metaqVersion"
+"""Ext field of a heartbeat's answer by which our broker says that it knows our extensions (extensions.md)."""
+
+
+class Member(Protocol):
+    """A consumer group's member, as the core needs it."""
+
+    group: str
+
+    def heartbeat(self) -> bodies.ConsumerData:
+        """What brokers are told of the member."""
+        ...
+
+    def rebalance_soon(self) -> None:
+        """The group's members or the queues may have changed."""
+        ...
+
+    def uses(self, topic: str) -> bool: ...
+
+    def reset_offsets(self, topic: str, offsets: dict[int, int], broker: str) -> None:
+        """An administrator moved the group's position."""
+        ...
+
+
+class ClientCore:
+    """Everything shared. Its methods, unless they say otherwise, run in the background loop."""
+
+    def __init__(self, addresses: tuple[str, ...], instance_name: str, clock: Clock = SYSTEM) -> None:
+        self.thread = loops.background()
+        self.clock = clock
+        self.pid = os.getpid()
+        host = local_address()
+        instance = instance_name if instance_name != "DEFAULT" else f"{self.pid}#{clock.now_ms()}"
+        self.client_id = f"{host}@{instance}"
+        self.id_prefixes = IdPrefixes(host, clock)
+        self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
+        self.name_servers = NameServers(self.transport, addresses, clock)
+        self.routes = RouteTable(self.name_servers, self._on_route_change)
+        self.users = 0
+        self._producer_groups: Counter[str] = Counter()
+        self._members: dict[str, Member] = {}
+        self._ours: dict[str, str] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Begin the periodic work."""
+        self.every(ROUTE_POLL_SECONDS, self._poll_routes)
+        self.every(HEARTBEAT_SECONDS, self.send_heartbeats)
+
+    async def close(self) -> None:
+        """End the periodic work and drop all connections."""
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self.transport.close()
+
+    def every(self, seconds: float, work: Callable[[], Awaitable[None]]) -> asyncio.Task[None]:
+        """Run `work` every so many seconds until the core closes or the task is cancelled. Errors are logged."""
+
+        async def repeat() -> None:
+            while True:
+                await asyncio.sleep(seconds)
+                try:
+                    await work()
+                except (ClientError, BrokerError, BadRequest) as error:
+                    log.debug("%s: %s", work.__name__, error)
+                except Exception:
+                    log.exception("%s failed and will be tried again in %s s", work.__name__, seconds)
+
+        return self.spawn(repeat())
+
+    def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        """Run `work` in the loop; it is cancelled when the core closes."""
+        task = asyncio.ensure_future(work)
+        assert isinstance(task, asyncio.Task)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+        return task
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a task of the client ended with an error", exc_info=error)
+
+    # -------------------------------------------------------------- members
+
+    @property
+    def in_own_process(self) -> bool:
+        return self.pid == os.getpid()
+
+    def check_process(self) -> None:
+        """Any thread. Raises ClientForked in a child of the process that made this core."""
+        if not self.in_own_process:
+            raise ClientForked(
+                f"this client was made in process {self.pid} and does not work in its child {os.getpid()}: "
+                "make a new one after the fork"
+            )
+
+    def add_producer(self, group: str) -> None:
+        self._producer_groups[group] += 1
+
+    def remove_producer(self, group: str) -> bool:
+        """Returns whether it was the group's last producer here."""
+        self._producer_groups[group] -= 1
+        if self._producer_groups[group] <= 0:
+            del self._producer_groups[group]
+            return True
+        return False
+
+    def add_member(self, member: Member) -> None:
+        """Raises ConfigError: this client is a member of the group already."""
+        if member.group in self._members:
+            raise ConfigError(
+                f"this process already consumes as group {member.group} under the instance name of this client: "
+                "give the second consumer an instance_name of its own"
+            )
+        self._members[member.group] = member
+
+    def remove_member(self, member: Member) -> None:
+        self._members.pop(member.group, None)
+
+    # -------------------------------------------------------------- brokers
+
+    def is_ours(self, broker: str) -> bool:
+        """Whether the broker of that name told us that it knows our extensions."""
+        return broker in self._ours
+
+    def address_of(self, broker: str, broker_id: int = 0) -> str | None:
+        """Where a broker listens, in the wanted role if that one is up, else in any."""
+        data = self.routes.broker(broker)
+        if data is None:
+            return None
+        return data.addresses.get(broker_id) or data.any_address
+
+    async def ask(self, address: str, code: int, header: headers.Header | None, action: str, **rest: object) -> Command:
+        """A request whose answer must be SUCCESS. `action` completes "to ..." in the error's text.
+
+        Raises: BrokerError, and what `Transport.call` raises. Keywords: `body`, `timeout` (seconds).
+        """
+        body, timeout = rest.get("body", b""), rest.get("timeout", CALL_SECONDS)
+        assert isinstance(body, bytes)
+        assert isinstance(timeout, int | float)
+        answer = await self.transport.call(address, request(code, header, body), timeout)
+        if answer.code != ResponseCode.SUCCESS:
+            raise BrokerError(answer.code, answer.remark or "", address, action)
+        return answer
+
+    async def send_heartbeats(self) -> None:
+        """Tell the brokers of all routes in use who we are: masters only, all addresses if somebody consumes."""
+        if not self._members and not self._producer_groups:
+            return
+        brokers = self.routes.brokers()
+        targets = [
+            (data, address)
+            for data in brokers.values()
+            for address in (data.addresses.values() if self._members else filter(None, [data.master]))
+        ]
+        body = self._heartbeat_body()
+        await asyncio.gather(*(self._send_heartbeat(data, address, body) for data, address in targets))
+
+    def _heartbeat_body(self) -> bytes:
+        consumers = tuple(member.heartbeat() for member in self._members.values())
+        return bodies.heartbeat(bodies.Heartbeat(self.client_id, consumers, tuple(self._producer_groups)))
+
+    async def _send_heartbeat(self, broker: BrokerData, address: str, body: bytes) -> None:
+        try:
+            answer = await self.ask(address, RequestCode.HEART_BEAT, None, "register this client", body=body)
+        except (ClientError, BrokerError) as error:
+            log.debug("no heartbeat to %s: %s", address, error)
+            return
+        if (version := answer.ext.get(OURS)) is not None:
+            self._ours[broker.broker] = version
+
+    async def unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+        """Tell every connected broker that this client has left the group. Brokers out of reach will notice."""
+        header = headers.UnregisterClientHeader(
+            client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
+        )
+        connected = set(self.transport.addresses) - set(self.name_servers.addresses)
+
+        async def one(address: str) -> None:
+            try:
+                await self.ask(address, RequestCode.UNREGISTER_CLIENT, header, "unregister this client", timeout=1.0)
+            except (ClientError, BrokerError) as error:
+                log.debug("not unregistered at %s: %s", address, error)
+
+        await asyncio.gather(*map(one, connected))
+
+    # -------------------------------------------------------------- events
+
+    async def _poll_routes(self) -> None:
+        await self.routes.refresh()
+        needed = {address for data in self.routes.brokers().values() for address in data.addresses.values()}
+        self.transport.keep_only(needed | set(self.name_servers.addresses))
+
+    def _on_route_change(self, topic: str) -> None:
+        for member in self._members.values():
+            if member.uses(topic):
+                member.rebalance_soon()
+
+    def _on_connected(self, address: str) -> None:
+        """Introduce ourselves first: brokers know clients by their connection."""
+        if not (self._members or self._producer_groups):
+            return
+        for data in self.routes.brokers().values():
+            if address in data.addresses.values():
+                self.spawn(self._send_heartbeat(data, address, self._heartbeat_body()))
+                return
+
+    def _on_lost(self, address: str) -> None:
+        log.info("lost the connection to %s", address)
+
+    def _on_request(self, address: str, command: Command) -> Command | None:
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+            member = self._members.get(command.ext.get("consumerGroup", ""))
+            if member is not None:
+                member.rebalance_soon()
+            return None
+        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+            self._reset_offsets(command)
+            return None
+        remark = f" request type {request_name(command.code)} not supported by this client"
+        log.debug("refused from %s:%s", address, remark)
+        return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
+
+    def _reset_offsets(self, command: Command) -> None:
+        member = self._members.get(command.ext.get("group", ""))
+        if member is None:
+            return
+        for queue, offset in bodies.queue_offsets_of(command.body).items():
+            member.reset_offsets(queue.topic, {queue.queue_id: offset}, queue.broker)
+
+
+_cores: dict[tuple[tuple[str, ...], str], ClientCore] = {}
+_lock = threading.Lock()
+
+
+def acquire(namesrv: str | None, instance_name: str, clock: Clock = SYSTEM) -> ClientCore:
+    """Any thread: the core of these name servers and this instance name; pair with `release`.
+
+    `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, or an address is malformed.
+    """
+    addresses = parse_addresses(namesrv if namesrv is not None else os.environ.get(NAMESRV_ENVIRONMENT, ""))
+    key = (addresses, instance_name)
+    with _lock:
+        core = _cores.get(key)
+        if core is None:
+            core = _cores[key] = ClientCore(addresses, instance_name, clock)
+            core.thread.post(core.start)
+        core.users += 1
+        return core
+
+
+async def release(core: ClientCore) -> None:
+    """In the loop: one user less; the last one closes the core."""
+    with _lock:
+        core.users -= 1
+        if core.users:
+            return
+        for key in [key for key, other in _cores.items() if other is core]:
+            del _cores[key]
+    await core.close()
+
+
+def _forget_in_child() -> None:
+    global _lock  # noqa: PLW0603  the parent's may be held by a thread that is not here
+    _lock = threading.Lock()
+    _inherited.extend(_cores.values())
+    _cores.clear()
+
+
+_inherited: list[ClientCore] = []
+"""Cores of parent processes: never finalized here, because their sockets are the parent's."""
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_in_child)

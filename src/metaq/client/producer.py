@@ -1,0 +1,349 @@
+"""Producers: what users send with.
+
+`Producer` and `metaq.aio.Producer` are the same object around the same core; they differ in how one waits. Both hand
+messages to the accumulator (see there for batches, order and back-pressure).
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import warnings
+import weakref
+from collections.abc import Callable, Iterable, Sequence
+from typing import Self
+
+from metaq.client import core as cores
+from metaq.client.accumulator import Accumulator, Lane, SendLimits, check_body
+from metaq.client.futures import SendBatch, SendFuture
+from metaq.client.sending import Choose, Sender
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import BadRequest, BufferFull, ConfigError, MetaqError
+from metaq.model import Message, MessageQueue, SendReceipt
+from metaq.model.message import BODY_BYTES_MAX, as_keys, check_tag
+from metaq.model.subscription import java_string_hash
+from metaq.model.topic import check_group, check_topic
+
+DEFAULT_GROUP = "metaq_producer"
+CLOSE_SECONDS = 30.0
+EXIT_SECONDS = 5.0
+_TAGS_MAX = 1024
+
+Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
+"""Picks a message's queue out of the topic's writable ones."""
+
+
+def queue_for_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
+    """The queue that an ordering key belongs to: Java's `hashCode`, so that producers in Java agree."""
+    return queues[abs(java_string_hash(key)) % len(queues)]
+
+
+class ProducerBase:
+    """What the two kinds of producer share."""
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        group: str = DEFAULT_GROUP,
+        instance_name: str = "DEFAULT",
+        timeout: float = 3.0,
+        retries: int = 2,
+        linger: float = 0.001,
+        batch_bytes: int = 64 * 1024,
+        max_pending_bytes: int = 64 * 1024 * 1024,
+        when_full: str = "block",
+        compress_over: int = 4096,
+        max_message_bytes: int = BODY_BYTES_MAX,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """
+        Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
+              group: matters for transactions only. instance_name: clients of one process with one name share their
+              connections. timeout: seconds for one send, all tries together. retries: tries after the first.
+              linger: seconds that `submit` waits for more messages to fill a batch. batch_bytes: size of a full batch.
+              max_pending_bytes: unacknowledged bytes above which a send waits (`when_full="block"`) or raises
+              BufferFull (`"raise"`). compress_over: bodies of so many bytes are compressed and sent alone.
+              max_message_bytes: largest body; the broker has a limit of its own, `maxMessageSize`.
+        Raises: ConfigError. No connection is made until the first send.
+        """
+        if when_full not in {"block", "raise"}:
+            raise ConfigError(f"when_full={when_full!r}: need 'block' or 'raise'")
+        if timeout <= 0 or linger < 0 or retries < 0 or batch_bytes < 1 or max_pending_bytes < 1:
+            raise ConfigError(
+                "timeout, batch_bytes and max_pending_bytes must be positive, retries and linger not negative"
+            )
+        self._open = False
+        self.group = _named(check_group, group)
+        self._core = cores.acquire(namesrv, instance_name, clock)
+        self._sender = Sender(self._core, group, retries)
+        limits = SendLimits(
+            timeout=timeout,
+            linger=linger,
+            batch_bytes=batch_bytes,
+            max_pending_bytes=max_pending_bytes,
+            block_when_full=when_full == "block",
+            compress_over=compress_over,
+            message_bytes_max=max_message_bytes,
+        )
+        self._accumulator = Accumulator(self._core, self._sender, limits)
+        self._lanes = self._accumulator.lanes
+        self._tags: dict[str | None, bytes | None] = {None: None}
+        self._compress_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
+        self._core.thread.post(self._core.add_producer, group)
+        self._open = True
+        _open_producers.add(self)
+
+    def submit(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        ordering_key: str | None = None,
+        selector: Selector | None = None,
+        queue: MessageQueue | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait_store_ok: bool = True,
+        properties: dict[str, str] | None = None,
+        message_id: str | None = None,
+    ) -> SendFuture:
+        """Send without waiting: the message joins a batch, the future gets its receipt.
+
+        Args: topic: the topic's name with `body`, or a whole `Message`. ordering_key: messages with one key go to one
+              queue, in order. selector: picks the queue out of those that are writable. queue: that very queue.
+              delay_level: 1..18, deliver later by the broker's ladder of delays. message_id: the id of an earlier,
+              failed send of this message, so that consumers can tell the two are one. The rest as in `Message`.
+        Raises: TypeError: a body that is not bytes. LocalProtocolError: a value that cannot be sent. BufferFull,
+                ClientClosed, ClientForked. What happens under way is raised by the future.
+        """
+        if (
+            ordering_key is None and properties is None and selector is None and queue is None and message_id is None
+            and not (flag or delay_level or keys) and wait_store_ok and body is not None
+            and len(body) < self._compress_over
+        ):  # fmt: skip
+            # The hot path: about a microsecond. Whatever is unusual falls through to the careful one.
+            try:
+                batch = self._lanes[topic].batch  # type: ignore[index]
+                index = batch.add_message(body, self._tags[tag], None)
+            except KeyError:
+                index = -1
+            if index >= 0:
+                return SendFuture(batch, index)
+        message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
+        return self._hand_in(message, self._lane(message.topic, ordering_key, selector, queue), message_id)
+
+    def _hand_in(
+        self,
+        message: Message,
+        lane: Lane,
+        message_id: str | None,
+        *,
+        urgent: bool = False,
+        timeout: float | None = None,
+    ) -> SendFuture:
+        """Give a message to the accumulator: into the lane's batch, or alone if no batch can carry it."""
+        alone = (
+            message.delay_level or not message.wait_store_ok or message_id is not None or timeout is not None
+            or len(message.body) >= self._compress_over
+        )  # fmt: skip
+        if alone:
+            return self._accumulator.send_alone(message, lane, message_id, timeout)
+        check_body(message.body, self._accumulator.limits.message_bytes_max)
+        if message.flag or message.properties:
+            text = message.property_text(None).encode()
+            return self._accumulator.append(
+                lane, lambda batch: batch.add(message.flag, message.body, text), urgent=urgent
+            )
+        tag_bytes = self._tag_bytes(message.tag)
+        key_bytes = " ".join(message.keys).encode() if message.keys else None
+        return self._accumulator.append(
+            lane, lambda batch: batch.add_message(message.body, tag_bytes, key_bytes), urgent=urgent
+        )
+
+    def _hand_in_batch(self, messages: Iterable[Message], queue: MessageQueue | None) -> SendBatch:
+        batch = as_batch(messages)
+        texts = [message.property_text(None).encode() for message in batch]
+        lane = self._lane(batch[0].topic, None, None, queue)
+        return self._accumulator.send_whole(
+            lane, [(message.flag, message.body, text) for message, text in zip(batch, texts, strict=True)]
+        )
+
+    def _lane(
+        self, topic: str, ordering_key: str | None, selector: Selector | None, queue: MessageQueue | None
+    ) -> Lane:
+        if ordering_key is None and selector is None and queue is None:
+            return self._lanes.get(topic) or self._accumulator.lane(_named(check_topic, topic))
+        if queue is not None:
+            if queue.topic != topic:
+                raise ConfigError(f"the queue {queue} is not one of topic {topic}")
+            return self._accumulator.ordered_lane(queue, strict=True)
+        queues = self._core.routes.publish_queues_now(_named(check_topic, topic))
+        if queues is None:
+            self._core.check_process()
+            if self._core.thread.current:
+                raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
+            queues = self._core.thread.run(self._core.routes.publish_queues(topic), self._accumulator.limits.timeout)
+        if selector is not None:
+            return self._accumulator.ordered_lane(selector(queues), strict=True)
+        assert ordering_key is not None
+        return self._accumulator.ordered_lane(queue_for_key(ordering_key, queues), strict=False)
+
+    def _tag_bytes(self, tag: str | None) -> bytes | None:
+        if tag not in self._tags:
+            if len(self._tags) > _TAGS_MAX:
+                self._tags = {None: None}
+            assert tag is not None
+            self._tags[tag] = check_tag(tag).encode()
+        return self._tags[tag]
+
+    async def _oneway(self, message: Message, choose: Choose | None) -> None:
+        prefix = self._core.id_prefixes.next().decode()
+        outgoing = self._accumulator.outgoing(message, f"{prefix}0000")
+        await self._sender.send_oneway(outgoing, choose)
+
+    async def _close(self) -> None:
+        """In the loop: flush, say goodbye, let go of the core."""
+        self._accumulator.close()
+        try:
+            await self._accumulator.flush()
+        finally:
+            if self._core.remove_producer(self.group):
+                await self._core.unregister(producer_group=self.group)
+            await cores.release(self._core)
+
+    def _forgotten(self) -> None:
+        """Nobody closed us: warn, and send what is waiting."""
+        self._open = False
+        warnings.warn(
+            f"{type(self).__name__} was not closed: use `with`, or call close(), to be sure that everything is sent",
+            ResourceWarning,
+            stacklevel=3,
+            source=self,
+        )
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False) and self._core.in_own_process:
+            self._forgotten()
+            self._core.thread.start(self._close())
+
+
+_open_producers: weakref.WeakSet[ProducerBase] = weakref.WeakSet()
+
+
+@atexit.register
+def _flush_forgotten() -> None:
+    """The loop is a daemon thread: what it has not sent when the interpreter ends would be lost without a word."""
+    for producer in list(_open_producers):
+        if producer._open and producer._core.in_own_process:  # noqa: SLF001  the module's own class
+            producer._forgotten()  # noqa: SLF001  the module's own class
+            with contextlib.suppress(MetaqError):
+                producer._core.thread.run(producer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
+
+
+def as_message(
+    topic: str | Message,
+    body: bytes | None,
+    tag: str | None,
+    keys: str | Iterable[str],
+    flag: int,
+    delay_level: int,
+    wait_store_ok: bool,
+    properties: dict[str, str] | None,
+) -> Message:
+    """The message that the arguments of a send describe. Raises TypeError, LocalProtocolError."""
+    if isinstance(topic, Message):
+        return topic
+    if body is None:
+        raise TypeError("body is missing: pass bytes")
+    return Message(topic, body, tag, as_keys(keys), flag, delay_level, wait_store_ok, properties or {})
+
+
+def _named(check: Callable[[str], str], name: str) -> str:
+    try:
+        return check(name)
+    except BadRequest as error:
+        raise ConfigError(str(error)) from None
+
+
+def as_batch(messages: Iterable[Message]) -> list[Message]:
+    """The messages of one `send_batch`. Raises ConfigError unless they can go in one request."""
+    batch = list(messages)
+    if not batch:
+        raise ConfigError("send_batch got no message")
+    if len({message.topic for message in batch}) > 1:
+        raise ConfigError("the messages of one batch must have one topic")
+    if any(message.delay_level for message in batch):
+        raise ConfigError("a delayed message cannot be part of a batch")
+    if len({message.wait_store_ok for message in batch}) > 1:
+        raise ConfigError("the messages of one batch must agree on wait_store_ok")
+    return batch
+
+
+class Producer(ProducerBase):
+    """Sends messages from any number of threads. Use it with `with`: leaving sends what is still waiting."""
+
+    def send(
+        self,
+        topic: str | Message,
+        body: bytes | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = (),
+        ordering_key: str | None = None,
+        selector: Selector | None = None,
+        queue: MessageQueue | None = None,
+        flag: int = 0,
+        delay_level: int = 0,
+        wait_store_ok: bool = True,
+        properties: dict[str, str] | None = None,
+        message_id: str | None = None,
+        timeout: float | None = None,
+    ) -> SendReceipt:
+        """Send and wait for the acknowledgement. Arguments as in `submit`; `timeout` in seconds beats the producer's.
+
+        Raises: what `submit` raises, and SendFailed, NoRoute, BrokerError: not stored, or unknown.
+        """
+        message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
+        lane = self._lane(message.topic, ordering_key, selector, queue)
+        return self._hand_in(message, lane, message_id, urgent=True, timeout=timeout).result()
+
+    def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
+        """Send messages of one topic in one request, contiguous in one queue, and wait for it.
+
+        Raises: ConfigError: they cannot go in one request; and what `send` raises. All are stored or none is known to be.
+        """
+        batch = self._hand_in_batch(messages, queue)
+        batch.wait(None)
+        return [batch.receipt(index) for index in range(batch.count)]
+
+    def send_oneway(self, topic: str | Message, body: bytes | None = None, *, tag: str | None = None) -> None:
+        """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
+        message = topic if isinstance(topic, Message) else Message(topic, body or b"", tag)
+        self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
+
+    def flush(self, timeout: float | None = None) -> None:
+        """Wait until everything submitted so far has its outcome. Raises RequestTimeout after `timeout` seconds."""
+        self._core.check_process()
+        self._core.thread.run(self._accumulator.flush(), timeout)
+
+    def queues(self, topic: str) -> list[MessageQueue]:
+        """The topic's writable queues. Raises NoRoute."""
+        self._core.check_process()
+        return list(self._core.thread.run(self._core.routes.publish_queues(topic, fresh=True)))
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` seconds."""
+        if not self._open:
+            return
+        self._open = False
+        self._core.check_process()
+        self._core.thread.run(self._close(), timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

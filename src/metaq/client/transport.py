@@ -1,0 +1,199 @@
+"""One connection per address, shared by everybody; requests in flight are paired with answers by their `opaque`.
+
+A connection is dialled by the first request that needs it, and by one only: the others wait for the same attempt. When
+it breaks, every request outstanding on it fails with ConnectionFailed; the next request dials again. An answer that
+comes after its request has timed out is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Callable
+from typing import Protocol
+
+from metaq.errors import ClientClosed, ConnectionFailed, RemoteProtocolError, RequestTimeout
+from metaq.net.dialer import dial
+from metaq.net.peer import Peer, Session
+from metaq.wire.codes import request_name
+from metaq.wire.command import ONEWAY_FLAG, RESPONSE_FLAG, Command, decode, encode
+from metaq.wire.frame import LENGTH_BYTES, frame_bytes
+
+log = logging.getLogger("metaq.client")
+
+CONNECT_SECONDS = 3.0
+_OPAQUE_MASK = 0x7FFFFFFF
+
+
+class OnRequest(Protocol):
+    """What a broker's own requests (40, 220, 307 ...) are given to. Returns the answer, or None for none."""
+
+    def __call__(self, address: str, command: Command) -> Command | None: ...
+
+
+class Link(Session):
+    """One connection: the session that `metaq.net` drives."""
+
+    def __init__(self, transport: Transport, address: str, peer: Peer) -> None:
+        self._transport, self.address, self.peer = transport, address, peer
+        self._needed = 0
+        self._pending: dict[int, asyncio.Future[Command]] = {}
+        self.lost: str | None = None
+
+    def data_received(self, data: memoryview) -> int:
+        start, end = 0, len(data)
+        while size := frame_bytes(data, start, end):
+            if start + size > end:
+                break
+            self._received(decode(data[start + LENGTH_BYTES : start + size]))
+            start += size
+        self._needed = size
+        return start
+
+    def frame_needed(self) -> int:
+        return self._needed
+
+    def connection_lost(self, why: str) -> None:
+        self.lost = why or "closed by the peer"
+        pending, self._pending = self._pending, {}
+        for future in pending.values():
+            if not future.done():
+                future.set_exception(ConnectionFailed(f"the connection to {self.address} broke: {self.lost}"))
+        self._transport.forget(self)
+
+    def request(self, command: Command) -> asyncio.Future[Command]:
+        """Send `command`; the future gets its answer."""
+        future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
+        self._pending[command.opaque] = future
+        self.peer.write(encode(command))
+        return future
+
+    def abandon(self, opaque: int) -> None:
+        """Nobody waits for this answer any more."""
+        self._pending.pop(opaque, None)
+
+    def _received(self, command: Command) -> None:
+        if command.flag & RESPONSE_FLAG:
+            future = self._pending.pop(command.opaque, None)
+            if future is None or future.done():
+                log.debug("dropped a late answer from %s (code %d)", self.address, command.code)
+            else:
+                future.set_result(command)
+            return
+        answer = self._transport.on_request(self.address, command)
+        if answer is not None and not command.flag & ONEWAY_FLAG:
+            answer.opaque, answer.flag = command.opaque, answer.flag | RESPONSE_FLAG
+            self.peer.write(encode(answer))
+
+
+class Transport:
+    """All connections of one client core. Lives in one event loop."""
+
+    def __init__(
+        self, on_request: OnRequest, on_connected: Callable[[str], None], on_lost: Callable[[str], None]
+    ) -> None:
+        """`on_connected(address)`: a task that it starts is the first to send on the new connection."""
+        self.on_request, self._on_connected, self._on_lost = on_request, on_connected, on_lost
+        self._links: dict[str, Link] = {}
+        self._dialling: dict[str, asyncio.Task[Link]] = {}
+        self._opaque = itertools.count()
+        self._closed = False
+
+    @property
+    def addresses(self) -> list[str]:
+        """Where we are connected now."""
+        return list(self._links)
+
+    async def call(self, address: str, command: Command, timeout: float) -> Command:
+        """Send a request and wait for its answer, whatever the answer's code.
+
+        Raises: ConnectionFailed: not connected, or the connection broke: unknown whether the request took effect.
+        RequestTimeout: no answer within `timeout` seconds, dialling included. ClientClosed.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout
+        link = self._links.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
+        command.opaque = next(self._opaque) & _OPAQUE_MASK
+        future = link.request(command)
+        timer = loop.call_at(deadline, _expire, future, address, command.code, timeout)
+        try:
+            return await future
+        finally:
+            timer.cancel()
+            link.abandon(command.opaque)
+
+    async def tell(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
+        """Send a request that nobody answers. Returns when it was handed to the connection."""
+        link = self._links.get(address) or await self._connect(address, timeout)
+        command.opaque = next(self._opaque) & _OPAQUE_MASK
+        command.flag |= ONEWAY_FLAG
+        link.peer.write(encode(command))
+
+    def keep_only(self, addresses: set[str]) -> None:
+        """Close the connections to all others, which no route mentions any more."""
+        for address in set(self._links) - addresses:
+            self._links[address].peer.close("no route needs this connection")
+
+    async def close(self) -> None:
+        self._closed = True
+        for task in self._dialling.values():
+            task.cancel()
+        for link in list(self._links.values()):
+            link.peer.close("the client was closed")
+        await asyncio.sleep(0)
+
+    def forget(self, link: Link) -> None:
+        """Called by a link whose connection is gone."""
+        if self._links.get(link.address) is link:
+            del self._links[link.address]
+            if not self._closed:
+                self._on_lost(link.address)
+
+    async def _connect(self, address: str, timeout: float) -> Link:
+        if self._closed:
+            raise ClientClosed("the client was closed")
+        task = self._dialling.get(address)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._dial(address, timeout))
+            self._dialling[address] = task
+            task.add_done_callback(lambda done: self._dialled(address, done))
+        try:
+            # Shielded: one waiter that gives up must not end the attempt that others wait for.
+            return await asyncio.wait_for(asyncio.shield(task), timeout)
+        except TimeoutError:
+            raise ConnectionFailed(f"no connection to {address} within {timeout:.1f} s") from None
+        except asyncio.CancelledError:
+            if self._closed:
+                raise ClientClosed("the client was closed") from None
+            raise
+
+    async def _dial(self, address: str, timeout: float) -> Link:
+        made: list[Link] = []
+
+        def make(peer: Peer) -> Link:
+            made.append(Link(self, address, peer))
+            return made[0]
+
+        try:
+            await dial(address, make, timeout)
+        except (OSError, TimeoutError, RemoteProtocolError) as error:
+            reason = str(error) or type(error).__name__
+            raise ConnectionFailed(f"cannot connect to {address}: {reason}") from error
+        link = made[0]
+        if link.lost is not None:
+            raise ConnectionFailed(f"{address} closed the connection at once: {link.lost}")
+        self._links[address] = link
+        self._on_connected(address)
+        return link
+
+    def _dialled(self, address: str, task: asyncio.Task[Link]) -> None:
+        del self._dialling[address]
+        if not task.cancelled():
+            task.exception()  # Fetched, so that a failure whose waiters have all given up is not reported as lost.
+
+
+def _expire(future: asyncio.Future[Command], address: str, code: int, timeout: float) -> None:
+    if not future.done():
+        text = f"{address} did not answer {request_name(code)} within {timeout:.1f} s"
+        future.set_exception(RequestTimeout(text))

@@ -1,0 +1,280 @@
+"""The broker's remoting door: the fast lane for plain sends and pulls, and the handler table for everything else.
+
+One read event brings many requests. Runs of plain sends go to the log in one call of the hot module, which also writes
+their answers; pulls go from the scanned row to the store without a Command in between. What is left is decoded and
+handled one by one (`remoting_messages`, `remoting_clients`, `remoting_admin`). One connection's requests are taken in
+their order, whichever lane they use, and their answers leave in one write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+
+from metaq.broker.broker import Broker
+from metaq.broker.members import Notice
+from metaq.broker.pull import Pull, PullAnswer
+from metaq.doors.dispatch import Handler, RemotingSession
+from metaq.doors.flush_gate import FlushGate
+from metaq.doors.remoting_admin import AdminHandlers
+from metaq.doors.remoting_clients import ClientHandlers
+from metaq.doors.remoting_messages import MessageHandlers
+from metaq.errors import BadRequest, RemoteProtocolError, StoreFailed, StoreFull
+from metaq.model.message import host_bytes
+from metaq.net.peer import Peer
+from metaq.store.pull import Pulled, PullStatus
+from metaq.wire import hot
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
+from metaq.wire.frame import LENGTH_BYTES
+from metaq.wire.headers import ConsumerGroupHeader
+
+log = logging.getLogger(__name__)
+
+ROWS_MAX = 4096
+JOINED_BYTES_MAX = 256 * 1024
+"""Answers of one read event are gathered up to this, then written."""
+LONG_BODY_BYTES = 64 * 1024
+"""A pull's body from here on is written by itself: copying it costs more than a write."""
+COLD_READERS = 2
+COLD_READS_MAX = 1024
+
+CallSoon = Callable[[Callable[[], None]], None]
+
+
+class RemotingDoor:
+    """Makes a session for each connection to one broker.
+
+    Args: `call_soon` brings a call from another thread to the event loop: `loop.call_soon_threadsafe`.
+    """
+
+    def __init__(self, broker: Broker, call_soon: CallSoon) -> None:
+        self.broker = broker
+        options = broker.options
+        self.frame_bytes_max = options.frame_bytes_max
+        self.table = hot.FrameTable(options.frame_bytes_max, ROWS_MAX)
+        self.outcome = hot.AppendOutcome()
+        self.answers = hot.Replies(options.region_id.encode(), options.trace_on)
+        self.sync = broker.store_options.flush_disk_type == "SYNC_FLUSH"
+        self.acks = hot.Replies(options.region_id.encode(), options.trace_on) if self.sync else self.answers
+        """Answers to sends; with SYNC_FLUSH they wait for the disk."""
+        self.current: BrokerSession | None = None
+        """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
+        self.flush_gate = FlushGate(
+            broker.store, broker.clock, call_soon, broker.store_options.sync_flush_timeout / 1000
+        )
+        self.handlers: dict[int, Handler] = {
+            **MessageHandlers(broker, self.acks, self.pull_one).table(),
+            **ClientHandlers(broker, self.notify).table(),
+            **AdminHandlers(broker).table(),
+        }
+        self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
+        self._cold_reads = 0
+
+    def session(self, peer: Peer) -> BrokerSession:
+        """A new connection."""
+        return BrokerSession(peer, self)
+
+    def tick(self) -> None:
+        """Let time pass; called ten times a second."""
+        self.notify(self.broker.tick())
+        self.answer_woken()
+        for pull, answer in self.broker.pulls.overdue():
+            self.answer_pull(pull, answer)
+        self.flush_gate.expire()
+
+    def close(self) -> None:
+        self._cold_readers.shutdown(wait=False, cancel_futures=True)
+
+    def notify(self, notices: Iterable[Notice]) -> None:
+        """Tell consumers that the members of their group have changed."""
+        if not self.broker.options.notify_consumer_ids_changed_enable:
+            return
+        for channel, group in notices:
+            config = self.broker.groups.get(group)
+            if config is None or config.notify_changed:
+                header = ConsumerGroupHeader(consumer_group=group)
+                channel.push(request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True))
+
+    # -- pulls
+    def answer_woken(self) -> None:
+        """Answer the held pulls whose queues grew."""
+        for pull, answer in self.broker.pulls.woken():
+            self.answer_pull(pull, answer)
+
+    def pull_one(self, pull: Pull) -> None:
+        """Read and answer, or hold. Raises what the store raises."""
+        pulls = self.broker.pulls
+        answer = pulls.first(pull, pulls.read(pull, pull.offset))
+        if answer is not None:
+            self.answer_pull(pull, answer)
+
+    def answer_pull(self, pull: Pull, answer: PullAnswer) -> None:
+        session = pull.channel
+        assert isinstance(session, BrokerSession)
+        if answer.status is PullStatus.COLD:
+            self._read_cold(session, pull, answer.pulled)
+        else:
+            session.write_pull(pull, answer)
+
+    def _read_cold(self, session: BrokerSession, pull: Pull, pulled: Pulled) -> None:
+        """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
+        if self._cold_reads >= COLD_READS_MAX:
+            text = f"[OVERLOAD]system busy: {COLD_READS_MAX} reads of old messages are under way already"
+            session.pull_failed(pull, BadRequest(text, ResponseCode.SYSTEM_BUSY))
+            return
+        assert pulled.job is not None
+        self._cold_reads += 1
+        future = asyncio.get_running_loop().run_in_executor(self._cold_readers, pulled.job)
+        future.add_done_callback(functools.partial(self._cold_done, session, pull))
+
+    def _cold_done(self, session: BrokerSession, pull: Pull, future: asyncio.Future[Pulled]) -> None:
+        self._cold_reads -= 1
+        if future.cancelled() or session.peer.closed:
+            return
+        error = future.exception()
+        if error is None:
+            session.write_pull(pull, self.broker.pulls.after_cold(pull, future.result()))
+        elif isinstance(error, Exception):
+            session.pull_failed(pull, error)
+
+
+class BrokerSession(RemotingSession):
+    """One client's connection. It is also the `Channel` that groups know their members by."""
+
+    def __init__(self, peer: Peer, door: RemotingDoor) -> None:
+        super().__init__(peer, door.handlers, door.frame_bytes_max)
+        self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
+        self._door = door
+
+    def data_received(self, data: memoryview) -> int:
+        """Take every whole frame. Returns the bytes used. Raises RemoteProtocolError after answering what came before."""
+        door = self._door
+        table, start, end = door.table, 0, len(data)
+        door.current = self
+        try:
+            while True:
+                used = table.scan(data, start, end)
+                rows = len(table)
+                done = self._serve(rows)
+                if done < rows:  # The peer does not read its answers: it gets no more of them until it does.
+                    start += sum(LENGTH_BYTES + len(table.frame(row)) for row in range(done))
+                    self._needed = 0
+                    return start
+                start += used
+                if rows < ROWS_MAX:
+                    break
+            if table.error:
+                raise RemoteProtocolError(table.error)
+            self._needed = table.needed
+            return start
+        finally:
+            table.release()
+            self._flush()
+            door.current = None
+            door.answer_woken()
+
+    def on_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason, its memberships end
+        broker = self._door.broker
+        broker.hold.closed(self)
+        self._door.notify(broker.members.closed(self))
+
+    # -- the two lanes
+    def _serve(self, rows: int) -> int:
+        """Handle the table's rows in their order. Returns how many were handled."""
+        table, peer, row = self._door.table, self.peer, 0
+        while row < rows:
+            kind = table.kind(row)
+            if kind == hot.KIND_OTHER:
+                self._one(row)
+                row += 1
+            elif kind == hot.KIND_PULL:
+                if peer.congested:
+                    break
+                self._pull(row)
+                row += 1
+            else:
+                row = self._append(row, rows)
+        return row
+
+    def _append(self, row: int, rows: int) -> int:
+        """Append a run of plain sends from `row` on; one that is not plain is handled alone. Returns the next row."""
+        door = self._door
+        broker, table, outcome = door.broker, door.table, door.outcome
+        if broker.appender.refusal() is None:
+            outcome.row = row
+            try:
+                broker.store.append_rows(table, row, rows, broker.gates.table, self.born_host, door.acks, outcome)
+            except (StoreFull, StoreFailed):
+                log.debug("the store refuses row %d; the slow lane will say so", outcome.row)
+            else:
+                broker.stats.put(outcome.messages, outcome.size)
+                for tail in outcome.touched:
+                    broker.hold.grew(tail.topic.decode(), tail.queue_id)
+            row = outcome.row
+            if row == rows or table.kind(row) in (hot.KIND_OTHER, hot.KIND_PULL):
+                return row
+            if broker.gates.open(table.topic(row)):
+                return row  # Once more, through the new gate.
+        self._one(row)
+        return row + 1
+
+    def _one(self, row: int) -> None:
+        """The slow lane: one request, one method."""
+        self.handle(decode(self._door.table.frame(row)))
+
+    def _pull(self, row: int) -> None:
+        door = self._door
+        table = door.table
+        oneway = table.flag(row) & ONEWAY_FLAG
+        reply_to = (table.opaque(row), table.binary(row))
+        try:
+            if not oneway:
+                door.pull_one(door.broker.pulls.make(self, *table.pull(row), reply_to))
+        except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
+            self._answer_failure(table.code(row), reply_to, error)
+
+    # -- answers
+    def write(self, data: bytes) -> None:
+        gathered = self._door.answers
+        if self._door.current is not self:
+            self.peer.write(data)
+            return
+        gathered.extend(data)
+        if len(gathered) >= JOINED_BYTES_MAX:
+            self.peer.write(gathered.take())
+
+    def write_pull(self, pull: Pull, answer: PullAnswer) -> None:
+        """Write the answer to a pull: its body by itself if it is long, else with the event's other answers."""
+        pulled, body = answer.pulled, answer.pulled.body
+        opaque, binary = pull.reply_to
+        head = hot.pull_reply(
+            opaque, binary, answer.code, answer.status.name, answer.suggest_broker_id, answer.next_offset,
+            pulled.min_offset, pulled.max_offset, len(body),
+        )  # fmt: skip
+        if len(body) < LONG_BODY_BYTES:
+            self.write(b"".join((head, body)))
+            return
+        if self._door.current is self:
+            self._flush()
+        self.peer.write(head)
+        self.peer.write(body)
+
+    def pull_failed(self, pull: Pull, error: Exception) -> None:
+        self._answer_failure(RequestCode.PULL_MESSAGE, pull.reply_to, error)
+
+    def _answer_failure(self, code: int, reply_to: tuple[int, bool], error: Exception) -> None:
+        opaque, binary = reply_to
+        serialize = SerializeType.BINARY if binary else SerializeType.JSON
+        self.send(self.failure(Command(code, opaque, serialize=serialize), error))
+
+    def _flush(self) -> None:
+        """Write what this event gathered. Answers to sends wait for the disk where they must."""
+        door = self._door
+        if len(door.answers):
+            self.peer.write(door.answers.take())
+        if door.sync and len(door.acks):
+            door.flush_gate.hold(self.peer, door.broker.store.log_end, door.acks.take())

@@ -1,0 +1,131 @@
+"""Administration of a broker: topics, groups, figures (17, 21, 26, 28, 43, 45, 200-204, 207, 208, 215, 300, 305).
+
+Everybody who may connect may ask for these, as with RocketMQ. Changing the configuration over the wire (25) is none of
+them: it is answered like any unknown request.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from metaq.broker.broker import Broker
+from metaq.doors.dispatch import Handler, RemotingSession
+from metaq.errors import BadRequest
+from metaq.model import TopicConfig
+from metaq.model.topic import check_group, check_topic
+from metaq.wire import bodies, fastjson, headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, reply
+
+log = logging.getLogger(__name__)
+
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+
+
+class AdminHandlers:
+    """Handlers of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
+            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
+            RequestCode.GET_ALL_TOPIC_CONFIG: self._topics,
+            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
+            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
+            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
+            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
+            RequestCode.GET_ALL_CONSUMER_OFFSET: self._offsets,
+            RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
+            RequestCode.GET_BROKER_CONFIG: self._config,
+            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
+            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
+            RequestCode.GET_CONSUME_STATS: self._consume_stats,
+            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
+            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
+            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
+        }
+
+    # -- topics
+    def _create_topic(self, session: RemotingSession, command: Command) -> Command:
+        header = headers.CreateTopicHeader.from_ext(command.ext)
+        if header.topic_filter_type not in FILTER_TYPES:
+            raise BadRequest(f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}")
+        log.info("%s creates or changes the topic %s", session.remote, header.topic)
+        self._broker.topics.update(
+            TopicConfig(
+                header.topic,
+                header.read_queues,
+                header.write_queues,
+                header.perm,
+                header.topic_sys_flag,
+                filter_type=header.topic_filter_type,
+            )
+        )
+        return reply(command)
+
+    def _delete_topic(self, session: RemotingSession, command: Command) -> Command:
+        topic = check_topic(headers.TopicHeader.from_ext(command.ext).topic)
+        log.info("%s deletes the topic %s", session.remote, topic)
+        self._broker.delete_topic(topic)
+        return reply(command)
+
+    def _topics(self, _session: RemotingSession, command: Command) -> Command:
+        return reply(command, body=fastjson.dumps(self._broker.topics.to_tree()))
+
+    def _system_topics(self, _session: RemotingSession, command: Command) -> Command:
+        return reply(command, body=bodies.topic_list(self._broker.topics.system_names()))
+
+    # -- groups
+    def _create_group(self, session: RemotingSession, command: Command) -> Command:
+        group = bodies.group_of_tree(fastjson.load_object(command.body, "subscription group"))
+        log.info("%s creates or changes the group %s", session.remote, group.name)
+        self._broker.groups.update(group)
+        return reply(command)
+
+    def _delete_group(self, session: RemotingSession, command: Command) -> Command:
+        header = headers.DeleteGroupHeader.from_ext(command.ext)
+        log.info("%s deletes the group %s", session.remote, check_group(header.group))
+        self._broker.delete_group(header.group, with_offsets=header.remove_offset)
+        return reply(command)
+
+    def _groups(self, _session: RemotingSession, command: Command) -> Command:
+        return reply(command, body=fastjson.dumps(self._broker.groups.to_tree()))
+
+    def _offsets(self, _session: RemotingSession, command: Command) -> Command:
+        return reply(command, body=fastjson.dumps_java(self._broker.offsets.to_tree()))
+
+    def _delay_offsets(self, _session: RemotingSession, command: Command) -> Command:
+        return reply(command, body=fastjson.dumps_java(self._broker.ladder.to_tree()))
+
+    # -- figures
+    def _config(self, _session: RemotingSession, command: Command) -> Command:
+        version = bodies.data_version(self._broker.topics.version).decode()
+        answer = headers.VersionReplyHeader(version=version)
+        return reply(command, 0, answer, body=self._broker.reports.configuration().encode())
+
+    def _runtime(self, _session: RemotingSession, command: Command) -> Command:
+        return reply(command, body=bodies.kv_table(self._broker.reports.runtime()))
+
+    def _topic_stats(self, _session: RemotingSession, command: Command) -> Command:
+        topic = headers.TopicHeader.from_ext(command.ext).topic
+        return reply(command, body=bodies.topic_stats(self._broker.reports.topic_stats(topic)))
+
+    def _consume_stats(self, _session: RemotingSession, command: Command) -> Command:
+        header = headers.ConsumeStatsHeader.from_ext(command.ext)
+        stats = self._broker.reports.consume_stats(header.consumer_group, header.topic)
+        return reply(command, body=bodies.consume_stats(stats, 0.0))
+
+    def _consumers(self, _session: RemotingSession, command: Command) -> Command:
+        group = headers.ConsumerGroupHeader.from_ext(command.ext).consumer_group
+        return reply(command, body=bodies.consumer_connections(*self._broker.reports.consumer(group)))
+
+    def _producers(self, _session: RemotingSession, command: Command) -> Command:
+        group = headers.ProducerGroupHeader.from_ext(command.ext).producer_group
+        return reply(command, body=bodies.producer_connections(self._broker.reports.producers(group)))
+
+    def _groups_of_topic(self, _session: RemotingSession, command: Command) -> Command:
+        topic = headers.TopicHeader.from_ext(command.ext).topic
+        return reply(command, body=bodies.group_list(self._broker.reports.groups_of(topic)))

@@ -1,0 +1,57 @@
+"""Clients come, say what they want and go: heartbeats, goodbyes, member lists and filter checks (34, 35, 38, 46)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from metaq.broker.broker import Broker
+from metaq.broker.members import Notice
+from metaq.doors.dispatch import Handler, RemotingSession
+from metaq.errors import BadRequest
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, reply
+from metaq.wire.extensions import OUR_MARK
+
+log = logging.getLogger(__name__)
+
+
+class ClientHandlers:
+    """Handlers of one broker. `notify` tells members that their group changed."""
+
+    def __init__(self, broker: Broker, notify: Callable[[Iterable[Notice]], None]) -> None:
+        self._broker, self._notify = broker, notify
+
+    def table(self) -> dict[int, Handler]:
+        return {
+            RequestCode.HEART_BEAT: self._beat,
+            RequestCode.UNREGISTER_CLIENT: self._unregister,
+            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._members,
+            RequestCode.CHECK_CLIENT_CONFIG: self._check_filter,
+        }
+
+    def _beat(self, session: RemotingSession, command: Command) -> Command:
+        beat = bodies.heartbeat_of(command.body)
+        notices = self._broker.beat(session, command.language, command.version, beat)
+        self._notify(notices)
+        return reply(command, 0, OUR_MARK)
+
+    def _unregister(self, session: RemotingSession, command: Command) -> Command:
+        header = headers.UnregisterClientHeader.from_ext(command.ext)
+        self._notify(self._broker.members.unregister(session, header.producer_group, header.consumer_group))
+        return reply(command)
+
+    def _members(self, _session: RemotingSession, command: Command) -> Command:
+        group = headers.ConsumerGroupHeader.from_ext(command.ext).consumer_group
+        client_ids = self._broker.members.client_ids(group)
+        if not client_ids:
+            raise BadRequest(f"no consumer for this group, {group}")
+        return reply(command, body=bodies.consumer_ids(client_ids))
+
+    def _check_filter(self, _session: RemotingSession, command: Command) -> Command:
+        """A consumer asks before it starts whether its filter will work. Tags always do."""
+        _, _, wanted = bodies.client_check_of(command.body)
+        if wanted.expression_type not in ("TAG", ""):
+            raise BadRequest(f"The broker does not support consumer to filter message by {wanted.expression_type}")
+        return reply(command)

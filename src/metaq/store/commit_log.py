@@ -1,0 +1,171 @@
+"""The log: all records of all topics, one after the other (docs/formats/commitlog.md)."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Final
+
+from metaq.errors import StoreError
+from metaq.store.disk import Disk
+from metaq.store.mapped_file import FileRun, MappedFile
+from metaq.wire import hot
+from metaq.wire.record import MAGIC, RECORD_BYTES_MIN
+
+BLANK_BYTES: Final = 8
+"""Kept free behind the last record of a file, for the blank record that says "go on with the next file"."""
+_NEXT_FILE_AT = 0.8
+"""Make the next file when this part of the current one is used: it is there when it is needed."""
+
+
+class CommitLog:
+    """The run of log files and its writable end.
+
+    `tail` is written by native code; rolling to the next file is ours. Offsets are LogOffsets throughout.
+    """
+
+    def __init__(self, folder: Path, file_bytes: int, disk: Disk, tail: hot.LogTail) -> None:
+        self.run = FileRun(folder, file_bytes, disk)
+        self.tail = tail
+        self._end = 0
+        self._attached: MappedFile | None = None
+        self._making = threading.Lock()
+
+    @property
+    def min(self) -> int:
+        """Where the oldest file begins; the end for a log without files."""
+        files = self.run.files
+        return files[0].start if files else self.end
+
+    @property
+    def end(self) -> int:
+        """One past the newest record."""
+        return self.tail.end if self._attached else self._end
+
+    @property
+    def file_bytes(self) -> int:
+        return self.run.file_bytes
+
+    def start_at(self, end: int) -> None:
+        """The next record goes to `end`. Its file is attached if it exists; else `roll` makes it."""
+        self._end = end
+        if file := self.run.find(end):
+            self._attach(file, end)
+
+    def roll(self) -> None:
+        """Close the current file with a blank record and go on in the next; in an empty log, make the first.
+
+        Raises StoreFull: nothing has changed, and the same call may work later.
+        """
+        following = self._file_from(self._attached.end if self._attached else self._end)
+        if self._attached:
+            self.tail.pad()
+            self.detach()
+        self._attach(following, following.start)
+
+    def _attach(self, file: MappedFile, end: int) -> None:
+        self.tail.attach(file.buffer, file.start, file.size, end)
+        self._attached = file
+
+    def detach(self) -> None:
+        """Let go of the current file; `roll` or `start_at` goes on."""
+        if self._attached:
+            self._end = self.tail.end
+            self.tail.detach()
+            self._attached = None
+
+    def next_file_due(self) -> bool:
+        """Whether the current file is full enough for the next one to be made."""
+        file = self._attached
+        return bool(file and self.tail.end > file.start + file.size * _NEXT_FILE_AT and file is self.run.files[-1])
+
+    def make_next_file(self) -> None:
+        """Make the file behind the current one, ahead of need (another thread's work). Raises StoreFull."""
+        if file := self._attached:
+            self._file_from(file.end)
+
+    def _file_from(self, start: int) -> MappedFile:
+        with self._making:
+            if file := self.run.find(start):
+                return file
+            first = start - start % self.file_bytes
+            file = self.run.add(first, reserved=self.file_bytes)
+            self.run.sync_folder()
+            return file
+
+    def release_before(self, offset: int) -> None:
+        """Unmap files that end before `offset`: they are read by pread."""
+        for file in self.run.files:
+            if file.end < offset and file is not self._attached:
+                file.release()
+
+    def read(self, offset: int, size: int) -> bytes:
+        """The bytes [offset, offset + size), cut at the end of the log and of their file; b"" where there are none."""
+        file = self.run.find(offset)
+        if file is None:
+            return b""
+        try:
+            return file.read(offset, max(0, min(size, self.end - offset)))
+        except FileNotFoundError:  # retention took the file between the two lines
+            return b""
+
+    def record(self, offset: int) -> bytes | None:
+        """The record that begins at `offset`, or None if none does."""
+        head = self.read(offset, RECORD_BYTES_MIN)
+        size = int.from_bytes(head[:4], "big")
+        if (
+            len(head) < RECORD_BYTES_MIN
+            or size < RECORD_BYTES_MIN
+            or head[4:8] != _MAGIC
+            or head[28:36] != _i64(offset)
+        ):
+            return None
+        data = head if size <= len(head) else head + self.read(offset + len(head), size - len(head))
+        return data if len(data) == size else None
+
+    def store_time(self, offset: int, *, written: bool = False) -> int:
+        """Store time of the record at `offset`, milliseconds; -1 if none begins there.
+
+        `written`: look at the files as they are, whatever the log's end says (before it is known).
+        """
+        if written:
+            file = self.run.find(offset) if offset >= 0 else None
+            head = file.read(offset, RECORD_BYTES_MIN) if file else b""
+        else:
+            head = self.read(offset, RECORD_BYTES_MIN)
+        if len(head) < RECORD_BYTES_MIN or head[4:8] != _MAGIC or head[28:36] != _i64(offset):
+            return -1
+        return store_time_of(head)
+
+    def sync(self, start: int, stop: int) -> None:
+        """Make [start, stop) durable. Raises OSError."""
+        for file in self.run.files:
+            if file.end > start and file.start < stop:
+                file.sync(max(start, file.start), min(stop, file.end))
+
+    def truncate(self, end: int, *, zero: bool) -> None:
+        """Cut the log at `end`: later files go, and with `zero` whatever is written behind it in its file.
+
+        Zeroed, because the bytes of records that were cut off look like records, checksum and all: when newer ones
+        grow up to such a place exactly, they would come back to life.
+        """
+        if self._attached:
+            raise StoreError("the log is being written")
+        self.run.drop_from(end)
+        if zero and (file := self.run.find(end)):
+            file.zero(end)
+        self._end = end
+
+
+_MAGIC = MAGIC.to_bytes(4, "big")
+_BORN_HOST_V6 = 0x10
+
+
+def _i64(value: int) -> bytes:
+    return value.to_bytes(8, "big")
+
+
+def store_time_of(head: bytes) -> int:
+    """STORETIMESTAMP of a record of which the first 91 bytes are given."""
+    place = 68 if head[39] & _BORN_HOST_V6 else 56
+    return int.from_bytes(head[place : place + 8], "big")

@@ -1,0 +1,48 @@
+"""Small text files that are replaced whole: topics.json, consumerOffset.json and the like."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+
+class ConfigFile:
+    """A text file that is always either the old or the new version, with the version before it in `.bak`.
+
+    As RocketMQ writes its own: new text to `.tmp`, the present text to `.bak`, then the rename.
+    """
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def load(self) -> str:
+        """The text; that of `.bak` if the file is missing or empty (a crash of RocketMQ can leave that); else ""."""
+        for path in (self.path, self._beside(".bak")):
+            try:
+                text = path.read_text(encoding="utf-8")
+            except FileNotFoundError:
+                continue
+            if text.strip():
+                return text
+        return ""
+
+    def save(self, text: str) -> None:
+        """Replace the text, durably. Raises OSError; the old text is still there then."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = self._beside(".tmp")
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        if self.path.exists():
+            backup = self._beside(".bak")
+            backup.unlink(missing_ok=True)
+            try:
+                backup.hardlink_to(self.path)  # never a moment without a whole file under the name
+            except OSError:  # a file system without links
+                shutil.copyfile(self.path, backup)
+        temporary.replace(self.path)
+
+    def _beside(self, ending: str) -> Path:
+        return self.path.with_name(self.path.name + ending)

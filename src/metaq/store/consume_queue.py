@@ -1,0 +1,207 @@
+"""One queue: where in the log its messages are, 20 bytes each (docs/formats/consumequeue.md)."""
+
+from __future__ import annotations
+
+import functools
+import shutil
+import struct
+from bisect import bisect_left
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from metaq.store.disk import Disk
+from metaq.store.mapped_file import FileRun, MappedFile
+from metaq.wire import hot
+
+UNIT: Final = struct.Struct(">qiq")
+UNIT_BYTES: Final = UNIT.size
+RESERVE_BYTES: Final = 64 * 1024
+"""Blocks are reserved in these steps: whole files (6 MB) would be 60 GB for 10 000 queues."""
+_FILL_BYTES: Final = 0x7FFFFFFF
+
+
+class Unit(NamedTuple):
+    """Where one message is. `tags_code` is its tag's hash; in the schedule topic, when to deliver it."""
+
+    log_offset: int
+    size: int
+    tags_code: int
+
+    @property
+    def is_fill(self) -> bool:
+        """Stands for a message that was gone before this queue's file was made."""
+        return self.log_offset == 0 and self.size == _FILL_BYTES
+
+    @property
+    def log_end(self) -> int:
+        return 0 if self.is_fill else self.log_offset + self.size
+
+
+FILL: Final = Unit(0, _FILL_BYTES, 0)
+
+
+class ConsumeQueue:
+    """The units of one queue, [min_offset, max_offset), and their writable end.
+
+    Touches the disk first when the first unit is put: a gate over 1 024 queues costs nothing.
+    """
+
+    __slots__ = ("min_offset", "queue_id", "run", "synced", "tail", "topic")
+
+    def __init__(self, root: Path, topic: str, queue_id: int, file_bytes: int, disk: Disk) -> None:
+        self.topic, self.queue_id = topic, queue_id
+        self.run = FileRun(root / topic / str(queue_id), file_bytes, disk)
+        self.tail = hot.QueueTail(topic.encode(), queue_id)
+        self.min_offset = 0
+        self.synced = 0
+        """QueueOffset up to which the units are durable."""
+
+    @property
+    def max_offset(self) -> int:
+        """One past the newest message."""
+        return self.tail.next_offset
+
+    # ------------------------------------------------------------------ writing
+
+    def grow(self, needed: int = 1) -> bool:
+        """Reserve room for `needed` units behind the newest, in its file. Raises StoreFull; nothing has changed then.
+
+        Returns False if they do not all fit into that file: put them one by one, growing where it ends.
+        """
+        place = self.tail.next_offset * UNIT_BYTES
+        file = self.run.find(place) or self._next_file(place)
+        inside = place - file.start
+        wanted = inside + needed * UNIT_BYTES
+        reserved = min(file.size, -(-wanted // RESERVE_BYTES) * RESERVE_BYTES)
+        file.reserve(place, reserved - inside)
+        self.tail.attach(file.buffer, file.start // UNIT_BYTES, reserved // UNIT_BYTES)
+        return wanted <= file.size
+
+    def prepare(self, count: int) -> None:
+        """Reserve room for `count` units, in the next file too if they reach into it. Raises StoreFull."""
+        if self.tail.room() < count and not self.grow(count):
+            start = self.run.files[-1].end
+            while start < (self.tail.next_offset + count) * UNIT_BYTES:
+                self.run.add(start, reserved=min(self.run.file_bytes, RESERVE_BYTES))
+                start += self.run.file_bytes
+
+    def _next_file(self, place: int) -> MappedFile:
+        """The file for the unit at byte `place`. In an empty queue, the units before it are filled."""
+        start = place - place % self.run.file_bytes
+        file = self.run.add(start, reserved=min(self.run.file_bytes, place - start + RESERVE_BYTES))
+        if missing := (place - start) // UNIT_BYTES:
+            file.buffer[: missing * UNIT_BYTES] = UNIT.pack(*FILL) * missing
+        return file
+
+    def put(self, unit: Unit) -> None:
+        """Append one unit (while recovering). Raises StoreFull."""
+        while not self.tail.put(*unit):
+            self.grow()
+
+    def start_at(self, next_offset: int, log_end: int) -> None:
+        """Go on with unit `next_offset`; the newest record indexed ends at `log_end`."""
+        self.tail.detach()
+        self.tail.next_offset = self.synced = next_offset
+        self.tail.log_end = log_end
+
+    def restart_at(self, next_offset: int) -> None:
+        """Forget all units; the next one has offset `next_offset`."""
+        self.tail.detach()
+        self.run.drop_from(0)
+        self.start_at(next_offset, 0)
+        self.min_offset = next_offset
+
+    def cut(self) -> None:
+        """Delete what lies behind the newest unit: it would pass for units the next time the queue is opened."""
+        place = self.max_offset * UNIT_BYTES
+        self.run.drop_from(place)
+        if file := self.run.find(place):
+            file.zero(place)
+
+    def sync(self) -> None:
+        """Make all units durable. Raises OSError."""
+        stop = self.max_offset
+        for file in self.run.files:
+            if file.end > self.synced * UNIT_BYTES:
+                file.sync(max(file.start, self.synced * UNIT_BYTES), min(file.end, stop * UNIT_BYTES))
+        self.synced = stop
+
+    # ------------------------------------------------------------------ reading
+
+    def unit(self, offset: int) -> Unit | None:
+        """The unit at a queue offset, read without mapping its file; None if no file holds it."""
+        file = self.run.find(offset * UNIT_BYTES)
+        data = file.read(offset * UNIT_BYTES, UNIT_BYTES) if file else b""
+        return Unit(*UNIT.unpack(data)) if len(data) == UNIT_BYTES else None
+
+    def units(self, start: int, count: int) -> list[Unit]:
+        """Up to `count` units from queue offset `start`; fewer at the end of the queue, none outside it."""
+        found: list[Unit] = []
+        stop = min(start + count, self.max_offset)
+        while max(start, self.min_offset) == start < stop and (file := self.run.find(start * UNIT_BYTES)):
+            ends = min(stop, file.end // UNIT_BYTES)
+            data = file.read(start * UNIT_BYTES, (ends - start) * UNIT_BYTES)
+            found += map(Unit._make, UNIT.iter_unpack(data))
+            start = ends
+        return found
+
+    def first_at(self, log_offset: int) -> int:
+        """The first queue offset whose record begins at or behind `log_offset`; max_offset if none does."""
+        low = self.run.files[0].start // UNIT_BYTES if self.run.files else self.max_offset
+
+        def begins(offset: int) -> int:
+            unit = self.unit(offset)
+            return -1 if unit is None or unit.is_fill else unit.log_offset
+
+        return low + bisect_left(range(low, self.max_offset), log_offset, key=begins)
+
+    def end_below(self, log_end: int) -> int:
+        """One past the last unit of a record that ends at or below `log_end`; unwritten and torn units end the search.
+
+        Units below `log_end` are known to be durable, so they lie without a hole: bisection finds their end.
+        """
+
+        def is_past(file: MappedFile, place: int) -> bool:
+            data = file.read(place, UNIT_BYTES)
+            unit = Unit(*UNIT.unpack(data))
+            return unit.log_offset < 0 or unit.size <= 0 or unit.log_end > log_end
+
+        for file in reversed(self.run.files):
+            if not is_past(file, file.start):
+                places = range(file.start, file.end - UNIT_BYTES + 1, UNIT_BYTES)
+                return file.start // UNIT_BYTES + bisect_left(places, True, key=functools.partial(is_past, file))
+        return self.run.files[0].start // UNIT_BYTES if self.run.files else 0
+
+    # ------------------------------------------------------------------ retention
+
+    def correct_min(self, log_min: int) -> int:
+        """The log begins at `log_min` now: delete files that point below it wholly, and move `min_offset`.
+
+        The newest file stays, so that the queue goes on counting. Returns the number of files deleted.
+        """
+        gone = 0
+        oldest = self.run.files[0].start // UNIT_BYTES if self.run.files else 0
+        unit = self.unit(oldest)
+        if unit and unit.log_offset >= log_min and not unit.is_fill:
+            self.min_offset = max(self.min_offset, min(oldest, self.max_offset))
+            return 0
+        while len(self.run.files) > 1:
+            first, second = self.run.files[:2]
+            last = self.unit(second.start // UNIT_BYTES - 1)
+            if last is None or (last.log_offset >= log_min and not last.is_fill):
+                break
+            self.run.drop_before(first.end)
+            gone += 1
+        self.min_offset = max(self.min_offset, self.first_at(log_min))
+        return gone
+
+    def delete(self) -> None:
+        """Remove the queue with its folder."""
+        self.tail.detach()
+        for file in self.run.drop_from(0):
+            file.close()
+        shutil.rmtree(self.run.folder, ignore_errors=True)
+
+    def close(self) -> None:
+        self.tail.detach()
+        self.run.close()

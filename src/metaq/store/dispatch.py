@@ -1,0 +1,102 @@
+"""From a record of the log to its place in the consume queue and the index.
+
+While the broker runs, native code does this in the same call that writes the record. Recovery does it here, from a
+scan of the log, for what the queues and the index have lost.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Final
+
+from metaq.errors import BadRequest, ConfigError
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.topic import check_topic
+from metaq.store.consume_queue import ConsumeQueue, Unit
+from metaq.store.index_file import Index
+from metaq.wire import hot
+
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""Where delayed messages wait; its units hold the time of delivery in place of a tag hash."""
+_SCHEDULE = SCHEDULE_TOPIC.encode()
+_UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def delay_ladder(text: str) -> tuple[int, ...]:
+    """`1s 5s 10s ...` as milliseconds; level 1 is the first. Raises ConfigError."""
+    steps = []
+    for word in text.split():
+        match = re.fullmatch(r"(\d+)([smhd])", word)
+        if not match:
+            raise ConfigError(f"messageDelayLevel: {word!r} is not a number followed by s, m, h or d")
+        steps.append(int(match[1]) * _UNIT_MS[match[2]])
+    return tuple(steps)
+
+
+def deliver_ms(store_ms: int, level: int, ladder: tuple[int, ...]) -> int:
+    """When a message stored at `store_ms` with a delay level is due; a level above the ladder is its last."""
+    return store_ms + ladder[min(level, len(ladder)) - 1] if ladder else store_ms
+
+
+def is_queued(sys_flag: int) -> bool:
+    """Whether the record has a place in a consume queue: prepared and rollback records have none."""
+    return sys_flag & TRANSACTION_MASK in {0, SysFlag.COMMITTED}
+
+
+def topic_of(head: hot.RecordHead) -> str | None:
+    """The record's topic if it is one. A folder is named after it, so bytes from a disk are not taken on trust."""
+    try:
+        return check_topic(head.topic.decode())
+    except (BadRequest, UnicodeDecodeError):
+        return None
+
+
+def tags_code(head: hot.RecordHead, ladder: tuple[int, ...]) -> int:
+    """What the record's unit holds in its third field."""
+    if head.topic == _SCHEDULE and head.delay_level > 0:
+        return deliver_ms(head.store_ms, head.delay_level, ladder)
+    return hot.java_hash(head.tags) if head.tags else 0
+
+
+def index_keys(head: hot.RecordHead) -> list[bytes]:
+    """The whole keys, `topic#key`, under which the record is indexed: its unique id, then its KEYS."""
+    if head.sys_flag & TRANSACTION_MASK == SysFlag.ROLLED_BACK:
+        return []
+    words = [head.unique_id] if head.unique_id else []
+    words += [word for word in head.keys.split(b" ") if word]
+    return [head.topic + b"#" + word for word in words]
+
+
+class Dispatcher:
+    """Feeds scanned records to queues and index; what they already hold is passed over."""
+
+    def __init__(
+        self, queue: Callable[[str, int], ConsumeQueue], index: Index | None, ladder: tuple[int, ...], index_from: int
+    ) -> None:
+        """`index_from`: records that begin below it are indexed already."""
+        self._queue, self._index, self._ladder, self._index_from = queue, index, ladder, index_from
+        self.messages = 0
+        """Units put."""
+
+    def dispatch(self, head: hot.RecordHead, now_ms: int) -> None:
+        """Put the record's unit and index entries if they are missing. Raises StoreFull."""
+        topic = topic_of(head)
+        if topic is None or head.queue_id < 0:
+            return
+        if is_queued(head.sys_flag):
+            self._put_unit(self._queue(topic, head.queue_id), head)
+        if self._index is not None and head.log_offset >= self._index_from:
+            for key in index_keys(head):
+                self._index.put(key, head.log_offset, head.store_ms, now_ms)
+
+    def _put_unit(self, queue: ConsumeQueue, head: hot.RecordHead) -> None:
+        if head.log_offset + head.size <= queue.tail.log_end:
+            return
+        if head.queue_offset != queue.max_offset:
+            if queue.max_offset > 0 and head.queue_offset != 0:
+                return  # a repeated record (recovery has refused gaps): the first one stands
+            # The oldest record that is left of the queue, or the topic was deleted and made again.
+            queue.restart_at(head.queue_offset)
+        queue.put(Unit(head.log_offset, head.size, tags_code(head, self._ladder)))
+        self.messages += 1

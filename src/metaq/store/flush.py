@@ -1,0 +1,101 @@
+"""When bytes become durable: one thread syncs the log for all who wait (group commit)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from metaq.store.commit_log import CommitLog
+
+log = logging.getLogger(__name__)
+_STEP_BYTES: Final = 64 * 1024 * 1024
+
+
+class Flusher:
+    """Syncs the log at least every `interval_ms()`, and at once when somebody waits.
+
+    While one sync runs, further waiters gather; the next one serves them all. A failed sync is final: after it the
+    kernel forgets which pages were dirty, so a second try would lie.
+    """
+
+    def __init__(
+        self, commit_log: CommitLog, interval_ms: Callable[[], int], on_failure: Callable[[str], None]
+    ) -> None:
+        self._log, self._interval_ms, self._on_failure = commit_log, interval_ms, on_failure
+        self._lock = threading.Lock()
+        self._syncing = threading.Lock()
+        self._wake = threading.Event()
+        self._waiters: list[tuple[int, Callable[[bool], None]]] = []
+        self._stopping = False
+        self.flushed = commit_log.end
+        """LogOffset up to which the log is durable."""
+        self.flushed_ms = commit_log.tail.store_ms
+        """Store time of the newest durable record."""
+        self.failed = False
+        self._thread = threading.Thread(target=self._run, name="metaq-flush", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
+        """Call `done(True)` from the flush thread once the log is durable up to `log_end`; `done(False)` if it fails."""
+        with self._lock:
+            if not self._stopping:
+                self._waiters.append((log_end, done))
+                self._wake.set()
+                return
+        done(not self.failed and self.flushed >= log_end)
+
+    def flush(self) -> None:
+        """Sync what is there now. The thread's own step; others may call it too."""
+        with self._syncing:
+            if not self.failed:
+                self._sync()
+        self._tell()
+
+    def _sync(self) -> None:
+        end, store_ms = self._log.end, self._log.tail.store_ms
+        try:
+            start = self.flushed
+            while start < end:  # in steps: waiters for the first bytes need not wait for the last
+                stop = min(end, start + _STEP_BYTES)
+                self._log.sync(start, stop)
+                start = self.flushed = stop
+                self._tell()
+            self.flushed_ms = store_ms
+        except OSError as error:
+            self.failed = True
+            self._on_failure(f"the commit log could not be made durable: {os.strerror(error.errno or 0)}")
+
+    def _tell(self) -> None:
+        """Answer those whose bytes are durable; all of them, with False, after a failure."""
+        with self._lock:
+            ready = [(end, done) for end, done in self._waiters if self.failed or end <= self.flushed]
+            self._waiters = [(end, done) for end, done in self._waiters if not self.failed and end > self.flushed]
+        for end, done in ready:
+            try:
+                done(end <= self.flushed)
+            except Exception:
+                log.exception("a callback that waited for the flush of log offset %d failed", end)
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self._interval_ms() / 1000)
+            self._wake.clear()
+            self.flush()
+
+    def stop(self) -> None:
+        """End the thread after a last flush."""
+        with self._lock:
+            self._stopping = True
+            self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self.flush()
+        with self._lock:
+            waiters, self._waiters = self._waiters, []
+        for end, done in waiters:
+            done(not self.failed and end <= self.flushed)

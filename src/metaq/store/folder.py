@@ -1,0 +1,107 @@
+"""The store's folder: where everything is, whose it is, and who has it open (docs/formats/store-folder.md)."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+from typing import Final
+
+from metaq.errors import StoreForeign, StoreLocked
+from metaq.options import StoreOptions
+from metaq.store.config_file import ConfigFile
+from metaq.store.disk import reserving
+
+_OURS: Final = frozenset({
+    "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
+    "namesrv", "logs", "timerwheel", "timerlog", "timercheck",
+})  # fmt: skip
+"""What RocketMQ and we put into a store folder."""
+_HARMLESS: Final = frozenset({"lost+found"})
+
+_open_here: set[Path] = set()
+"""Folders open in this process: the lock of a file is the process's, it does not keep us from ourselves."""
+
+
+class StoreFolder:
+    """Paths of one store, its lock and its abort file."""
+
+    def __init__(self, options: StoreOptions) -> None:
+        self.root = Path(options.store_path_root_dir).expanduser()
+        self.commit_log = Path(options.store_path_commit_log or self.root / "commitlog").expanduser()
+        self.consume_queues = Path(options.store_path_consume_queue or self.root / "consumequeue").expanduser()
+        self.index = Path(options.store_path_index or self.root / "index").expanduser()
+        self.checkpoint = Path(options.store_checkpoint or self.root / "checkpoint").expanduser()
+        self.abort = Path(options.abort_file or self.root / "abort").expanduser()
+        self.config = self.root / "config"
+        self.tails = ConfigFile(self.config / "metaqTails.json")
+        self._lock = -1
+
+    def open(self) -> None:
+        """Take the folder; make it if there is none.
+
+        Raises StoreForeign: it holds something, and nothing of it is a store's. StoreLocked: another broker has it.
+        """
+        self._refuse_foreign()
+        with reserving(self.root):
+            self.root.mkdir(parents=True, exist_ok=True)
+            self.commit_log.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+
+    def _refuse_foreign(self) -> None:
+        if self.root.exists() and not self.root.is_dir():
+            raise StoreForeign(f"{self.root} is not a folder: nothing was touched; name another one (storePathRootDir)")
+        names = {path.name for path in self.root.glob("*")} if self.root.exists() else set()
+        names = {name for name in names if not name.startswith(".") and name not in _HARMLESS}
+        if names and not names & _OURS:
+            shown = ", ".join(sorted(names)[:3])
+            raise StoreForeign(
+                f"{self.root} holds other files ({shown}) and no message store: nothing was touched; "
+                "name an empty folder (storePathRootDir)"
+            )
+
+    def _take_lock(self) -> None:
+        path = self.root / "lock"
+        root = self.root.resolve()
+        refusal = f"the store {self.root} is open in another process: stop that broker, or name another folder"
+        if root in _open_here:
+            raise StoreLocked(refusal)
+        with reserving(path):
+            self._lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.lockf(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)  # byte 0, as Java's FileChannel.lock(0, 1)
+        except OSError:
+            os.close(self._lock)
+            self._lock = -1
+            raise StoreLocked(refusal) from None
+        os.pwrite(self._lock, b"lock", 0)
+        _open_here.add(root)
+
+    @property
+    def was_clean(self) -> bool:
+        """The last run ended in order."""
+        return not self.abort.exists()
+
+    def mark_running(self) -> None:
+        """From here on, an end without `mark_stopped` counts as a crash."""
+        with reserving(self.abort):
+            self.abort.parent.mkdir(parents=True, exist_ok=True)
+            self.abort.touch()
+
+    def mark_stopped(self) -> None:
+        self.abort.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let others have the folder."""
+        if self._lock >= 0:
+            _open_here.discard(self.root.resolve())
+            os.close(self._lock)
+            self._lock = -1
+
+
+def boot_id() -> str:
+    """Which start of this machine it is; "" where the kernel does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return ""

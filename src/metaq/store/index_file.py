@@ -1,0 +1,222 @@
+"""The index: from a message key to the log offsets of the messages that carry it (docs/formats/index.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator
+from datetime import datetime
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from metaq.store.disk import Disk
+from metaq.store.mapped_file import TEMPORARY, MappedFile
+from metaq.wire import hot
+
+HEADER: Final = struct.Struct(">qqqqii")
+ENTRY: Final = struct.Struct(">iqii")
+_SLOT: Final = struct.Struct(">i")
+RESERVE_BYTES: Final = 1024 * 1024
+"""Blocks for entries are reserved in these steps; the slots, which are written all over, when the file is made."""
+_NAME_DIGITS: Final = 17
+
+
+class IndexHeader(NamedTuple):
+    """Store times and log offsets of the first and last record indexed, slots in use, ordinal of
+    the next entry (the first is 1)."""
+
+    begin_ms: int
+    end_ms: int
+    begin_log: int
+    end_log: int
+    slots_used: int
+    next_ordinal: int
+
+
+class IndexFile:
+    """One file: header, slots (newest entry of each hash), entries (each names the one before it in its slot)."""
+
+    __slots__ = ("file", "slots")
+
+    def __init__(self, file: MappedFile, slots: int) -> None:
+        self.file, self.slots = file, slots
+
+    @property
+    def header(self) -> IndexHeader:
+        return IndexHeader(*HEADER.unpack_from(self.file.buffer))
+
+    @property
+    def name(self) -> str:
+        return self.file.path.name
+
+    def entries_at(self, ordinal: int) -> int:
+        return HEADER.size + _SLOT.size * self.slots + ENTRY.size * ordinal
+
+    def find(self, key_hash: int, begin_ms: int, end_ms: int) -> Iterator[int]:
+        """Log offsets under a hash, newest first, of records stored in [begin_ms, end_ms] (to the second).
+
+        A broken chain ends the walk: ordinals only ever go down.
+        """
+        buffer, header = self.file.buffer, self.header
+        (ordinal,) = _SLOT.unpack_from(buffer, HEADER.size + _SLOT.size * (key_hash % self.slots))
+        while 0 < ordinal < header.next_ordinal:
+            found_hash, log_offset, seconds, previous = ENTRY.unpack_from(buffer, self.entries_at(ordinal))
+            if seconds < 0:
+                return
+            if found_hash == key_hash and begin_ms <= header.begin_ms + seconds * 1000 <= end_ms:
+                yield log_offset
+            if previous >= ordinal:
+                return
+            ordinal = previous
+
+    def overlaps(self, begin_ms: int, end_ms: int) -> bool:
+        header = self.header
+        return header.next_ordinal > 1 and header.begin_ms <= end_ms and header.end_ms >= begin_ms
+
+
+class Index:
+    """The index files, oldest first, and the writable end of the last."""
+
+    def __init__(self, folder: Path, slots: int, entries_max: int, disk: Disk) -> None:
+        self.folder, self.slots, self.entries_max, self._disk = folder, slots, entries_max, disk
+        self.files: tuple[IndexFile, ...] = ()
+        self.tail = hot.IndexTail()
+        self._attached = False
+        self._synced: set[str] = set()
+
+    @property
+    def file_bytes(self) -> int:
+        return HEADER.size + _SLOT.size * self.slots + ENTRY.size * self.entries_max
+
+    def load(self) -> list[Path]:
+        """Find the files; changes nothing. Returns those of a size that these settings do not make: to be rebuilt."""
+        unfit: list[Path] = []
+        fit: list[IndexFile] = []
+        for path in sorted(self.folder.glob("*")):
+            if len(path.name) != _NAME_DIGITS or not path.name.isdigit():
+                continue
+            if path.stat().st_size != self.file_bytes:
+                unfit.append(path)
+            else:
+                fit.append(IndexFile(MappedFile(path, 0, self.file_bytes, self._disk), self.slots))
+        self.files = tuple(fit)
+        return unfit
+
+    def forget(self, files: set[str]) -> None:
+        """Delete the files of these names."""
+        self.detach()
+        for path in self.folder.glob("*"):
+            if path.name in files or path.name.endswith(TEMPORARY):
+                path.unlink(missing_ok=True)
+        self.files = tuple(file for file in self.files if file.name not in files)
+
+    def start(self) -> None:
+        """Go on writing in the last file, if there is one. Its blocks are reserved when the first entry comes."""
+        if self.files:
+            self._attach(self.files[-1])
+
+    def _attach(self, file: IndexFile) -> None:
+        self.tail.attach(file.file.buffer, self.slots, self.entries_max)
+        self.tail.reserve(0)
+        self._attached = True
+
+    def detach(self) -> None:
+        if self._attached:
+            self.tail.detach()
+            self._attached = False
+
+    def grow(self, needed: int, now_ms: int) -> bool:
+        """Reserve room for `needed` entries, in a new file if this one has not so many left.
+
+        Returns False if not even a new file has: put them one by one. Raises StoreFull; nothing has changed then.
+        """
+        if not self._attached or self.tail.count + needed > self.entries_max:
+            if self._attached and self.tail.count == 1:
+                return self._reserve(self.entries_max - 1)
+            self._new_file(now_ms)
+        return self._reserve(needed)
+
+    def _reserve(self, needed: int) -> bool:
+        file, count = self.files[-1], self.tail.count
+        first, end = file.entries_at(count), file.entries_at(min(self.entries_max, count + needed))
+        end = min(file.file.size, end - end % RESERVE_BYTES + RESERVE_BYTES)
+        file.file.reserve(first, end - first)
+        self.tail.reserve(min(self.entries_max, (end - file.entries_at(0)) // ENTRY.size))
+        return self.tail.room() >= needed
+
+    def _new_file(self, now_ms: int) -> None:
+        reserved = min(self.file_bytes, HEADER.size + _SLOT.size * self.slots + RESERVE_BYTES)
+        path = self._free_name(now_ms)
+        file = IndexFile(MappedFile.create(path, 0, self.file_bytes, reserved, self._disk), self.slots)
+        file.file.buffer[: HEADER.size] = HEADER.pack(0, 0, 0, 0, 0, 1)
+        self.detach()
+        self.files = (*self.files, file)
+        self._attach(file)
+
+    def _free_name(self, now_ms: int) -> Path:
+        """A name behind all others, made of the local time as RocketMQ does."""
+        last = self.files[-1].name if self.files else ""
+        while True:
+            local = datetime.fromtimestamp(now_ms / 1000)  # noqa: DTZ006  names are local time in this format
+            name = f"{local:%Y%m%d%H%M%S}{now_ms % 1000:03d}"
+            if name > last and not (self.folder / name).exists():
+                return self.folder / name
+            now_ms += 1
+            if name < last:  # the clock was set back: count on from the last name
+                stamp = datetime.strptime(last[:14], "%Y%m%d%H%M%S")  # noqa: DTZ007  as above
+                now_ms = max(now_ms, int(stamp.timestamp()) * 1000 + int(last[14:]) + 1)
+
+    def put(self, key: bytes, log_offset: int, store_ms: int, now_ms: int) -> None:
+        """Index one `topic#key`. Raises StoreFull."""
+        while not self.tail.put(key, log_offset, store_ms):
+            self.grow(1, now_ms)
+
+    def query(self, key: bytes, count_max: int, begin_ms: int, end_ms: int) -> list[int]:
+        """Log offsets of records that may carry `topic#key` (the same hash), stored in [begin_ms, end_ms].
+
+        The newest `count_max`, in ascending order. The caller compares the keys themselves.
+        """
+        found: set[int] = set()
+        key_hash = hot.index_hash(key)
+        for file in reversed(self.files):
+            if file.overlaps(begin_ms, end_ms):
+                for log_offset in file.find(key_hash, begin_ms, end_ms):
+                    found.add(log_offset)  # a set: after a crash the last record may be indexed twice
+                    if len(found) >= count_max:
+                        return sorted(found)
+            if file.header.next_ordinal > 1 and file.header.begin_ms < begin_ms:
+                break
+        return sorted(found)
+
+    @property
+    def end_log(self) -> int:
+        """Log offset of the newest record indexed; -1 for an empty index."""
+        for file in reversed(self.files):
+            if (header := file.header).next_ordinal > 1:
+                return header.end_log
+        return -1
+
+    def sync(self) -> int:
+        """Make all entries durable. Returns the store time of the newest. Raises OSError."""
+        files, newest = self.files, 0
+        for file in files:
+            newest = max(newest, file.header.end_ms)
+            if file.name not in self._synced:
+                file.file.sync(0, file.entries_at(file.header.next_ordinal))
+                if file is not files[-1]:
+                    self._synced.add(file.name)  # full: nothing is written to it any more
+        return newest
+
+    def drop_below(self, log_min: int) -> int:
+        """Delete files that point wholly below the log's begin, except the last. Returns how many."""
+        gone = [file for file in self.files[:-1] if file.header.end_log < log_min]
+        self.files = tuple(file for file in self.files if file not in gone)
+        for file in gone:
+            file.file.delete()
+        return len(gone)
+
+    def close(self) -> None:
+        self.detach()
+        for file in self.files:
+            with contextlib.suppress(OSError):
+                file.file.close()

@@ -1,0 +1,247 @@
+"""Files of one fixed size, named by the offset of their first byte, and runs of them.
+
+A file gets its name only when it has its full size: it is made as `NAME.tmp` and renamed. So a crash never leaves a
+file of a wrong size, which RocketMQ, and we, would refuse to open.
+
+Mappings are never closed by hand. A pull's answer may be a view of one that waits in a socket's queue; the mapping goes
+when the last view does, also if the file was deleted meanwhile.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from metaq.errors import StoreCorrupt, StoreForeign
+from metaq.store.disk import Disk, reserving
+
+NAME_DIGITS = 20
+TEMPORARY = ".tmp"
+_ZERO_STEP = 1024 * 1024
+
+
+class MappedFile:
+    """One file: read by offset through a descriptor, read and written in place through a mapping.
+
+    Both are opened when first asked for; 10 000 queues cost no descriptors until they are used.
+    """
+
+    __slots__ = ("_address", "_descriptor", "_map", "disk", "path", "size", "start")
+
+    def __init__(self, path: Path, start: int, size: int, disk: Disk) -> None:
+        self.path, self.start, self.size, self.disk = path, start, size, disk
+        self._map: mmap.mmap | None = None
+        self._address = 0
+        self._descriptor = -1
+
+    @classmethod
+    def create(cls, path: Path, start: int, size: int, reserved: int, disk: Disk) -> MappedFile:
+        """Make the file with blocks behind its first `reserved` bytes. Raises StoreFull; nothing is left then."""
+        temporary = path.with_name(path.name + TEMPORARY)
+        with reserving(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            try:
+                disk.reserve(descriptor, 0, reserved)
+                os.ftruncate(descriptor, size)
+                temporary.rename(path)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            finally:
+                os.close(descriptor)
+        return cls(path, start, size, disk)
+
+    @property
+    def end(self) -> int:
+        return self.start + self.size
+
+    @property
+    def buffer(self) -> mmap.mmap:
+        """The whole file, writable."""
+        if self._map is None:
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self._map = mmap.mmap(descriptor, self.size)
+            finally:
+                os.close(descriptor)
+        return self._map
+
+    @property
+    def address(self) -> int:
+        """Where the mapping begins in memory, for msync and madvise. Good as long as this object lives."""
+        if not self._address:
+            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
+        return self._address
+
+    @property
+    def descriptor(self) -> int:
+        if self._descriptor < 0:
+            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+        return self._descriptor
+
+    def read(self, offset: int, size: int) -> bytes:
+        """Up to `size` bytes from `offset` (counted as the file's name is) by pread: no page fault, no GIL held."""
+        return os.pread(self.descriptor, min(size, self.end - offset), offset - self.start)
+
+    def reserve(self, offset: int, size: int) -> None:
+        """Give [offset, offset + size) its blocks. Raises StoreFull."""
+        with reserving(self.path):
+            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                self.disk.reserve(descriptor, offset - self.start, size)
+            finally:
+                os.close(descriptor)
+
+    def sync(self, offset: int, stop: int) -> None:
+        """Make [offset, stop) durable. Raises OSError."""
+        if stop > offset:
+            self.disk.sync_range(self.address + offset - self.start, stop - offset)
+
+    def zero(self, offset: int) -> bool:
+        """Zero the file from `offset` to its end, durably, where anything is written. True if anything was.
+
+        Only stretches with data are looked at (SEEK_DATA): the untouched rest of 1 GiB costs nothing.
+        """
+        changed = False
+        for start, stop in self._data(offset - self.start):
+            for place in range(start, stop, _ZERO_STEP):
+                size = min(_ZERO_STEP, stop - place)
+                if any_byte(os.pread(self.descriptor, size, place)):
+                    os.pwrite(self.descriptor, bytes(size), place)
+                    changed = True
+        if changed:
+            self.disk.sync_file(self.descriptor)
+        return changed
+
+    def _data(self, place: int) -> Iterator[tuple[int, int]]:
+        while place < self.size:
+            try:
+                start = os.lseek(self.descriptor, place, os.SEEK_DATA)
+            except OSError:  # ENXIO: nothing but holes from here
+                return
+            stop = os.lseek(self.descriptor, start, os.SEEK_HOLE)
+            yield start, stop
+            place = stop
+
+    def release(self) -> None:
+        """Let the mapping go once nobody looks at it any more; it comes back when asked for."""
+        self._map, self._address = None, 0
+
+    def close(self) -> None:
+        """Let mapping and descriptor go."""
+        self.release()
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def delete(self) -> None:
+        """Remove the file. The descriptor is left to `__del__`: a reader in another thread may still hold it."""
+        self.path.unlink(missing_ok=True)
+
+    def __del__(self) -> None:
+        if self._descriptor >= 0:
+            with contextlib.suppress(OSError):
+                os.close(self._descriptor)
+
+
+class FileRun:
+    """Files of equal size that follow each other: a commit log, or one consume queue.
+
+    `files` is a tuple that is replaced, never changed: other threads may walk the old one.
+    """
+
+    __slots__ = ("_disk", "file_bytes", "files", "folder")
+
+    def __init__(self, folder: Path, file_bytes: int, disk: Disk) -> None:
+        self.folder, self.file_bytes, self._disk = folder, file_bytes, disk
+        self.files: tuple[MappedFile, ...] = ()
+
+    def load(self, option: str) -> None:
+        """Find the files of the folder; changes nothing. `option` names the setting that says their size.
+
+        Raises StoreForeign for a name that is not ours, StoreCorrupt for a wrong size or a missing file.
+        """
+        found: list[MappedFile] = []
+        try:
+            entries = sorted(os.scandir(self.folder), key=lambda entry: entry.name)
+        except FileNotFoundError:
+            entries = []
+        for entry in entries:
+            if entry.name.endswith(TEMPORARY) and entry.name[:-4].isdigit():
+                continue  # being made when its process was killed
+            if len(entry.name) != NAME_DIGITS or not (entry.name.isascii() and entry.name.isdigit()):
+                raise StoreForeign(
+                    f"{entry.path} is no store file (their names are 20 digits): nothing was touched; "
+                    "move it away, or name another folder"
+                )
+            start, size = int(entry.name), entry.stat().st_size
+            if size != self.file_bytes:
+                raise StoreCorrupt(
+                    f"{entry.path} has {size} bytes, expected are {self.file_bytes} ({option}): nothing was touched; "
+                    f"set {option}={size} if the folder was made with that, else restore the file from a copy"
+                )
+            if found and start != found[-1].end:
+                raise StoreCorrupt(
+                    f"{self.folder} goes from {found[-1].path.name} straight to {entry.name}, the file "
+                    f"{found[-1].end:020d} is missing: nothing was touched; restore it from a copy"
+                )
+            found.append(MappedFile(Path(entry.path), start, size, self._disk))
+        self.files = tuple(found)
+
+    def remove_leftovers(self) -> None:
+        """Delete files that were being made when their process was killed."""
+        for path in self.folder.glob("*" + TEMPORARY):
+            path.unlink(missing_ok=True)
+
+    def find(self, offset: int) -> MappedFile | None:
+        """The file that holds `offset`."""
+        files = self.files
+        if not files or offset < files[0].start:
+            return None
+        ordinal = (offset - files[0].start) // self.file_bytes
+        return files[ordinal] if ordinal < len(files) else None
+
+    def add(self, start: int, reserved: int) -> MappedFile:
+        """Make the file that begins at `start`, behind all others. Raises StoreFull."""
+        path = self.folder / f"{start:0{NAME_DIGITS}d}"
+        file = MappedFile.create(path, start, self.file_bytes, reserved, self._disk)
+        self.files = (*self.files, file)
+        return file
+
+    def drop_before(self, offset: int) -> list[MappedFile]:
+        """Delete the files that end at or below `offset`; returns them."""
+        gone = [file for file in self.files if file.end <= offset]
+        self.files = self.files[len(gone) :]
+        for file in gone:
+            file.delete()
+        return gone
+
+    def drop_from(self, offset: int) -> list[MappedFile]:
+        """Delete the files that begin at or above `offset`; returns them."""
+        gone = [file for file in self.files if file.start >= offset]
+        self.files = self.files[: len(self.files) - len(gone)]
+        for file in reversed(gone):  # the last first: what a crash leaves has no hole
+            file.delete()
+        return gone
+
+    def sync_folder(self) -> None:
+        """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError."""
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._disk.sync_file(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def close(self) -> None:
+        for file in self.files:
+            file.close()
+
+
+def any_byte(data: bytes) -> bool:
+    """Whether `data` holds anything but zeros."""
+    return data != bytes(len(data))

@@ -1,0 +1,461 @@
+"""The store's facade: what a broker's services and doors call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from metaq.clock import Clock
+from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.properties import PROPERTIES_BYTES_MAX
+from metaq.model.topic import check_topic
+from metaq.options import StoreOptions
+from metaq.store.commit_log import BLANK_BYTES, CommitLog
+from metaq.store.consume_queue import ConsumeQueue
+from metaq.store.disk import Disk
+from metaq.store.dispatch import delay_ladder, is_queued
+from metaq.store.flush import Flusher
+from metaq.store.folder import StoreFolder
+from metaq.store.housekeeping import Housekeeper
+from metaq.store.index_file import Index
+from metaq.store.populate import Populator
+from metaq.store.pull import Pulled, Puller
+from metaq.store.recovery import Plan, Recovery
+from metaq.store.search import offset_at
+from metaq.store.survey import find_queues, look_at, queue_file_bytes
+from metaq.wire import hot
+from metaq.wire.record import RECORD_BYTES_MIN
+
+log = logging.getLogger(__name__)
+_HOSTS_V6_MORE: Final = 24
+_RECORD_BYTES_MORE: Final = 65_536
+"""A record may be this much larger than `maxMessageSize`: its head, topic and properties (RocketMQ 4.9.8)."""
+
+
+@dataclass(slots=True)
+class PutRecord:
+    """One message for `MessageStore.put`.
+
+    `properties`: the text as stored. `tags_code`: what its unit holds: the tag's hash, or in the schedule topic when to
+    deliver it. `keys`: whole `topic#key` texts to index. `born_host`: 8 or 20 bytes.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tags_code: int = 0
+    keys: tuple[bytes, ...] = ()
+
+
+@dataclass(slots=True)
+class Put:
+    """Where messages were stored: offsets and time of the first, `log_end` behind the last."""
+
+    log_offset: int
+    log_end: int
+    queue_offset: int
+    store_ms: int
+
+
+class MessageStore:
+    """One folder of messages, open for reading and writing.
+
+    Appends may come from any thread, one at a time (a lock holds the others). Reads may run beside them.
+    """
+
+    def __init__(
+        self,
+        options: StoreOptions,
+        clock: Clock,
+        store_host: bytes,
+        cluster: str,
+        *,
+        disk: Disk | None = None,
+        on_failure: Callable[[str], None] | None = None,
+    ) -> None:
+        """Open the folder, recover it, start the threads.
+
+        Args: store_host: 8 bytes (20 with IPv6) that every record carries. cluster: value of plain sends' CLUSTER.
+              on_failure: called once, from the flush thread, when durability is lost for good.
+        Raises: StoreLocked, StoreForeign, StoreCorrupt: nothing was touched. StoreFull: no room to recover.
+        """
+        self.options, self.clock, self.disk = options, clock, disk or Disk()
+        self.failed: str | None = None
+        """Why the store has stopped for good; None while it works."""
+        self.on_failure = on_failure
+        self.writable = True
+        """False while the disk is more than 90 percent full."""
+        self.ladder = delay_ladder(options.message_delay_level)
+        self._append_lock = threading.Lock()
+        self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self._closed = False
+        self.folder = StoreFolder(options)
+        self.folder.open()
+        try:
+            tail = hot.LogTail(store_host, cluster.encode(), options.max_message_size)
+            self.log = CommitLog(self.folder.commit_log, options.mapped_file_size_commit_log, self.disk, tail)
+            self.index = (
+                Index(self.folder.index, options.max_hash_slot_num, options.max_index_num, self.disk)
+                if options.message_index_enable
+                else None
+            )
+            self.recovered = self._recover()
+            self._puller = Puller(self.log, options)
+            self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self._fail)
+            self._populator = Populator(self.log, clock)
+            self._housekeeper = Housekeeper(self, self._flusher, self._append_lock)
+            self._housekeeper.checkpoint()
+            self.folder.mark_running()
+        except BaseException:
+            self.folder.close()
+            raise
+        for part in (self._flusher, self._populator, self._housekeeper):
+            part.start()
+
+    def _recover(self) -> Plan:
+        self._queues = {
+            (queue.topic, queue.queue_id): queue for queue in find_queues(self.folder, self.options, self.disk)
+        }
+        facts = look_at(self.folder, self.log, self.index)
+        recovery = Recovery(facts, self.log, self._queues, self.index, check_crc=self.options.check_crc_on_recover)
+        plan = recovery.plan()
+        recovery.act(plan, self.queue, self.ladder, self.clock.now_ms())
+        return plan
+
+    def close(self) -> None:
+        """Make everything durable, say so in the folder, and let others have it. May be called twice."""
+        if self._closed:
+            return
+        self._closed = True
+        self._populator.stop()
+        self._flusher.stop()
+        self._housekeeper.stop()
+        if self.failed is None:
+            self._housekeeper.checkpoint()
+        with self._append_lock:
+            self.log.detach()
+            for queue in self._queues.values():
+                queue.close()
+            if self.index:
+                self.index.close()
+            self.log.run.close()
+        if self.failed is None:
+            self.folder.mark_stopped()
+        self.folder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ queues
+
+    def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
+        """The queue, made if there is none; the disk is touched at its first message. Raises BadRequest."""
+        found = self._queues.get((topic, queue_id))
+        if found is None:
+            check_topic(topic)
+            if queue_id < 0:
+                raise BadRequest(f"topic {topic} has no queue {queue_id}")
+            size = queue_file_bytes(self.options)
+            found = ConsumeQueue(self.folder.consume_queues, topic, queue_id, size, self.disk)
+            self._queues[topic, queue_id] = found
+        return found
+
+    def existing_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
+        return self._queues.get((topic, queue_id))
+
+    def queues(self) -> Mapping[tuple[str, int], ConsumeQueue]:
+        """All queues that were asked for or have files. Do not change it."""
+        return self._queues
+
+    def delete_topic(self, topic: str) -> None:
+        """Forget the topic's queues. Its records stay in the log until their time is up, and nobody finds them."""
+        with self._append_lock:
+            gone = [key for key in self._queues if key[0] == topic]
+            queues = [self._queues.pop(key) for key in gone]
+        self._housekeeper.delete(topic, queues)
+
+    # ------------------------------------------------------------------ writing
+
+    def put(self, records: Sequence[PutRecord]) -> Put:
+        """Append messages, all to one queue, back to back in queue and log file.
+
+        Raises: MessageIllegal: one of them can never be stored. StoreFull: there is no room now. StoreFailed. Nothing
+        was written in any of these cases.
+        """
+        first = records[0]
+        bytes_in_log = sum(self._check(record) for record in records)
+        if bytes_in_log + BLANK_BYTES > self.log.file_bytes:
+            raise MessageIllegal(
+                f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
+                f"{self.log.file_bytes} (mappedFileSizeCommitLog)"
+            )
+        now_ms = self.clock.now_ms()
+        with self._append_lock:
+            self._check_writable()
+            queue = self.queue(first.topic, first.queue_id) if is_queued(first.sys_flag) else None
+            if queue:
+                queue.prepare(len(records))
+            keys = sum(len(record.keys) for record in records)
+            if self.index and keys > self.index.tail.room():
+                self.index.grow(keys, now_ms)
+            if bytes_in_log + BLANK_BYTES > self.log.tail.room():
+                self._roll()
+            queue_offset = queue.max_offset if queue else 0
+            log_offset = self.log.end
+            for record in records:
+                self._append(record, queue, now_ms)
+            put = Put(log_offset, self.log.end, queue_offset, self.log.tail.store_ms)
+        if put.log_end > self._populator.due_at:
+            self._populator.wake()
+        return put
+
+    def _check(self, record: PutRecord) -> int:
+        """Bytes that the record takes at most. Raises MessageIllegal."""
+        try:
+            check_topic(record.topic)
+        except BadRequest as error:
+            raise MessageIllegal(str(error)) from None
+        if record.queue_id < 0:
+            raise MessageIllegal(f"topic {record.topic} has no queue {record.queue_id}")
+        if len(record.body) > self.options.max_message_size:
+            raise MessageIllegal(
+                f"the body for topic {record.topic} has {len(record.body)} bytes, allowed are "
+                f"{self.options.max_message_size} (maxMessageSize)"
+            )
+        if len(record.properties) > PROPERTIES_BYTES_MAX:
+            raise MessageIllegal(
+                f"the properties for topic {record.topic} have {len(record.properties)} bytes, allowed are "
+                f"{PROPERTIES_BYTES_MAX}"
+            )
+        return RECORD_BYTES_MIN + _HOSTS_V6_MORE + len(record.body) + len(record.topic) + len(record.properties)
+
+    def _append(self, record: PutRecord, queue: ConsumeQueue | None, now_ms: int) -> None:
+        while True:
+            offset = hot.append_record(
+                self.log.tail,
+                queue.tail if queue else None,
+                None,
+                topic=record.topic.encode(),
+                queue_id=record.queue_id,
+                queue_offset=0,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_ms=record.born_ms,
+                born_host=record.born_host,
+                store_ms=now_ms,
+                reconsume_times=record.reconsume_times,
+                prepared_offset=record.prepared_offset,
+                body=record.body,
+                properties=record.properties,
+                tags_code=record.tags_code,
+                keys=(),
+            )
+            if offset >= 0:
+                break
+            assert queue is not None, "the log had room for all records"
+            queue.grow()  # on to the next file of the queue, which `prepare` has made
+        if self.index and record.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:
+            for key in record.keys:
+                self.index.put(key, offset, self.log.tail.store_ms, now_ms)
+
+    def append_rows(
+        self,
+        table: hot.FrameTable,
+        row: int,
+        end: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        born_host: bytes,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Append the plain rows of [row, end) of a frame table, until STOP_END or STOP_SLOW (see `hot.append`).
+
+        Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
+        answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
+        """
+        touched: list[hot.QueueTail] = []
+        messages = size = 0
+        outcome.row, outcome.touched, outcome.messages, outcome.size = row, touched, 0, 0
+        now_ms = self.clock.now_ms()
+        sync = self.options.flush_disk_type == "SYNC_FLUSH"
+        with self._append_lock:
+            self._check_writable()
+            index = self.index.tail if self.index else None
+            try:
+                while True:
+                    hot.append(
+                        table, outcome.row, end, gates, self.log.tail, index, now_ms, born_host, replies, outcome, sync
+                    )  # fmt: skip
+                    messages += outcome.messages
+                    size += outcome.size
+                    touched += [queue for queue in outcome.touched if queue not in touched]
+                    if outcome.stop in {hot.STOP_END, hot.STOP_SLOW}:
+                        break
+                    if not self._make_room(outcome, now_ms):
+                        outcome.stop = hot.STOP_SLOW
+                        break
+            finally:
+                outcome.touched, outcome.messages, outcome.size = touched, messages, size
+        if self.log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def _make_room(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
+        """Give the stopped row the room that it needs; False if only the slow lane can. Raises StoreFull."""
+        if outcome.stop == hot.STOP_LOG_FULL:
+            if outcome.needed > self.log.file_bytes:
+                return False
+            self._roll()
+            return True
+        if outcome.stop == hot.STOP_INDEX_FULL:
+            assert self.index is not None, "only an index can be full"
+            return self.index.grow(outcome.needed, now_ms)
+        assert outcome.queue is not None, "STOP_QUEUE_FULL names its queue"
+        queue = self._queues.get((outcome.queue.topic.decode(), outcome.queue.queue_id))
+        return queue is not None and queue.tail is outcome.queue and queue.grow(outcome.needed)
+
+    def _roll(self) -> None:
+        self.log.roll()
+        self.log.release_before(self.log.end - self.options.hot_bytes)
+        self._populator.wake()
+
+    def _check_writable(self) -> None:
+        if self.failed is not None:
+            raise StoreFailed(self.failed)
+        if self._closed:
+            raise StoreFailed("the store is closed")
+        if not self.writable:
+            raise StoreFull(
+                f"the disk of {self.folder.root} is more than 90 percent full: no message is taken until there is room"
+            )
+
+    # ------------------------------------------------------------------ durability
+
+    @property
+    def flushed(self) -> int:
+        """LogOffset up to which the log is durable."""
+        return self._flusher.flushed
+
+    def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
+        """Call `done(True)` once the log is durable up to `log_end`, `done(False)` if it never will be.
+
+        `done` runs in the flush thread: hand over to your own.
+        """
+        self._flusher.when_flushed(log_end, done)
+
+    def _fail(self, why: str) -> None:
+        self.failed = f"{why}: what is durable is unknown, nothing is acknowledged any more; check the disk and restart"
+        log.critical("the store %s has failed: %s", self.folder.root, self.failed)
+        if self.on_failure:
+            self.on_failure(self.failed)
+
+    # ------------------------------------------------------------------ reading
+
+    @property
+    def log_end(self) -> int:
+        """One past the newest record, a LogOffset."""
+        return self.log.end
+
+    max_log = log_end
+
+    @property
+    def min_log(self) -> int:
+        """Where the log begins, a LogOffset."""
+        return self.log.min
+
+    @property
+    def earliest_ms(self) -> int:
+        """Store time of the oldest record, milliseconds; -1 of an empty log."""
+        return self.log.store_time(self.log.min) if self.log.end > self.log.min else -1
+
+    @property
+    def indexed_log(self) -> int:
+        """LogOffset of the newest record in the index; 0 without one."""
+        return self.index.end_log if self.index else 0
+
+    @property
+    def newest_ms(self) -> int:
+        """Store time of the newest record, milliseconds."""
+        return self.log.tail.store_ms
+
+    @property
+    def disk_ratio(self) -> float:
+        """How full the log's file system is, 0..1."""
+        return self.disk.used_percent(self.folder.commit_log) / 100
+
+    def in_memory(self, log_offset: int) -> bool:
+        """Whether a record counts as recent: it lies within `accessMessageInMemoryMaxRatio` of the log's end."""
+        return self._puller.is_recent(log_offset)
+
+    def pull(
+        self,
+        topic: str,
+        queue_id: int,
+        offset: int,
+        count_max: int,
+        bytes_max: int | None = None,
+        tag_hashes: frozenset[int] | None = None,
+    ) -> Pulled:
+        """Records of a queue from `offset` on (see `Puller.pull`). Status COLD: run `job` in a thread, use its result."""
+        return self._puller.pull(self.existing_queue(topic, queue_id), offset, count_max, bytes_max, tag_hashes)
+
+    def record_at(self, log_offset: int) -> bytes | None:
+        """The record that begins at a LogOffset; None if none does."""
+        return self.log.record(log_offset)
+
+    def store_time(self, topic: str, queue_id: int, offset: int) -> int:
+        """Store time (ms) of the message at a queue offset; -1 if it is not there."""
+        queue = self.existing_queue(topic, queue_id)
+        units = queue.units(offset, 1) if queue else []
+        return self.log.store_time(units[0].log_offset) if units else -1
+
+    def offset_at(self, topic: str, queue_id: int, timestamp_ms: int) -> int:
+        """The queue offset for a time: see `metaq.store.search.offset_at`. 0 for an unknown or empty queue."""
+        queue = self.existing_queue(topic, queue_id)
+        return offset_at(queue, self.log.store_time, timestamp_ms) if queue else 0
+
+    def query(self, topic: str, key: str, count_max: int, begin_ms: int, end_ms: int) -> list[bytes]:
+        """Records of `topic` that may carry `key` (its hash), stored in [begin_ms, end_ms], oldest first.
+
+        The newest ones if there are more than `count_max`, of which at most `maxMsgsNumBatch`. The caller compares keys.
+        """
+        if self.index is None:
+            return []
+        count_max = min(count_max, self.options.max_msgs_num_batch)
+        offsets = self.index.query(f"{topic}#{key}".encode(), count_max, begin_ms, end_ms)
+        return [record for offset in offsets if (record := self.log.record(offset))]
+
+    # ------------------------------------------------------------------ housekeeping
+
+    def tick(self, now_ms: int) -> None:
+        """Look, every `cleanResourceInterval`, at what may be deleted. Returns at once; another thread does it."""
+        self._housekeeper.tick(now_ms)
+
+    def retain(self, now_ms: int, *, at_once: bool = False) -> int:
+        """Delete what `tick` would, now and here; `at_once`: whatever the hour. Returns the number of log files."""
+        return self._housekeeper.retain(now_ms, at_once=at_once)
+
+    def describe(self) -> dict[str, Any]:
+        """Where the store stands, for runtime information."""
+        return {
+            "min_log": self.min_log,
+            "max_log": self.max_log,
+            "flushed": self.flushed,
+            "queues": len(self._queues),
+            "writable": self.writable,
+            "failed": self.failed,
+            "populates": self._populator.works,
+        }

@@ -1,0 +1,188 @@
+"""Reading a queue: what one pull gets (docs/architecture.md, "Reading")."""
+
+from __future__ import annotations
+
+import enum
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from metaq.options import StoreOptions
+from metaq.store.commit_log import CommitLog
+from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from metaq.store.mapped_file import MappedFile
+from metaq.wire import hot
+
+_SCAN_BYTES_MIN: Final = 16_000
+_VIEW_BYTES_MIN: Final = 64 * 1024
+"""A run of records at least this long goes out as a view of the mapping; shorter ones are cheaper copied."""
+_UNITS_MAPPED_MAX: Final = 1_000_000
+"""Units this far behind a queue's end are read with the records, not on the loop."""
+
+
+class PullStatus(enum.Enum):
+    """How a look-up ended. The names are RocketMQ's, and go out as the answer's remark."""
+
+    FOUND = "FOUND"
+    NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
+    MESSAGE_WAS_REMOVING = "MESSAGE_WAS_REMOVING"
+    OFFSET_FOUND_NULL = "OFFSET_FOUND_NULL"
+    OFFSET_OVERFLOW_ONE = "OFFSET_OVERFLOW_ONE"
+    OFFSET_OVERFLOW_BADLY = "OFFSET_OVERFLOW_BADLY"
+    OFFSET_TOO_SMALL = "OFFSET_TOO_SMALL"
+    NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
+    NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
+    COLD = "COLD"
+    """Not on the loop: run `Pulled.job` in a thread and take what it returns."""
+
+
+@dataclass(slots=True)
+class Pulled:
+    """What a pull found. Offsets are the queue's; `body` is raw records back to back, or a view of them."""
+
+    status: PullStatus
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    body: bytes | memoryview = b""
+    count: int = 0
+    last_log: int = 0
+    """LogOffset behind the last record found."""
+    job: Callable[[], Pulled] | None = None
+
+
+class Puller:
+    """Answers pulls from log and queues.
+
+    Newer than `hot_bytes`: through the mappings, in the calling thread. Older: by pread, in a job for another thread. A
+    page fault on the event loop stalls everybody (measured: 2 000 random reads of 4 KiB stall it for up to 18 ms
+    through mappings, 0.8 ms through pread in threads).
+    """
+
+    def __init__(self, commit_log: CommitLog, options: StoreOptions) -> None:
+        self._log, self.options = commit_log, options
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._recent_bytes = memory * options.access_message_in_memory_max_ratio // 100
+
+    def pull(
+        self,
+        queue: ConsumeQueue | None,
+        offset: int,
+        count_max: int,
+        bytes_max: int | None,
+        tag_hashes: frozenset[int] | None,
+    ) -> Pulled:
+        """Records of `queue` from `offset` on whose tag hash is in `tag_hashes` (None: all).
+
+        Args: count_max: at most so many. bytes_max: None for RocketMQ's limits (32 records and 256 KiB; far behind the
+              log's end 8 and 64 KiB); a number replaces them, `count_max` then stands alone.
+        At least one record is returned if one matches, whatever its size.
+        """
+        if queue is None:
+            return Pulled(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+        low, high = queue.min_offset, queue.max_offset
+        if high == 0:
+            return Pulled(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+        if offset < low:
+            return Pulled(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+        if offset == high:
+            return Pulled(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+        if offset > high:
+            return Pulled(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        file = queue.run.find(offset * UNIT_BYTES)
+        if file is None:  # its file went between two looks; go on with the next
+            return Pulled(PullStatus.OFFSET_FOUND_NULL, max(low, offset + 1), low, high)
+        first_unit = file.start // UNIT_BYTES
+        units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
+        stop = min(high, file.end // UNIT_BYTES, offset + units_max)
+        wanted = _Wanted(offset, stop, count_max, bytes_max, tag_hashes, low, high)
+        if high - offset > _UNITS_MAPPED_MAX and not self._is_small():
+            return self._cold(file, wanted)
+        first_log, _, _ = UNIT.unpack_from(file.buffer, (offset - first_unit) * UNIT_BYTES)
+        if first_log < self._log.end - self.options.hot_bytes:
+            return self._cold(file, wanted)
+        return self._answer(file.buffer, first_unit, wanted, self._read_mapped)
+
+    def is_recent(self, log_offset: int) -> bool:
+        """Whether RocketMQ would take the record there for one that is still in memory."""
+        return self._log.end - log_offset <= self._recent_bytes
+
+    def _is_small(self) -> bool:
+        return self._log.end - self._log.min <= self.options.hot_bytes
+
+    def _cold(self, file: MappedFile, wanted: _Wanted) -> Pulled:
+        def read() -> Pulled:
+            units = file.read(wanted.offset * UNIT_BYTES, (wanted.stop - wanted.offset) * UNIT_BYTES)
+            return self._answer(units, wanted.offset, wanted, self._read_cold)
+
+        return Pulled(PullStatus.COLD, wanted.offset, wanted.low, wanted.high, job=read)
+
+    def _answer(
+        self,
+        units: Any,
+        first_unit: int,
+        wanted: _Wanted,
+        read: Callable[[hot.Selection], bytes | memoryview | None],
+    ) -> Pulled:
+        log_min, log_end = self._log.min, self._log.end
+        first_log, _, _ = UNIT.unpack_from(units, (wanted.offset - first_unit) * UNIT_BYTES)
+        count_max, bytes_max = self._limits(first_log, wanted)
+        # One file of the log at a time: its records are read out of one mapping.
+        log_file = self._log.run.find(max(first_log, log_min))
+        log_stop = min(log_end, log_file.end) if log_file else log_end
+        found = hot.select(
+            units, first_unit, wanted.offset, wanted.stop, wanted.tag_hashes, count_max, bytes_max, log_min, log_stop
+        )
+        body = read(found) if found.count else b""
+        if body is None:  # retention was faster than the reader
+            return Pulled(PullStatus.MESSAGE_WAS_REMOVING, found.next_offset, wanted.low, wanted.high)
+        if found.count:
+            status = PullStatus.FOUND
+        elif found.next_offset == wanted.offset:
+            status = PullStatus.OFFSET_OVERFLOW_ONE  # the unit is there, its record not yet wholly
+        elif first_log < log_min:
+            status = PullStatus.MESSAGE_WAS_REMOVING
+        else:
+            status = PullStatus.NO_MATCHED_MESSAGE
+        return Pulled(status, found.next_offset, wanted.low, wanted.high, body, found.count, found.last_log_end)
+
+    def _limits(self, first_log: int, wanted: _Wanted) -> tuple[int, int]:
+        if wanted.bytes_max is not None:
+            return wanted.count_max, wanted.bytes_max
+        options = self.options
+        if not self.is_recent(first_log):
+            return (
+                min(wanted.count_max, options.max_transfer_count_on_message_in_disk),
+                options.max_transfer_bytes_on_message_in_disk,
+            )
+        return (
+            min(wanted.count_max, options.max_transfer_count_on_message_in_memory),
+            options.max_transfer_bytes_on_message_in_memory,
+        )
+
+    def _read_mapped(self, found: hot.Selection) -> bytes | memoryview | None:
+        file = self._log.run.find(found.first_log)
+        if file is None:
+            return None
+        if found.contiguous and found.size >= _VIEW_BYTES_MIN:
+            start = found.first_log - file.start
+            return memoryview(file.buffer)[start : start + found.size]
+        return hot.gather(found, file.buffer, file.start)
+
+    def _read_cold(self, found: hot.Selection) -> bytes | None:
+        parts = [self._log.read(offset, size) for offset, size in found.spans()]
+        return b"".join(parts) if sum(map(len, parts)) == found.size else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """A pull that passed the first checks: units [offset, stop) of a queue that holds [low, high)."""
+
+    offset: int
+    stop: int
+    count_max: int
+    bytes_max: int | None
+    tag_hashes: frozenset[int] | None
+    low: int
+    high: int

@@ -1,0 +1,296 @@
+"""Opening a folder: what is true (a plan, made by reading alone), then one act.
+
+The log is the truth. Consume queues and index are derived from it, and are trusted up to the place where all three are
+known to be durable: `config/metaqTails.json` says it to the byte, RocketMQ's `checkpoint` to the log file. From there
+on the log is read and judged, and dispatched anew.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from metaq.errors import StoreCorrupt
+from metaq.store.checkpoint import Checkpoint, Tails
+from metaq.store.commit_log import CommitLog
+from metaq.store.consume_queue import ConsumeQueue
+from metaq.store.dispatch import Dispatcher, topic_of
+from metaq.store.index_file import Index, IndexHeader
+from metaq.store.log_scan import Judge, LogScan, NeedsWholeLog
+from metaq.wire import hot
+
+log = logging.getLogger(__name__)
+Key = tuple[str, int]
+_NOTHING: Final[frozenset[Key]] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What the folder says of itself, before the log is read."""
+
+    clean: bool
+    """No abort file: the last run ended in order."""
+    same_boot: bool
+    """The machine has not restarted since the tails were written, so what was written to a mapping is there."""
+    checkpoint: Checkpoint
+    tails: Tails | None
+    """None also when the log is no longer the one that the tails were written for."""
+    log_min: int
+    first_ms: tuple[tuple[int, int], ...]
+    """(start, store time of the first record or 0) of each log file."""
+    index: tuple[tuple[str, IndexHeader], ...] | None
+    """None: no index is kept."""
+    index_unfit: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """From where the log is read and judged. Everything below is durable in log and queues."""
+
+    log_offset: int
+    why: str
+    last_ms: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What will be true, and what has to be done for it."""
+
+    start: Start
+    log_end: int
+    why_end: str
+    dispatch_from: int
+    queue_ends: dict[Key, int]
+    """Queue offset with which each existing queue goes on, before dispatch."""
+    rebuild: frozenset[Key]
+    """Queues that are emptied first."""
+    index_drop: frozenset[str]
+    index_from: int
+    """Records from here on are indexed anew."""
+    records: int = 0
+    last_ms: int = 0
+    """Store time of the newest record."""
+
+
+def choose_start(facts: Facts) -> Start:
+    """Where reading must begin. Pure."""
+    if facts.checkpoint.log_ms == 0:
+        return Start(facts.log_min, "the checkpoint is young: the whole log is read")
+    if facts.tails is not None:
+        return Start(facts.tails.last_record, "all is known to be durable up to here", facts.tails.last_store_ms)
+    for start, first_ms in reversed(facts.first_ms):
+        if 0 < first_ms <= facts.checkpoint.safe_ms:
+            return Start(start, "the newest file that begins before the checkpoint")
+    return Start(facts.log_min, "no file begins before the checkpoint: the whole log is read")
+
+
+def index_verdict(facts: Facts, start: Start, log_end: int) -> tuple[frozenset[str], int]:
+    """Names of index files to delete, and the log offset from which records are indexed anew. Pure."""
+    if facts.index is None:
+        return frozenset(), log_end
+    names = {name for name, _ in facts.index}
+    newest = max((header.end_log for _, header in facts.index if header.next_ordinal > 1), default=-1)
+    lost = facts.tails is not None and any(name not in names for name in facts.tails.index_files)
+    if facts.index_unfit or lost or newest < 0:
+        return frozenset(names.union(facts.index_unfit)), facts.log_min
+    trusted = facts.clean or (facts.same_boot and facts.tails is not None)
+    bad = [
+        (name, header)
+        for name, header in facts.index
+        if header.end_log >= log_end or (not trusted and header.end_ms > facts.checkpoint.index_ms)
+    ]
+    if not bad:
+        # Below the tails' end all is indexed; the newest record may have been cut short between two of its keys.
+        return frozenset(), newest if facts.tails is None else max(newest, start.log_offset)
+    first = min(header.begin_log for _, header in bad)
+    later = {name for name, header in facts.index if header.begin_log >= first}
+    return frozenset(later), max(first, facts.log_min)
+
+
+class Recovery:
+    """Makes the plan for one folder, and carries it out."""
+
+    def __init__(
+        self,
+        facts: Facts,
+        commit_log: CommitLog,
+        queues: Mapping[Key, ConsumeQueue],
+        index: Index | None,
+        *,
+        check_crc: bool,
+    ) -> None:
+        self._facts, self._log, self._queues, self._index = facts, commit_log, queues, index
+        self._check_crc = check_crc
+
+    # ------------------------------------------------------------------ the plan
+
+    def plan(self) -> Plan:
+        """Read and judge. Changes nothing. Raises StoreCorrupt: damage that no crash explains."""
+        start = choose_start(self._facts)
+        rebuild = self._damaged(start)
+        while True:
+            try:
+                return self._plan_from(start, rebuild)
+            except NeedsWholeLog as lost:
+                topic = lost.queue[0].decode("utf-8", "replace")
+                log.warning("the consume queue %s:%d misses units: the whole log is read", topic, lost.queue[1])
+                start = Start(self._facts.log_min, f"queue {lost.queue[1]} of topic {topic} misses units")
+
+    def _damaged(self, start: Start) -> frozenset[Key]:
+        """Queues that hold less than the tails say, or nothing at all in a log that holds something."""
+        tails = self._facts.tails
+        if tails is None or start.log_offset != tails.last_record:
+            return _NOTHING
+        found = set()
+        for topic, ends in tails.queues.items():
+            for queue_id, end in ends.items():
+                queue = self._queues.get((topic, queue_id))
+                if end > 0 and (queue is None or queue.end_below(tails.log_end) < end):
+                    found.add((topic, queue_id))
+                    log.warning("the consume queue %s:%d is missing or short: it is rebuilt", topic, queue_id)
+        return frozenset(found)
+
+    def _plan_from(self, start: Start, rebuild: frozenset[Key]) -> Plan:
+        facts = self._facts
+        ends = {
+            key: 0 if key in rebuild else self._true_end(queue, start.log_offset) for key, queue in self._queues.items()
+        }
+        no_queues = not any(ends.values()) and start.log_offset > facts.log_min
+        if no_queues and not rebuild:
+            start = Start(facts.log_min, "there are no consume queues: the whole log is read")
+        whole_log = start.log_offset == facts.log_min
+        judge = Judge(
+            {(key[0].encode(), key[1]): end for key, end in ends.items() if key not in rebuild},
+            start.last_ms,
+            self._has_unit,
+            whole_log=whole_log,
+        )
+        scan = LogScan(self._log.run, start.log_offset, check_crc=self._check_crc)
+        log_end, why, records = self._judged_end(scan, judge)
+        self._refuse_damage(log_end, why)
+        index_drop, index_from = index_verdict(facts, start, log_end)
+        rebuild |= {(topic.decode(), queue_id) for topic, queue_id in judge.restarted}
+        dispatch_from = start.log_offset
+        if rebuild and not whole_log:
+            dispatch_from = facts.log_min
+        dispatch_from = min(dispatch_from, index_from)
+        if dispatch_from < start.log_offset:
+            self._walk(dispatch_from, start.log_offset)
+        return Plan(start, log_end, why, dispatch_from, ends, rebuild, index_drop, index_from, records, judge.last_ms)
+
+    def _judged_end(self, scan: LogScan, judge: Judge) -> tuple[int, str, int]:
+        records = 0
+        for heads in scan:
+            for head in heads:
+                topic = topic_of(head)
+                if topic is None:
+                    return head.log_offset, f"a record with the impossible topic {head.topic!r}", records
+                refusal = judge.refusal(head)
+                if refusal:
+                    return head.log_offset, refusal, records
+                records += 1
+        return scan.end, scan.why, records
+
+    def _walk(self, start: int, stop: int) -> None:
+        """Make sure that the log can be read from `start` to `stop`, before anything is changed."""
+        scan = LogScan(self._log.run, start, stop, check_crc=False)
+        for _ in scan:
+            pass
+        if scan.end < stop:
+            raise self._corrupt(scan.end, scan.why)
+
+    def _refuse_damage(self, log_end: int, why: str) -> None:
+        """A crash damages what was not flushed. Damage in front of a file that was flushed is something else."""
+        for start, first_ms in self._facts.first_ms:
+            if start > log_end and 0 < first_ms <= self._facts.checkpoint.log_ms:
+                raise self._corrupt(log_end, why)
+
+    def _corrupt(self, place: int, why: str) -> StoreCorrupt:
+        file = self._log.run.find(place)
+        name = file.path if file else self._log.run.folder
+        at = place - file.start if file else place
+        return StoreCorrupt(
+            f"{name} holds {why} at byte {at} (log offset {place}), and flushed records follow it: nothing was touched; "
+            "restore the file from a copy, or delete it and all files after it to give up what they hold"
+        )
+
+    def _true_end(self, queue: ConsumeQueue, log_offset: int) -> int:
+        """One past the last unit below `log_offset` that a record answers for.
+
+        RocketMQ leaves units behind a tail that it has cut off. Our own tails file is written when there are none.
+        """
+        end = queue.end_below(log_offset)
+        if self._facts.tails is not None:
+            return end
+        while end > 0 and (unit := queue.unit(end - 1)) and not unit.is_fill and unit.log_offset >= self._facts.log_min:
+            head = self._head(unit.log_offset, unit.size)
+            if head and (head.topic, head.queue_id, head.queue_offset) == (
+                queue.topic.encode(),
+                queue.queue_id,
+                end - 1,
+            ):
+                break
+            end -= 1
+        return end
+
+    def _head(self, log_offset: int, size: int) -> hot.RecordHead | None:
+        data = self._log.run.find(log_offset)
+        if data is None:
+            return None
+        record = data.read(log_offset, size)
+        heads, _, _ = hot.scan_records(record, 0, len(record), log_offset, 1, check_crc=False)
+        return heads[0] if heads else None
+
+    def _has_unit(self, head: hot.RecordHead) -> bool:
+        topic = topic_of(head)
+        queue = self._queues.get((topic, head.queue_id)) if topic else None
+        unit = queue.unit(head.queue_offset) if queue else None
+        return unit is not None and unit[:2] == (head.log_offset, head.size)
+
+    # ------------------------------------------------------------------ the act
+
+    def act(self, plan: Plan, queue: Callable[[str, int], ConsumeQueue], ladder: tuple[int, ...], now_ms: int) -> int:
+        """Make the plan true. Returns the number of units dispatched. Raises StoreFull, OSError.
+
+        A crash anywhere in it leaves a folder for which the same plan is made again.
+        """
+        self._log.run.remove_leftovers()
+        tails = self._facts.tails
+        untouched = self._facts.clean and tails is not None and plan.log_end == tails.log_end
+        if not untouched:
+            self._log.truncate(plan.log_end, zero=True)
+        for key, held in self._queues.items():
+            held.run.remove_leftovers()
+            if key in plan.rebuild:
+                held.delete()
+                held.start_at(0, 0)
+            else:
+                end = plan.queue_ends[key]
+                last = held.unit(end - 1) if end else None
+                held.start_at(end, last.log_end if last else 0)
+        if self._index is not None:
+            self._index.forget(set(plan.index_drop))
+            self._index.start()
+        dispatcher = Dispatcher(queue, self._index, ladder, plan.index_from)
+        for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
+            for head in heads:
+                dispatcher.dispatch(head, now_ms)
+        self._log.start_at(plan.log_end)
+        self._log.tail.store_ms = plan.last_ms
+        if not untouched:
+            self._report(plan, dispatcher.messages)
+            for held in list(self._queues.values()):
+                held.cut()
+        for held in list(self._queues.values()):
+            held.correct_min(self._facts.log_min)
+            held.run.close()
+        return dispatcher.messages
+
+    def _report(self, plan: Plan, messages: int) -> None:
+        log.info(
+            "recovered: read from %d (%s) to %d (%s), %d records; %d units put; %d queues rebuilt; %d index files dropped",
+            plan.start.log_offset, plan.start.why, plan.log_end, plan.why_end, plan.records, messages,
+            len(plan.rebuild), len(plan.index_drop),
+        )  # fmt: skip

@@ -1,0 +1,72 @@
+"""Which log files may go, and what goes with them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from metaq.options import StoreOptions
+
+log = logging.getLogger(__name__)
+FILES_PER_RUN_MAX: Final = 10
+FORCE_PERCENT: Final = 85
+"""Above it the oldest files go though their time is not up (`cleanFileForciblyEnable`)."""
+REFUSE_PERCENT: Final = 90
+"""Above it no message is taken until there is room again."""
+_HOUR_MS: Final = 3_600_000
+
+
+class FileAge(NamedTuple):
+    """A log file and the store time of its newest record."""
+
+    start: int
+    end: int
+    last_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one look at the disk decided."""
+
+    drop_before: int
+    """Delete the log files that end at or below this LogOffset."""
+    files: int
+    why: str
+    writable: bool
+
+
+def decide(
+    files: Sequence[FileAge], *, used_percent: float, now_ms: int, options: StoreOptions, at_once: bool = False
+) -> Verdict:
+    """Judge all log files, oldest first, except the newest, which always stays. Pure.
+
+    A file's time is up `fileReservedTime` hours after its newest record. It goes in the hours of `deleteWhen`, at once
+    if the disk is fuller than `diskMaxUsedSpaceRatio`, and above 85 percent even before its time. At most 10 go in one
+    run, so that a mistake in the settings can be stopped.
+    """
+    forced = used_percent > FORCE_PERCENT and options.clean_file_forcibly_enable
+    if forced:
+        why = f"the disk is {used_percent:.0f} percent full"
+    elif used_percent > options.disk_max_used_space_ratio:
+        why = f"their time is up and the disk is {used_percent:.0f} percent full"
+    elif at_once or is_due(options.delete_when, now_ms):
+        why = "their time is up"
+    else:
+        why = ""
+    gone = 0
+    if why:
+        for file in files[:FILES_PER_RUN_MAX]:
+            if not forced and now_ms - file.last_ms < options.file_reserved_time * _HOUR_MS:
+                break
+            gone += 1
+    drop_before = files[gone - 1].end if gone else (files[0].start if files else 0)
+    return Verdict(drop_before, gone, why if gone else "", used_percent <= REFUSE_PERCENT)
+
+
+def is_due(delete_when: str, now_ms: int) -> bool:
+    """Whether it is one of the hours (local time) at which expired files are deleted: `04` or `04;16`."""
+    hour = datetime.fromtimestamp(now_ms / 1000).hour  # noqa: DTZ006  an administrator means local time
+    return any(part.strip().isdecimal() and int(part) == hour for part in delete_when.split(";"))

@@ -1,0 +1,18 @@
+"""What is ours beyond RocketMQ 4.9 on the wire. Every entry stands in docs/formats/extensions.md."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+MARK_FIELD: Final = "METAQ"
+"""Ext field of heartbeat answers, and key of the runtime table (28): who sends it is a broker of ours."""
+LEVEL: Final = 1
+"""Raised by one with every extension that a client must know of before it uses it."""
+OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}
+
+
+def level_of(fields: Mapping[str, str]) -> int:
+    """The level of extensions that the sender of these ext fields or this runtime table has; 0 for a RocketMQ."""
+    text = fields.get(MARK_FIELD, "0")
+    return int(text) if text.isdecimal() and len(text) < 10 else 0

@@ -1,0 +1,69 @@
+"""A broker on a small real store, with a clock that the test owns."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from metaq.broker.broker import Broker
+from metaq.clock import FakeClock
+from metaq.model.message import host_bytes
+from metaq.options import BrokerOptions, StoreOptions
+from metaq.store.config_file import ConfigFile
+from metaq.store.message_store import MessageStore
+from metaq.wire.command import Command
+
+STORE_HOST = host_bytes("127.0.0.1", 10911)
+BORN_HOST = host_bytes("127.0.0.1", 50000)
+JAVA = 409
+
+
+class FakeChannel:
+    """A client's connection that remembers what it was told."""
+
+    def __init__(self, remote: str = "127.0.0.1:50000") -> None:
+        self.remote = remote
+        self.pushed: list[Command] = []
+
+    def push(self, command: Command) -> None:
+        self.pushed.append(command)
+
+
+def small_store(root: pathlib.Path, **more: object) -> StoreOptions:
+    sizes = {
+        "mapped_file_size_commit_log": 4 << 20, "mapped_file_size_consume_queue": 20 * 4096,
+        "max_hash_slot_num": 1000, "max_index_num": 4000, "max_message_size": 1 << 20,
+    }  # fmt: skip
+    return StoreOptions(store_path_root_dir=str(root), **{**sizes, **more})
+
+
+@contextmanager
+def open_broker(
+    root: pathlib.Path, clock: FakeClock | None = None, store: dict[str, object] | None = None, **options: object
+) -> Iterator[Broker]:
+    """A broker over the folder `root`; closed in order at the end."""
+    clock = clock or FakeClock()
+    store_options = small_store(root, **(store or {}))
+    table = BrokerOptions(broker_name="broker-a", broker_cluster_name="DefaultCluster", **options)
+    with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name) as opened:
+        broker = Broker(
+            table, store_options, opened, clock, "broker-a", STORE_HOST, lambda name: ConfigFile(root / "config" / name)
+        )
+        yield broker
+        broker.close()
+
+
+class MemoryFile:
+    """A configuration file in memory."""
+
+    def __init__(self, text: str = "") -> None:
+        self.text = text
+        self.saves = 0
+
+    def load(self) -> str:
+        return self.text
+
+    def save(self, text: str) -> None:
+        self.text = text
+        self.saves += 1
