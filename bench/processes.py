@@ -129,11 +129,11 @@ def null_server(cache: Path, body: int) -> Iterator[Server]:
 
 @contextmanager
 def redis(disk: Path) -> Iterator[Server]:
-    """Debian's redis-server on a fresh folder, append-only file synced every second, no rewrites during the run."""
+    """Debian's redis-server on a fresh folder, append-only file synced every second."""
     folder = tempfile.mkdtemp(prefix="redis-", dir=disk)
     port = free_port()
     command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
-    command += ["--appendonly", "yes", "--appendfsync", "everysec", "--auto-aof-rewrite-percentage", "0"]
+    command += ["--appendonly", "yes", "--appendfsync", "everysec"]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
     try:
         deadline = time.monotonic() + READY_SECONDS

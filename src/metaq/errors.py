@@ -14,7 +14,7 @@
 ├── `BrokerError`              a broker or name server answered with an error code
 └── `ClientError`
     ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
-    ├── `OffsetOutOfRange`
+    ├── `OffsetOutOfRange`, `MessagesLost`
     └── `ClientClosed`, `ClientForked`
 """
 
@@ -153,6 +153,18 @@ class OffsetOutOfRange(ClientError):
 
     def __str__(self) -> str:
         return f"{self.queue} keeps [{self.kept.start}, {self.kept.stop}), wanted {self.wanted}"
+
+
+class MessagesLost(ClientError):
+    """Messages that a reader was to read have left the log, or the log that held them is gone."""
+
+    def __init__(self, queue: object, lost: range, remedy: str = "") -> None:
+        super().__init__(queue, lost, remedy)
+        self.queue, self.lost, self.remedy = queue, lost, remedy
+
+    def __str__(self) -> str:
+        what = f"{len(self.lost)} messages of {self.queue} are gone: offsets [{self.lost.start}, {self.lost.stop})"
+        return f"{what}. {self.remedy}" if self.remedy else what
 
 
 class ClientClosed(ClientError):

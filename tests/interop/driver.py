@@ -130,7 +130,7 @@ class ForeignClient:
 def java_client(folder: Path) -> ForeignClient:
     """RocketMQ's Java client behind java/Driver.java, which is compiled into `folder`."""
     classpath = f"{maven.jars(*maven.CLIENT)}/*"
-    compiler = [maven.java(compiler=True), "-nowarn", "-Xlint:none", "-cp", classpath, "-d", str(folder)]
+    compiler = [maven.java(compiler=True), "-XDsuppressNotes", "-cp", classpath, "-d", str(folder)]
     subprocess.run([*compiler, str(HERE / "java" / "Driver.java")], check=True, timeout=60)
     command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
     command += [f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}", "-cp", f"{folder}:{classpath}", "Driver"]

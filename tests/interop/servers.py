@@ -22,6 +22,7 @@ class Server(Protocol):
 
     namesrv: str
     broker: str
+    data: Path
 
     def start(self) -> None: ...
 
@@ -86,22 +87,47 @@ def launch(
     return process, process.wait_for(pattern, start)
 
 
-class MetaqServer:
-    """`metaq up` of this clone, with small files."""
+class MetaqNamesrv:
+    """`metaq namesrv` of this clone, alone."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self.data = folder / "data"
-        self.namesrv = self.broker = "127.0.0.1:0"
+        self.address = "127.0.0.1:0"
 
     def start(self) -> None:
-        command = metaq_command("up", "--data", str(self.data))
-        command += ["--port", self.broker.rpartition(":")[2], "--namesrv-port", self.namesrv.rpartition(":")[2]]
+        command = metaq_command("namesrv", "--data", str(self._folder / "namesrv"))
+        command += ["--port", self.address.rpartition(":")[2]]
+        log = self._folder / "namesrv.log"
+        self._process, ready = launch(command, log, r"^ready namesrv (\S+)", environment())
+        self.address = ready.group(1)
+
+    def stop(self) -> None:
+        self._process.stop()
+
+
+class MetaqServer:
+    """`metaq up` of this clone, or `metaq broker` at the name server `namesrv`; with small files."""
+
+    def __init__(self, folder: Path, data: Path | None = None, namesrv: str = "") -> None:
+        self._folder = folder
+        self.data = data or folder / "data"
+        self._alone = bool(namesrv)
+        self.namesrv, self.broker = namesrv or "127.0.0.1:0", "127.0.0.1:0"
+
+    def start(self) -> None:
+        command = metaq_command("broker" if self._alone else "up", "--data", str(self.data))
+        command += ["--port", self.broker.rpartition(":")[2]]
+        command += ["-n", self.namesrv] if self._alone else ["--namesrv-port", self.namesrv.rpartition(":")[2]]
         command += ["-o", f"messageDelayLevel={DELAY_LEVELS}", "-o", "mapedFileSizeCommitLog=67108864"]
-        self._process, ready = launch(
-            command, self._folder / "metaq.log", r"^ready .*namesrv=(\S+) broker=(\S+)", environment()
+        pattern = (
+            r"^ready broker \S+ (?P<broker>\S+)"
+            if self._alone
+            else r"^ready up namesrv=(?P<namesrv>\S+) broker=(?P<broker>\S+)"
         )
-        self.namesrv, self.broker = ready.group(1, 2)
+        self._process, ready = launch(command, self._folder / "metaq.log", pattern, environment())
+        self.broker = ready["broker"]
+        if not self._alone:
+            self.namesrv = ready["namesrv"]
 
     def stop(self) -> None:
         self._process.stop()
@@ -111,12 +137,14 @@ class MetaqServer:
 
 
 class RocketmqServer:
-    """The name server and broker of RocketMQ 4.9.7, as their jars come, with small files."""
+    """The broker of RocketMQ 4.9.7 as its jars come, at the name server `namesrv` or one of its own; with small files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, data: Path | None = None, namesrv: str = "") -> None:
         self._folder = folder
-        self.data = folder / "store"
-        self.namesrv = f"127.0.0.1:{free_ports()}"
+        self.data = data or folder / "store"
+        self._alone = bool(namesrv)
+        self._processes: list[Process] = []
+        self.namesrv = namesrv or f"127.0.0.1:{free_ports()}"
         self._port = free_ports(-2, 1)
         self.broker = f"127.0.0.1:{self._port}"
         conf = folder / "conf"
@@ -131,9 +159,13 @@ class RocketmqServer:
             f"messageDelayLevel={DELAY_LEVELS}\nwarmMapedFileEnable=false\n"
         )
 
+    def start_namesrv(self) -> None:
+        self._processes.append(self._java("namesrv.NamesrvStartup", "namesrv", "-Xmx128m", r"boot success"))
+
     def start(self) -> None:
-        self._namesrv = self._java("namesrv.NamesrvStartup", "namesrv", "-Xmx128m", r"boot success")
-        self._broker = self._java("broker.BrokerStartup", "broker", "-Xmx512m", r"boot success")
+        if not self._alone:
+            self.start_namesrv()
+        self._processes.append(self._java("broker.BrokerStartup", "broker", "-Xmx512m", r"boot success"))
 
     def _java(self, main: str, name: str, heap: str, pattern: str) -> Process:
         command = [maven.java(), heap, "-XX:TieredStopAtLevel=1", f"-Duser.home={self._folder}"]
@@ -151,9 +183,26 @@ class RocketmqServer:
         return launch(command, log, pattern, {"ROCKETMQ_HOME": str(self._folder)})[0]
 
     def stop(self) -> None:
-        self._broker.stop()
-        self._namesrv.stop()
+        while self._processes:
+            self._processes.pop().stop()
 
     def kill(self) -> None:
-        self._broker.kill()
-        self._namesrv.kill()
+        while self._processes:
+            self._processes.pop().kill()
+
+
+def mqadmin(folder: Path, server: Server, command: str, *arguments: str) -> str:
+    """What RocketMQ's own administration tool prints; `folder` is for its configuration and logs."""
+    (folder / "conf").mkdir(exist_ok=True)
+    (folder / "conf" / "logback_tools.xml").write_text('<configuration><root level="OFF"/></configuration>')
+    java = [maven.java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
+    java += ["-cp", f"{maven.jars(*maven.SERVER)}/*", "org.apache.rocketmq.tools.command.MQAdminStartup"]
+    done = subprocess.run(
+        [*java, command, "-n", server.namesrv, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+        env={**os.environ, "ROCKETMQ_HOME": str(folder)},
+    )
+    return done.stdout + done.stderr

@@ -60,8 +60,8 @@ def test_pieces_cover_the_slices_exactly(lengths, pieces_min, messages_max):
     assert [(p.queue, o) for p in pieces for o in range(p.start, p.end)] == [
         (s.queue, o) for s in whole for o in range(s.start, s.end)
     ]
-    assert len(pieces) >= min(pieces_min, sum(map(len, whole)))
-    assert messages_max is None or max(map(len, pieces)) <= messages_max
+    assert len(pieces) >= min(pieces_min, sum(piece.messages for piece in whole))
+    assert messages_max is None or max(piece.messages for piece in pieces) <= messages_max
 
 
 @given(st.dictionaries(QUEUES, st.tuples(st.integers(0, 100), st.integers(0, 1000)), min_size=1), st.integers(1, 2000))

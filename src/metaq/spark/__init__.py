@@ -11,10 +11,12 @@ from metaq.spark.java import Java, find_java
 
 if TYPE_CHECKING:
     from metaq.spark.engine import session
+    from metaq.spark.pipelines.archive import archive
+    from metaq.spark.tables import table
 
-__all__ = ["Java", "find_java", "session"]
+__all__ = ["Java", "archive", "find_java", "session", "table"]
 
-_HOMES = {"session": "engine"}
+_HOMES = {"archive": "pipelines.archive", "session": "engine", "table": "tables"}
 
 
 def __getattr__(name: str) -> Any:

@@ -11,7 +11,8 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from metaq.errors import ConfigError
 from metaq.model.queue import MessageQueue
@@ -21,14 +22,16 @@ VERSION = 1
 Positions = dict[MessageQueue, int]
 
 
-class Slice(NamedTuple):
+@dataclass(frozen=True, order=True, slots=True)
+class Slice:
     """The messages [start, end) of one queue."""
 
     queue: MessageQueue
     start: int
     end: int
 
-    def __len__(self) -> int:
+    @property
+    def messages(self) -> int:
         return self.end - self.start
 
     def __str__(self) -> str:
@@ -41,6 +44,11 @@ def to_json(positions: Mapping[MessageQueue, int]) -> dict[str, Any]:
     for queue in sorted(positions):
         tree.setdefault(queue.topic, {}).setdefault(queue.broker, {})[str(queue.queue_id)] = positions[queue]
     return {"v": VERSION, "q": tree}
+
+
+def to_text(positions: Mapping[MessageQueue, int]) -> str:
+    """`to_json` as the text that options take."""
+    return json.dumps(to_json(positions))
 
 
 def from_json(value: Any, what: str = "offsets") -> Positions:
@@ -84,16 +92,16 @@ def cut(slices: Iterable[Slice], pieces_min: int, messages_max: int | None = Non
     `messages_max`. Pieces of a slice stay in order; only a function of its arguments.
     """
     whole = list(slices)
-    total = sum(map(len, whole))
+    total = sum(piece.messages for piece in whole)
     size = total
     if pieces_min > len(whole):
         size = total // pieces_min
     size = max(1, min(size, messages_max or size))
     pieces: list[Slice] = []
-    for queue, start, end in whole:
-        count = -(-(end - start) // size)
-        marks = [start + (end - start) * step // count for step in range(count + 1)]
-        pieces += [Slice(queue, begin, stop) for begin, stop in itertools.pairwise(marks)]
+    for piece in whole:
+        count = -(-piece.messages // size)
+        marks = [piece.start + piece.messages * step // count for step in range(count + 1)]
+        pieces += [Slice(piece.queue, begin, stop) for begin, stop in itertools.pairwise(marks)]
     return pieces
 
 

@@ -1,0 +1,242 @@
+"""Stored records → Arrow record batches, for the Spark source and whoever else wants columns.
+
+The hot decoder finds where each field lies; a variable-size column is a *view* array (16 bytes a row: length, prefix,
+buffer, offset) over the pull's own bytes, and casting it to `binary` or `string` is one gather in C++. Nothing is done per
+row in Python, except for what is rare: compressed bodies, text that is not UTF-8, messages without a unique id.
+
+Needs pyarrow and numpy (`pip install 'pymetaq[spark]'`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from metaq.errors import BadRequest, ConfigError
+from metaq.model.message import host_of
+from metaq.model.properties import NAME_END, PAIR_END
+from metaq.model.queue import MessageQueue
+from metaq.wire import hot
+from metaq.wire.compression import decompress
+
+INFLATED_BYTES_MAX = 64 * 1024 * 1024
+"""A compressed body may not grow beyond this: a few KB of zeros would else fill a worker's memory."""
+INLINE_BYTES_MAX = 12
+"""Arrow keeps values up to this size inside the view itself."""
+
+_TIME = pa.timestamp("us", tz="UTC")
+# Spark's timestamps end with the years 1 and 9999; a producer's clock is not to be trusted with that.
+_MS_MIN, _MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+
+TYPES: dict[str, pa.DataType] = {
+    "topic": pa.string(),
+    "broker": pa.string(),
+    "queue_id": pa.int32(),
+    "queue_offset": pa.int64(),
+    "message_id": pa.string(),
+    "tag": pa.string(),
+    "keys": pa.list_(pa.string()),
+    "body": pa.binary(),
+    "born_time": _TIME,
+    "store_time": _TIME,
+    "properties": pa.map_(pa.string(), pa.string()),
+    "flag": pa.int32(),
+    "sys_flag": pa.int32(),
+    "reconsume_times": pa.int32(),
+    "born_host": pa.string(),
+    "store_host": pa.string(),
+    "offset_id": pa.string(),
+    "log_offset": pa.int64(),
+    "max_offset": pa.int64(),
+}
+"""Every column there is. `max_offset` is the queue's when the message was read: minus `queue_offset` it is the lag."""
+
+LEAN = tuple(TYPES)[:10]
+"""The columns that a reader gets unless it asks for others; each costs its way through a pipe."""
+
+
+def schema_of(columns: Sequence[str] = LEAN) -> pa.Schema:
+    """Raises: ConfigError: a column that does not exist or is named twice."""
+    for name in columns:
+        if name not in TYPES:
+            raise ConfigError(f"there is no column {name!r}; the columns are {', '.join(TYPES)}")
+    if len(set(columns)) != len(columns):
+        raise ConfigError(f"a column is named twice in {', '.join(columns)}")
+    return pa.schema([pa.field(name, TYPES[name]) for name in columns])
+
+
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """The records of a pull's body, found but not yet made into columns."""
+
+    queue: MessageQueue
+    data: Any
+    parts: dict[str, Any]
+    max_offset: int
+
+    def __len__(self) -> int:
+        return int(self.parts["rows"])
+
+    @property
+    def queue_offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.frombuffer(self.parts["queue_offset"], np.int64, len(self))
+
+    def to_batch(self, columns: Sequence[str] = LEAN) -> pa.RecordBatch:
+        """One row a record.
+
+        Raises: BadRequest: a body that says it is compressed does not inflate within INFLATED_BYTES_MAX; the text names
+            queue and offset.
+        """
+        arrays = [_MAKERS[name](self) for name in columns]
+        return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+
+
+def decode(data: Any, queue: MessageQueue, max_offset: int = 0, *, start: int = 0, end: int | None = None) -> Decoded:
+    """Find the records of data[start:end], back to back as a pull answers them. Checksums are verified.
+
+    Raises: RemoteProtocolError: a broken record.
+    """
+    return Decoded(queue, data, hot.decode_columns(data, start, len(data) if end is None else end), max_offset)
+
+
+# ------------------------------------------------------------------ makers: one array a column
+def _fixed(name: str) -> Callable[[Decoded], pa.Array]:
+    def make(decoded: Decoded) -> pa.Array:
+        return pa.Array.from_buffers(TYPES[name], len(decoded), [None, pa.py_buffer(decoded.parts[name])])
+
+    return make
+
+
+def _time(name: str) -> Callable[[Decoded], pa.Array]:
+    def make(decoded: Decoded) -> pa.Array:
+        ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
+        return pa.array(np.clip(ms, _MS_MIN, _MS_MAX) * 1000, pa.int64()).cast(_TIME)
+
+    return make
+
+
+def _constant(value_of: Callable[[Decoded], Any], kind: pa.DataType) -> Callable[[Decoded], pa.Array]:
+    return lambda decoded: pa.repeat(pa.scalar(value_of(decoded), kind), len(decoded))
+
+
+def _bytes(decoded: Decoded, name: str, valid: str | None = None) -> pa.Array:
+    bitmap = pa.py_buffer(decoded.parts[valid]) if valid else None
+    buffers = [bitmap, pa.py_buffer(decoded.parts[name]), pa.py_buffer(decoded.data)]
+    return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers).cast(pa.binary())
+
+
+def _text(decoded: Decoded, name: str, valid: str | None = None) -> pa.Array:
+    raw = _bytes(decoded, name, valid)
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:  # Not UTF-8: a foreign producer's bytes must not stop the query.
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
+def _message_id(decoded: Decoded) -> pa.Array:
+    ids = _text(decoded, "unique_id", "unique_id_valid")
+    return pc.coalesce(ids, _offset_id(decoded)) if ids.null_count else ids
+
+
+def _offset_id(decoded: Decoded) -> pa.Array:
+    hosts = _bytes(decoded, "store_host").to_pylist()
+    places = np.frombuffer(decoded.parts["log_offset"], np.int64, len(decoded)).tolist()
+    return pa.array([f"{host.hex()}{at:016x}".upper() for host, at in zip(hosts, places, strict=True)], pa.string())
+
+
+def _host(name: str) -> Callable[[Decoded], pa.Array]:
+    def make(decoded: Decoded) -> pa.Array:
+        distinct = _bytes(decoded, name).dictionary_encode()  # A pull's messages have few different hosts.
+        texts = ["{}:{}".format(*host_of(raw)) for raw in distinct.dictionary.to_pylist()]
+        return pa.array(texts, pa.string()).take(distinct.indices)
+
+    return make
+
+
+def _without_nulls(lists: pa.Array, kind: pa.DataType) -> pa.Array:
+    """A list array whose null lists are empty ones."""
+    return pa.Array.from_buffers(kind, len(lists), [None, lists.buffers()[1]], children=[lists.values])
+
+
+def _keys(decoded: Decoded) -> pa.Array:
+    text = _text(decoded, "keys", "keys_valid")
+    if text.null_count == len(text):
+        return pa.Array.from_buffers(
+            TYPES["keys"],
+            len(text),
+            [None, pa.py_buffer(bytes(4 * len(text) + 4))],
+            children=[pa.array([], pa.string())],
+        )
+    text = pc.ascii_trim(text, " ")
+    text = pc.if_else(pc.equal(text, ""), None, text)
+    return _without_nulls(pc.split_pattern_regex(text, " +"), TYPES["keys"])
+
+
+def _properties(decoded: Decoded) -> pa.Array:
+    pieces = pc.split_pattern(_text(decoded, "properties"), PAIR_END)
+    # A trailing separator leaves an empty piece; one without a name or a value is no pair (as in Java).
+    good = pc.match_substring_regex(pieces.values, f"(?s)^[^{NAME_END}]+{NAME_END}.").to_numpy(zero_copy_only=False)
+    kept = np.concatenate(([0], np.cumsum(good, dtype=np.int32)), dtype=np.int32)
+    offsets = kept[pieces.offsets.to_numpy()]
+    pairs = pc.split_pattern(pieces.values.filter(pa.array(good)), NAME_END, max_splits=1).values
+    count = len(pairs) // 2
+    names, values = pairs.take(pa.array(np.arange(count) * 2)), pairs.take(pa.array(np.arange(count) * 2 + 1))
+    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
+
+
+def _body(decoded: Decoded) -> pa.Array:
+    compressed: tuple[int, ...] = decoded.parts["compressed"]
+    if not compressed:
+        return _bytes(decoded, "body")
+    flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, len(decoded))
+    views, inflated = bytearray(decoded.parts["body"]), bytearray()
+    stored = memoryview(decoded.data)
+    for row in compressed:
+        size, _, _, at = struct.unpack_from("<iIii", views, 16 * row)
+        raw = (
+            bytes(stored[at : at + size])
+            if size > INLINE_BYTES_MAX
+            else bytes(views[16 * row + 4 : 16 * row + 4 + size])
+        )
+        try:
+            body = decompress(raw, int(flags[row]), INFLATED_BYTES_MAX)
+        except BadRequest as fault:
+            place = f"{decoded.queue} offset {int(decoded.queue_offsets[row])}"
+            raise BadRequest(f"the compressed body of {place} cannot be read: {fault}") from None
+        if len(body) <= INLINE_BYTES_MAX:
+            struct.pack_into("<i12s", views, 16 * row, len(body), bytes(body))
+        else:
+            struct.pack_into("<i4sii", views, 16 * row, len(body), bytes(body[:4]), 1, len(inflated))
+            inflated += body
+    buffers = [None, pa.py_buffer(bytes(views)), pa.py_buffer(decoded.data), pa.py_buffer(bytes(inflated))]
+    return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers).cast(pa.binary())
+
+
+_MAKERS: dict[str, Callable[[Decoded], pa.Array]] = {
+    "topic": _constant(lambda decoded: decoded.queue.topic, pa.string()),
+    "broker": _constant(lambda decoded: decoded.queue.broker, pa.string()),
+    "queue_id": _constant(lambda decoded: decoded.queue.queue_id, pa.int32()),
+    "queue_offset": _fixed("queue_offset"),
+    "message_id": _message_id,
+    "tag": lambda decoded: _text(decoded, "tag", "tag_valid"),
+    "keys": _keys,
+    "body": _body,
+    "born_time": _time("born_ms"),
+    "store_time": _time("store_ms"),
+    "properties": _properties,
+    "flag": _fixed("flag"),
+    "sys_flag": _fixed("sys_flag"),
+    "reconsume_times": _fixed("reconsume_times"),
+    "born_host": _host("born_host"),
+    "store_host": _host("store_host"),
+    "offset_id": _offset_id,
+    "log_offset": _fixed("log_offset"),
+    "max_offset": _constant(lambda decoded: decoded.max_offset, pa.int64()),
+}

@@ -1,0 +1,264 @@
+"""The archive pipeline: topics → Parquet, partitioned by topic and store date, every message once.
+
+    source (rows=slices) ──► foreachBatch ──► mapInArrow: fetch, decode, write to _staging   (executors)
+                                         └──► drop repeats, manifest, rename                 (driver)
+
+Exactly once, because each link is: the source's ranges are absolute offsets in Spark's checkpoint; a replayed batch finds
+its manifest, or none and does everything again; publishing is one rename (`metaq.spark.pipelines.folder`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from metaq.clock import SYSTEM
+from metaq.errors import ConfigError
+from metaq.model.queue import MessageQueue
+from metaq.spark import offsets
+from metaq.spark.offsets import Positions, Slice
+from metaq.spark.pipelines.dedupe import Ids, IdWindow
+from metaq.spark.pipelines.folder import (
+    CHECKPOINT,
+    IDS,
+    STAGING,
+    ArchivedFile,
+    ArchiveFolder,
+    Manifest,
+    final_path,
+    query_id,
+    sync_folder,
+)
+from metaq.spark.pipelines.slices import WRITTEN, SliceWriter, without_offsets
+from metaq.spark.settings import SourceOptions
+
+_LOG = logging.getLogger(__name__)
+
+DEDUPE_SECONDS = 600.0
+"""Longer than any producer goes on trying to send, by far."""
+MESSAGES_PER_BATCH = 2_000_000
+MESSAGES_PER_FILE = 500_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchReport:
+    """What one batch did, for whoever shows progress."""
+
+    batch: int
+    rows: int
+    """Messages archived."""
+    repeats: int
+    """Messages left out as repeats."""
+    files: int
+    size: int
+    """Bytes of the files."""
+    seconds: float
+    replayed: bool = False
+    """The batch had been published before a restart; nothing was fetched."""
+
+
+def archive(
+    spark: Any,
+    *,
+    name_servers: str,
+    topics: str | Iterable[str],
+    output: str | Path,
+    checkpoint: str | Path | None = None,
+    once: bool = False,
+    trigger_seconds: float = 10.0,
+    progress_group: str | None = None,
+    dedupe_seconds: float = DEDUPE_SECONDS,
+    messages_per_batch: int = MESSAGES_PER_BATCH,
+    messages_per_file: int = MESSAGES_PER_FILE,
+    on_batch: Callable[[BatchReport], None] | None = None,
+    source: Mapping[str, str] | None = None,
+) -> Any:
+    """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
+
+    Args:
+        topics: names, one or several. A retry topic holds the same unique id many times: archive it with dedupe off.
+        output: a folder of its own. checkpoint: by default inside it; one output, one checkpoint, for ever.
+        once: archive what is there now and end; otherwise go on, looking every `trigger_seconds`.
+        progress_group: report progress as this consumer group.
+        dedupe_seconds: of two messages with one unique id stored within this time only the first is archived; 0: off.
+        messages_per_batch, messages_per_file: most of them.
+        on_batch: called in this process after every batch.
+        source: more options of `format("metaq")`, such as startingOffsets (earliest).
+
+    Raises: ConfigError: the output belongs to another checkpoint, or an option is wrong.
+    """
+    topics = [topics] if isinstance(topics, str) else list(topics)
+    if not topics:
+        raise ConfigError("archive needs at least one topic")
+    folder = ArchiveFolder(output)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    place = Path(checkpoint).absolute() if checkpoint is not None else folder.path / CHECKPOINT
+    folder.guard(place)
+    options = {
+        "nameServers": name_servers,
+        "subscribe": ",".join(topics),
+        "startingOffsets": "earliest",
+        "maxOffsetsPerTrigger": str(messages_per_batch),
+        "maxOffsetsPerPartition": str(messages_per_file),
+        "rows": "slices",
+        **({"progressGroup": progress_group} if progress_group else {}),
+        **(source or {}),
+    }
+    archiver = _Archiver(folder, place, SourceOptions.of(options), dedupe_seconds, on_batch)
+    reader = spark.readStream.format("metaq").options(**options).load()
+    writer = reader.writeStream.queryName("archive").option("checkpointLocation", place.as_uri())
+    trigger = {"availableNow": True} if once else {"processingTime": f"{trigger_seconds:g} seconds"}
+    return writer.foreachBatch(archiver.process).trigger(**trigger).start()
+
+
+class _Archiver:
+    """The driver's half: one call of `process` per micro-batch."""
+
+    def __init__(
+        self,
+        folder: ArchiveFolder,
+        checkpoint: Path,
+        options: SourceOptions,
+        dedupe_seconds: float,
+        on_batch: Callable[[BatchReport], None] | None,
+    ) -> None:
+        self._folder, self._checkpoint, self._options = folder, checkpoint, options
+        self._dedupe_seconds, self._on_batch = dedupe_seconds, on_batch
+        self._windows: dict[str, IdWindow] = {}
+        self._positions: Positions = {}
+        self._newest_ms = 0
+        self._recover()
+
+    def _recover(self) -> None:
+        """Finish what a crash left undone, and take up the window of ids."""
+        last = self._folder.last()
+        if last is not None:
+            self._folder.finish(last)
+            self._positions, self._newest_ms = last.end, last.newest_ms
+        self._folder.clean_staging()
+        known = {name: topic for manifest in self._folder.manifests() for topic, name in manifest.ids.items()}
+        for path in sorted((self._folder.path / IDS).glob("*")):
+            topic = known.get(f"{IDS}/{path.name}")
+            if topic is None:
+                path.unlink()  # Of a batch that never was.
+            elif self._dedupe_seconds:
+                self._window(topic).restore(f"{IDS}/{path.name}", Ids.load(path))
+
+    def process(self, frame: Any, batch: int) -> None:
+        """Spark's foreachBatch: publish the slices in `frame` as batch number `batch`."""
+        began = SYSTEM.monotonic()
+        query = query_id(self._checkpoint)
+        if query is None:
+            raise ConfigError(f"the checkpoint {self._checkpoint} has lost its metadata while the query runs")
+        published = self._folder.find(query, batch)
+        if published is not None:
+            self._folder.finish(published)
+            self._report(published, began, replayed=True)
+            return
+        run = frame.sparkSession.sparkContext.applicationId
+        writer = SliceWriter(
+            name_servers=self._options.name_servers,
+            settings=self._options.fetch,
+            output=str(self._folder.path),
+            staging=f"{STAGING}/{batch}-{run}",
+            remember_ids=bool(self._dedupe_seconds),
+        )
+        rows = frame.mapInArrow(writer, WRITTEN).toArrow().to_pylist()
+        if rows:
+            self._publish(query, batch, rows, began)
+
+    def _publish(self, query: str, batch: int, rows: list[dict[str, Any]], began: float) -> None:
+        rows.sort(key=lambda row: (row["topic"], row["broker"], row["queue_id"], row["start_offset"], row["date"]))
+        fresh = self._drop_repeats(rows) if self._dedupe_seconds else {}
+        files: list[ArchivedFile] = []
+        for row in rows:
+            queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
+            wanted = Slice(queue, row["start_offset"], row["end_offset"])
+            self._positions[queue] = max(self._positions.get(queue, 0), wanted.end)
+            if row["rows"]:
+                files.append(
+                    ArchivedFile(
+                        path=final_path(query, batch, wanted, row["date"]),
+                        staged=row["staged"],
+                        topic=queue.topic,
+                        date=row["date"],
+                        rows=row["rows"],
+                        size=(self._folder.path / row["staged"]).stat().st_size,
+                    )
+                )
+        manifest = Manifest(
+            query=query,
+            batch=batch,
+            files=files,
+            rows=sum(file.rows for file in files),
+            repeats=sum(row.get("repeats", 0) for row in rows),
+            positions=offsets.to_json(self._positions),
+            ids=self._save_ids(query, batch, fresh),
+            newest_ms=self._newest_ms,
+        )
+        for staged in {(self._folder.path / row["staged"]).parent for row in rows}:
+            sync_folder(staged)
+        self._folder.commit(manifest)
+        self._folder.finish(manifest)
+        self._folder.clean_staging()
+        self._expire()
+        self._report(manifest, began)
+
+    # -------------------------------------------------------------- repeats
+    def _drop_repeats(self, rows: list[dict[str, Any]]) -> dict[str, Ids]:
+        """Take messages out of the staged files whose unique id is archived already, or comes twice in this batch.
+
+        Returns: per topic, the ids of the messages that stay. Rows get their new count, and `repeats`.
+        """
+        fresh: dict[str, Ids] = {}
+        for topic in sorted({row["topic"] for row in rows}):
+            mine = [row for row in rows if row["topic"] == topic]
+            parts = [Ids.load(self._folder.path / row["ids"]) for row in mine]
+            joined = Ids.join(parts)
+            if not len(joined):
+                continue
+            drop = self._window(topic).repeats(joined)
+            begin = 0
+            for row, part in zip(mine, parts, strict=True):
+                hits = drop[(drop >= begin) & (drop < begin + len(part))] - begin
+                begin += len(part)
+                if len(hits):
+                    row["rows"] = without_offsets(self._folder.path / row["staged"], part.queue_offset[hits])
+                    row["repeats"] = len(hits)
+            fresh[topic] = joined.without(drop)
+            self._newest_ms = max(self._newest_ms, int(joined.store_ms.max()))
+        return fresh
+
+    def _save_ids(self, query: str, batch: int, fresh: dict[str, Ids]) -> dict[str, str]:
+        names: dict[str, str] = {}
+        for number, (topic, ids) in enumerate(sorted(fresh.items())):
+            name = f"{IDS}/{query[:8]}-{batch:010d}-{number}.arrow"
+            (self._folder.path / IDS).mkdir(exist_ok=True)
+            self._window(topic).add(name, ids).save(self._folder.path / name)
+            names[topic] = name
+        return names
+
+    def _expire(self) -> None:
+        for window in self._windows.values():
+            for name in window.expire(self._newest_ms):
+                (self._folder.path / name).unlink(missing_ok=True)
+
+    def _window(self, topic: str) -> IdWindow:
+        return self._windows.setdefault(topic, IdWindow(self._dedupe_seconds))
+
+    def _report(self, manifest: Manifest, began: float, *, replayed: bool = False) -> None:
+        report = BatchReport(
+            batch=manifest.batch,
+            rows=manifest.rows,
+            repeats=manifest.repeats,
+            files=len(manifest.files),
+            size=sum(file.size for file in manifest.files),
+            seconds=SYSTEM.monotonic() - began,
+            replayed=replayed,
+        )
+        _LOG.info("archive: %s", report)
+        if self._on_batch is not None:
+            self._on_batch(report)

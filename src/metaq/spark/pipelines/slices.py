@@ -1,0 +1,159 @@
+"""Worker side of the archive: one slice of a queue → Parquet files in `_staging`, written where they were fetched.
+
+Rows that passed through the JVM would cost most of the throughput, so Spark only carries the slices out and one summary
+row per file back.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from pyspark import TaskContext
+
+from metaq.client import arrow
+from metaq.model.queue import MessageQueue
+from metaq.spark.cluster import cluster_of
+from metaq.spark.fetch import FetchSettings, read_slice
+from metaq.spark.offsets import Slice
+from metaq.spark.pipelines.dedupe import Ids, ids_of
+
+COLUMNS = (*arrow.LEAN[1:], "properties", "flag", "reconsume_times")
+"""What is archived of a message; the topic is in the folder's name."""
+ROW_GROUP_ROWS = 200_000
+
+WRITTEN = "topic string, broker string, queue_id int, start_offset bigint, end_offset bigint, date string, staged string, rows bigint, ids string"
+"""One row per file. `ids`: the file of its messages' unique ids, empty if repeats are not looked for."""
+
+_DAY_MS = 86_400_000
+_EPOCH = dt.date(1970, 1, 1)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SliceWriter:
+    """What `mapInArrow` runs: slices in, written files out. Plain values: it travels to the workers."""
+
+    name_servers: str
+    settings: FetchSettings
+    output: str
+    staging: str
+    """Folder of this run's files, relative to the output."""
+    remember_ids: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for row in batch.to_pylist():
+                queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
+                yield from self.write(Slice(queue, row["start_offset"], row["end_offset"]))
+
+    def write(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
+        """Fetch one slice and write it, a file per store date."""
+        cluster = cluster_of(self.name_servers, self.settings.retry_seconds)
+        files: dict[int, _DayFile] = {}
+        try:
+            for decoded in read_slice(cluster, wanted, self.settings):
+                batch = decoded.to_batch(COLUMNS)
+                store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
+                days = store_ms // _DAY_MS
+                for day in np.unique(days).tolist():
+                    if day not in files:
+                        files[day] = _DayFile(self._stage(wanted, day))
+                    rows = days == day
+                    whole = bool(rows.all())
+                    ids = None
+                    if self.remember_ids:
+                        ids = ids_of(batch["message_id"], store_ms, decoded.queue_offsets)
+                        ids = ids if whole else ids.take(np.flatnonzero(rows))
+                    files[day].add(batch if whole else batch.filter(pa.array(rows)), ids)
+        finally:
+            for file in files.values():
+                file.close()
+        topic, broker, queue_id = wanted.queue
+        for day, file in sorted(files.items()):
+            row: dict[str, Any] = {
+                "topic": topic, "broker": broker, "queue_id": queue_id, "start_offset": wanted.start,
+                "end_offset": wanted.end, "date": date_of(day), "staged": self._relative(file.path),
+                "rows": file.rows, "ids": self._relative(file.save_ids()) if self.remember_ids else "",
+            }  # fmt: skip
+            yield pa.RecordBatch.from_pylist([row])
+
+    def _stage(self, wanted: Slice, day: int) -> Path:
+        context = TaskContext.get()
+        attempt = context.taskAttemptId() if context is not None else 0
+        folder = Path(self.output) / self.staging
+        folder.mkdir(parents=True, exist_ok=True)
+        # By attempt: a retried task must not write into a file that a dying one still holds.
+        return folder / f"{attempt}-{wanted.queue.queue_id}-{wanted.start}-{date_of(day)}.parquet"
+
+    def _relative(self, path: Path) -> str:
+        return str(path.relative_to(self.output))
+
+
+class _DayFile:
+    """The messages of one slice stored on one day, under way to a Parquet file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.rows = path, 0
+        self._ids: list[Ids] = []
+        self._writer = parquet_writer(path, arrow.schema_of(COLUMNS))
+
+    def add(self, batch: pa.RecordBatch, ids: Ids | None) -> None:
+        self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+        self.rows += len(batch)
+        if ids is not None:
+            self._ids.append(ids)
+
+    def close(self) -> None:
+        self._writer.close()
+        sync_file(self.path)
+
+    def save_ids(self) -> Path:
+        path = self.path.with_suffix(".ids")
+        Ids.join(self._ids).save(path)
+        return path
+
+
+def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """Settings that suit messages: bodies, ids and keys hardly repeat, so a dictionary of them only costs."""
+    return pq.ParquetWriter(
+        path, schema, compression="zstd", compression_level=1,
+        use_dictionary=["broker", "tag", "properties.key_value.key"],
+        column_encoding={
+            "queue_offset": "DELTA_BINARY_PACKED", "born_time": "DELTA_BINARY_PACKED", "store_time": "DELTA_BINARY_PACKED"
+        },
+    )  # fmt: skip
+
+
+def without_offsets(path: Path, drop: Any) -> int:
+    """Rewrite a staged file without the messages at the queue offsets `drop`. Returns the rows that are left."""
+    making, rows = path.with_suffix(".tmp"), 0
+    with pq.ParquetFile(path) as old, parquet_writer(making, old.schema_arrow) as new:
+        for group in range(old.num_row_groups):
+            table = old.read_row_group(group)
+            table = table.filter(pc.invert(pc.is_in(table["queue_offset"], pa.array(drop, pa.int64()))))
+            new.write_table(table)
+            rows += len(table)
+    sync_file(making)
+    making.rename(path)
+    return rows
+
+
+def date_of(day: int) -> str:
+    """YYYY-MM-DD of a number of days since 1970. A broker's clock may be wild; the folder's name may not."""
+    return str(_EPOCH + dt.timedelta(days=min(max(day, -700_000), 2_900_000)))
+
+
+def sync_file(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,120 @@
+"""Driver side of the source: which queues, from where to where, in which Spark partitions.
+
+`Cluster` asks, `metaq.spark.offsets` decides, this module joins the two for the batch and the stream reader.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+
+from metaq.errors import ConfigError, MessagesLost, NoRoute
+from metaq.model.queue import MessageQueue
+from metaq.spark import offsets
+from metaq.spark.cluster import Cluster, cluster_of
+from metaq.spark.fetch import average_record_bytes
+from metaq.spark.offsets import Positions, Slice
+from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
+
+_LOG = logging.getLogger(__name__)
+_REMEDY = "Set failOnDataLoss=false to go on without them."
+
+
+class Planner:
+    """One query's view of the cluster. Made lazily in whatever process needs it; never pickled."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._options = options
+
+    @property
+    def cluster(self) -> Cluster:
+        return cluster_of(self._options.name_servers, self._options.retry_seconds)
+
+    def queues(self) -> list[MessageQueue]:
+        """The queues that the query reads now. Raises NoRoute, ConfigError."""
+        options = self._options
+        if options.subscribe_pattern:
+            return self.cluster.queues(self.cluster.topics(options.subscribe_pattern))
+        if options.assign:
+            assigned = options.assigned
+            there = set(self.cluster.queues(sorted({queue.topic for queue in assigned})))
+            missing = [str(queue) for queue in assigned if queue not in there]
+            if missing:
+                raise NoRoute(f"assign names queues that are not there: {', '.join(missing[:10])}")
+            return assigned
+        return self.cluster.queues(options.topics)
+
+    def start(self, default: str) -> Positions:
+        """Where the query begins: `startingTimestamp`, `startingOffsets`, or else `default`."""
+        queues = self.queues()
+        if self._options.starting_timestamp is not None:
+            return self.cluster.at(queues, self._options.starting_timestamp)
+        text = self._options.starting_offsets or default
+        if text in {EARLIEST, LATEST}:
+            return self.cluster.starts(queues) if text == EARLIEST else self.cluster.ends(queues)
+        given = self._given(text, "startingOffsets", queues)
+        # A queue that was not named is new to whoever wrote the offsets down: all of it is to be read.
+        return self.cluster.starts(queue for queue in queues if queue not in given) | given
+
+    def end(self, queues: list[MessageQueue]) -> Positions:
+        """Where a batch read ends."""
+        text = self._options.ending_offsets or LATEST
+        if text == LATEST:
+            return self.cluster.ends(queues)
+        return self._given(text, "endingOffsets", queues)
+
+    def advance(self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int] | None) -> Positions:
+        """Where the next micro-batch may end, limits aside: the queues' ends now, or `target` where it is set.
+
+        A queue that is not in `start` is pinned at its first message: this batch reads nothing of it, the next all.
+        Raises: MessagesLost: messages behind `start` have left the log, and failOnDataLoss is set.
+        """
+        now = self.queues() if target is None else sorted(target)
+        ends = self.cluster.ends(now) if target is None else dict(target)
+        known = [queue for queue in now if queue in start]
+        kept = self.cluster.starts(now)
+        for queue in known:
+            self._check_kept(queue, start[queue], kept[queue], ends[queue])
+        fresh = {queue: kept[queue] for queue in now if queue not in start}
+        # A queue without a route (its broker is down) waits where it is.
+        return dict(start) | {queue: ends[queue] for queue in known} | fresh
+
+    def limited(self, start: Mapping[MessageQueue, int], end: Positions) -> Positions:
+        """`end`, drawn back to the limits of one micro-batch."""
+        if self._options.max_bytes_per_trigger is not None:
+            end = offsets.limit(start, end, self._messages_in(self._options.max_bytes_per_trigger, start, end))
+        if self._options.max_offsets_per_trigger is not None:
+            end = offsets.limit(start, end, self._options.max_offsets_per_trigger)
+        return end
+
+    def cut(self, slices: list[Slice]) -> list[Slice]:
+        """The slices as Spark partitions. Only a function of slices and options: a replay may be cut the same way."""
+        return offsets.cut(slices, self._options.min_partitions, self._options.max_offsets_per_partition)
+
+    def report(self, done: Mapping[MessageQueue, int]) -> None:
+        """Tell the brokers how far the query has come, if it has a group to tell it for."""
+        if self._options.progress_group:
+            self.cluster.report(self._options.progress_group, done)
+
+    def _given(self, text: str, what: str, queues: list[MessageQueue]) -> Positions:
+        given = offsets.from_json(text, what)
+        strangers = [str(queue) for queue in given if queue not in queues]
+        if strangers:
+            raise ConfigError(f"{what} names queues that are not read: {', '.join(strangers[:10])}")
+        return given
+
+    def _check_kept(self, queue: MessageQueue, start: int, kept: int, end: int) -> None:
+        if kept <= start <= end:
+            return
+        lost = range(start, kept) if start < kept else range(end, start)
+        if self._options.fail_on_data_loss:
+            raise MessagesLost(queue, lost, _REMEDY)
+        _LOG.warning("%s", MessagesLost(queue, lost))
+
+    def _messages_in(self, size: int, start: Mapping[MessageQueue, int], end: Positions) -> int:
+        slices = offsets.slices_between(start, end)
+        if not slices:
+            return 1
+        # One pull of the longest backlog speaks for all: a limit by bytes bounds memory, it is no promise to the byte.
+        longest = max(slices, key=lambda piece: piece.messages)
+        return max(1, int(size / average_record_bytes(self.cluster, longest.queue, longest.start, self._options.fetch)))

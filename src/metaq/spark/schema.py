@@ -1,0 +1,74 @@
+"""Row schemas in Spark's words; the columns themselves are made by `metaq.client.arrow`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from metaq.client import arrow
+from metaq.errors import ConfigError
+from metaq.spark.offsets import Slice
+
+SLICE_SCHEMA = pa.schema(
+    [
+        pa.field("topic", pa.string()),
+        pa.field("broker", pa.string()),
+        pa.field("queue_id", pa.int32()),
+        pa.field("start_offset", pa.int64()),
+        pa.field("end_offset", pa.int64()),
+    ]
+)
+"""A row of `rows=slices`: the messages [start_offset, end_offset) of one queue."""
+
+_NAMES = {
+    pa.string(): "string",
+    pa.binary(): "binary",
+    pa.int32(): "int",
+    pa.int64(): "bigint",
+    pa.timestamp("us", tz="UTC"): "timestamp",
+    pa.list_(pa.string()): "array<string>",
+    pa.map_(pa.string(), pa.string()): "map<string,string>",
+}
+
+
+def columns_of(text: str | None) -> tuple[str, ...]:
+    """The `columns` option: None for the lean ones, `*` for all. Raises ConfigError: no such column."""
+    if text is None or not text.strip():
+        return arrow.LEAN
+    if text.strip() == "*":
+        return tuple(arrow.TYPES)
+    columns = tuple(name.strip() for name in text.split(","))
+    arrow.schema_of(columns)
+    return columns
+
+
+def ddl(schema: pa.Schema) -> str:
+    """`topic string, queue_id int, ...`: what `DataSource.schema` returns."""
+    return ", ".join(f"{field.name} {_NAMES[field.type]}" for field in schema)
+
+
+def columns_of_struct(struct: Any, schema: pa.Schema) -> tuple[str, ...]:
+    """The columns of a schema that the user gave with `.schema(...)`, a choice among those of `schema`.
+
+    Raises: ConfigError: a column that does not exist, of another type, or declared NOT NULL.
+    """
+    for field in struct.fields:
+        known = schema.field(field.name) if field.name in schema.names else None
+        if known is None:
+            raise ConfigError(f"there is no column {field.name!r}; the columns are {', '.join(schema.names)}")
+        if field.dataType.simpleString() != _NAMES[known.type] or not field.nullable:
+            wanted = f"{field.dataType.simpleString()}{'' if field.nullable else ' NOT NULL'}"
+            raise ConfigError(f"the column {field.name} is a nullable {_NAMES[known.type]}, not {wanted}")
+    return tuple(struct.names)
+
+
+def slice_batch(wanted: Slice, columns: Sequence[str]) -> pa.RecordBatch:
+    """The one row that stands for a slice."""
+    topic, broker, queue_id = wanted.queue
+    row = {
+        "topic": topic, "broker": broker, "queue_id": queue_id,
+        "start_offset": wanted.start, "end_offset": wanted.end,
+    }  # fmt: skip
+    return pa.RecordBatch.from_pylist([row], schema=pa.schema([SLICE_SCHEMA.field(name) for name in columns]))

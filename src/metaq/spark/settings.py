@@ -1,0 +1,122 @@
+"""The options of `format("metaq")`: their names, meanings and bounds, and the docs' table."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+from metaq.errors import ConfigError
+from metaq.model.queue import MessageQueue
+from metaq.options import OptionTable, camel, option
+from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
+
+EARLIEST, LATEST = "earliest", "latest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SourceOptions(OptionTable):
+    """What a query says about its source. Spelled in camelCase, in any case: Spark's option names have none."""
+
+    name_servers: str = option("", "Name servers, `host:port`, `;`-separated. Required.")
+    subscribe: str | None = option(None, "Topics to read, `,`-separated.")
+    subscribe_pattern: str | None = option(None, "A glob over topic names, `orders-*`; topics made later join in.")
+    assign: str | None = option(None, 'Queues to read: `{"orders": {"broker-a": [0, 1]}}`.')
+    starting_offsets: str | None = option(
+        None, "`earliest`, `latest`, or the offsets JSON. Streams begin at `latest`, batch reads at `earliest`."
+    )
+    ending_offsets: str | None = option(None, "Of a batch read: `latest` (default) or the offsets JSON.")
+    starting_timestamp: int | None = option(
+        None, "Begin at the first message stored at this time, in ms since 1970; beats startingOffsets.", low=0
+    )
+    max_offsets_per_trigger: int | None = option(None, "Most messages of one micro-batch.", low=1)
+    max_bytes_per_trigger: int | None = option(
+        None, "Most bytes of one micro-batch, estimated from the size of each queue's next messages.", low=1
+    )
+    min_partitions: int = option(
+        1, "Cut queues into slices so that there are at least so many Spark partitions.", low=1
+    )
+    max_offsets_per_partition: int | None = option(None, "Most messages of one Spark partition.", low=1)
+    fail_on_data_loss: bool = option(True, "Fail when messages left the log unread; false: warn and go on.")
+    progress_group: str | None = option(
+        None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
+    )
+    columns: str | None = option(None, "Columns of a row, `,`-separated, or `*` for all; the lean ones by default.")
+    rows: str = option(
+        "messages",
+        "`messages`: a row per message. `slices`: a row per range of a queue, to be fetched by the query itself.",
+        choices=("messages", "slices"),
+    )
+    retry_seconds: float = option(30.0, "How long a read goes on trying while a broker is away.", low=0)
+    pull_bytes: int = option(
+        PULL_BYTES,
+        "Bytes that one pull should bring; a RocketMQ gives 32 messages at most.",
+        low=1,
+        high=8 * PULL_BYTES,
+    )
+
+    @classmethod
+    def of(cls, pairs: Mapping[str, str]) -> Self:
+        """The options of a query. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
+        names = {spelling.lower(): spelling for spelling in cls.spellings()}
+        unknown = [key for key in pairs if key.lower() not in names]
+        if unknown:
+            near = difflib.get_close_matches(unknown[0].lower(), names, 1, 0.5)
+            hint = f"; did you mean {camel(names[near[0]])}?" if near else ""
+            raise ConfigError(f"format('metaq') has no option {unknown[0]}{hint}")
+        options, _ = cls.read({names[key.lower()]: value for key, value in pairs.items()}, "the query's options")
+        options.check()
+        return options
+
+    def check(self) -> None:
+        """Raises ConfigError: what the single bounds cannot see."""
+        if not self.name_servers:
+            raise ConfigError("format('metaq') needs .option('nameServers', 'host:port')")
+        chosen = [name for name in ("subscribe", "subscribe_pattern", "assign") if getattr(self, name)]
+        if len(chosen) != 1:
+            given = f"not {' and '.join(map(camel, chosen))} together" if chosen else "none was given"
+            raise ConfigError(f"format('metaq') needs one of the options subscribe, subscribePattern, assign; {given}")
+        if self.starting_offsets is not None and self.starting_timestamp is not None:
+            raise ConfigError("give startingOffsets or startingTimestamp, not both")
+        if self.ending_offsets == EARLIEST:
+            raise ConfigError("endingOffsets=earliest would read nothing; give latest or the offsets JSON")
+
+    @property
+    def topics(self) -> list[str]:
+        return [topic for part in (self.subscribe or "").split(",") if (topic := part.strip())]
+
+    @property
+    def assigned(self) -> list[MessageQueue]:
+        """The queues of `assign`. Raises ConfigError: not of its form."""
+        try:
+            return sorted(
+                MessageQueue(topic, broker, int(queue_id))
+                for topic, brokers in json.loads(self.assign or "{}").items()
+                for broker, queue_ids in brokers.items()
+                for queue_id in queue_ids
+            )
+        except (ValueError, TypeError, AttributeError):
+            form = '{"TOPIC": {"BROKER": [0, 1]}}'
+            raise ConfigError(f"assign: {str(self.assign)[:200]!r} is not of the form {form}") from None
+
+    @property
+    def fetch(self) -> FetchSettings:
+        return FetchSettings(
+            group=self.progress_group or GROUP,
+            fail_on_data_loss=self.fail_on_data_loss,
+            retry_seconds=self.retry_seconds,
+            pull_bytes=self.pull_bytes,
+        )
+
+
+def markdown_table() -> str:
+    """The options as docs/spark.md lists them."""
+    lines = ["| option | default | meaning |", "|---|---|---|"]
+    for item in dataclasses.fields(SourceOptions):
+        default = "" if item.default is None else str(item.default)
+        default = default.lower() if isinstance(item.default, bool) else default
+        lines.append(f"| `{camel(item.name)}` | {default} | {item.metadata['doc']} |")
+    return "\n".join(lines)

@@ -1,0 +1,182 @@
+"""`format("metaq")`: topics as DataFrames, in batch and streaming queries.
+
+What runs where: `MetaqDataSource` and the planning methods in short-lived processes beside the driver, `read` in the
+executors' Python workers. Everything that crosses is a plain value; connections are made where they are used and kept
+per process (`cluster_of`).
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+
+from metaq.client import arrow
+from metaq.clock import SYSTEM
+from metaq.errors import MetaqError
+from metaq.spark import offsets, schema
+from metaq.spark.cluster import cluster_of
+from metaq.spark.fetch import read_slice
+from metaq.spark.offsets import Positions, Slice
+from metaq.spark.plan import Planner
+from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
+
+_LOG = logging.getLogger(__name__)
+
+IDLE_SECONDS = 1.0
+"""How long `latestOffset` may look for news before it says that there are none: Spark asks again at once, 60-85 times a
+second, and every question is one to the brokers."""
+LOOK_SECONDS = 0.02
+LOOK_SHARE = 0.05
+"""While idle, at most this share of the time is spent asking."""
+
+
+class SlicePartition(InputPartition):  # type: ignore[misc]
+    """One Spark partition: some messages of one queue."""
+
+    def __init__(self, wanted: Slice) -> None:
+        super().__init__(str(wanted))
+        self.wanted = wanted
+
+
+class MetaqDataSource(DataSource):  # type: ignore[misc]
+    """What Spark finds under the name `metaq` (through the module `pyspark_metaq`)."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "metaq"
+
+    def schema(self) -> str:
+        options = self._options()
+        if options.rows == "slices":
+            return schema.ddl(schema.SLICE_SCHEMA)
+        return schema.ddl(arrow.schema_of(schema.columns_of(options.columns)))
+
+    def reader(self, schema: Any) -> DataSourceReader:
+        return MetaqReader(self._options(), schema)
+
+    def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        return MetaqStreamReader(self._options(), schema)
+
+    def _options(self) -> SourceOptions:
+        return SourceOptions.of(dict(self.options))
+
+
+class _SliceReading:
+    """What batch and stream reader share: the way from a slice to rows."""
+
+    def __init__(self, options: SourceOptions, struct: Any) -> None:
+        self.options = options
+        known = schema.SLICE_SCHEMA if options.rows == "slices" else arrow.schema_of(tuple(arrow.TYPES))
+        self.columns = schema.columns_of_struct(struct, known)
+
+    @property
+    def planner(self) -> Planner:
+        return Planner(self.options)
+
+    def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
+        """Exactly the rows of the partition's slice. Runs in an executor, on an instance of its own."""
+        if self.options.rows == "slices":
+            yield schema.slice_batch(partition.wanted, self.columns)
+            return
+        cluster = cluster_of(self.options.name_servers, self.options.retry_seconds)
+        for decoded in read_slice(cluster, partition.wanted, self.options.fetch):
+            yield decoded.to_batch(self.columns)
+
+
+class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
+    """A batch read: from startingOffsets (earliest) to endingOffsets (latest), as they are when the query is planned."""
+
+    def partitions(self) -> list[InputPartition]:
+        planner = self.planner
+        start = planner.start(EARLIEST)
+        slices = planner.cut(offsets.slices_between(start, planner.end(sorted(start))))
+        # Spark would call read(None) for an empty list; a slice of nothing reads nothing.
+        empty = [Slice(queue, offset, offset) for queue, offset in sorted(start.items())[:1]]
+        return [SlicePartition(wanted) for wanted in slices or empty]
+
+    def read(self, partition: SlicePartition | None) -> Iterator[pa.RecordBatch]:
+        if partition is not None and partition.wanted.messages:
+            yield from super().read(partition)
+
+
+class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]
+    """A streaming read. One instance plans a query for as long as it runs; others only `read`.
+
+    **The start is pinned by an empty batch 0.** Spark writes only the *ends* of batches into its checkpoint, and asks
+    `initialOffset` again when it replays a batch 0 that was not committed. With startingOffsets=latest the answer would
+    have moved, and the messages between would be lost. So the first `latestOffset` returns the first `initialOffset`
+    unchanged: the end of batch 0 in the checkpoint is the start of the query, whatever happens later.
+    """
+
+    def __init__(self, options: SourceOptions, struct: Any) -> None:
+        super().__init__(options, struct)
+        self._initial: Positions | None = None
+        self._pinned = False
+        self._target: Positions | None = None
+        self._seen: Positions = {}
+        self._reported: Positions | None = None
+
+    # The camelCase names are Spark's.
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        if self._initial is None:  # Asked twice: before the first latestOffset, and again when batch 0 is run.
+            self._initial = self.planner.start(LATEST)
+        return offsets.to_json(self._initial)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        most = self.options.max_offsets_per_trigger
+        if most is not None:
+            return ReadMaxRows(most)
+        # Spark knows no limit by rows *and* bytes, and hands ours back as it is: all that counts is that it is one.
+        return ReadMaxRows(1 << 62) if self.options.max_bytes_per_trigger is not None else ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        planner = self.planner
+        self._target = planner.cluster.ends(planner.queues())
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        begin = offsets.from_json(start)
+        pinned, self._pinned = self._pinned, True
+        if not pinned and begin == self._initial:
+            return start
+        self._report(begin)
+        planner = self.planner
+        end = self._news(planner, begin)
+        if not isinstance(limit, ReadAllAvailable):
+            end = planner.limited(begin, end)
+        return offsets.to_json(end)
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        return offsets.to_json(self._seen) if self._seen else None
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        # Only a function of its arguments: a replayed batch must read the same.
+        slices = offsets.slices_between(offsets.from_json(start), offsets.from_json(end))
+        return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
+
+    def _news(self, planner: Planner, begin: Positions) -> Positions:
+        """The queues' ends; waits up to IDLE_SECONDS for them to move."""
+        give_up = SYSTEM.monotonic() + IDLE_SECONDS
+        while True:
+            asked_at = SYSTEM.monotonic()
+            end = self._seen = planner.advance(begin, self._target)
+            now = SYSTEM.monotonic()
+            if end != begin or self._target is not None or now >= give_up:
+                return end
+            threading.Event().wait(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE))
+
+    def _report(self, done: Positions) -> None:
+        # Spark's own commit() lags one batch behind and never comes for the last one. But it asks for the next offset
+        # only after a batch is committed, so where the next batch begins is how far the query has come.
+        if done == self._reported:
+            return
+        try:
+            self.planner.report(done)
+            self._reported = done
+        except MetaqError as fault:
+            _LOG.warning("the progress of group %s was not stored: %s", self.options.progress_group, fault)

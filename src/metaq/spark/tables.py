@@ -1,0 +1,50 @@
+"""A topic as one table: what is archived, and what has come since."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import functions as sql
+
+from metaq.client import arrow
+from metaq.errors import ConfigError
+from metaq.spark import offsets
+from metaq.spark.engine import session
+from metaq.spark.pipelines.folder import ArchiveFolder
+
+
+def table(topic: str, *, archive: str | Path, name_servers: str | None = None, spark: Any = None) -> Any:
+    """A DataFrame of all messages of a topic, in the lean columns: the archive's files, then the live tail.
+
+    The manifests are read first, and the tail begins at the offsets that they end with, so that a batch which the
+    archive publishes meanwhile is in one of the two parts and never in both. Repeated sends in the tail are not looked
+    for: that is done when it is archived.
+
+    Args:
+        archive: the folder that `archive` writes. name_servers: of the cluster; None for the archived part alone.
+        spark: the session, by default `metaq.spark.session()`.
+
+    Raises: ConfigError: nothing is archived of the topic, and no cluster is named.
+    """
+    spark = spark or session()
+    folder = ArchiveFolder(archive)
+    files: list[str] = []
+    end: offsets.Positions = {}
+    for manifest in folder.manifests():
+        files += [folder.place(file).as_uri() for file in manifest.files if file.topic == topic]
+        end = manifest.end
+    parts = []
+    if files:
+        archived = spark.read.parquet(*files).withColumn("topic", sql.lit(topic))
+        parts.append(archived.select(*arrow.LEAN))
+    if name_servers is not None:
+        tail = spark.read.format("metaq").option("nameServers", name_servers).option("subscribe", topic)
+        mine = {queue: offset for queue, offset in end.items() if queue.topic == topic}
+        if mine:
+            tail = tail.option("startingOffsets", offsets.to_text(mine))
+        parts.append(tail.load())
+    if not parts:
+        raise ConfigError(f"{folder.path} holds nothing of topic {topic}; give name_servers to read the live topic")
+    return functools.reduce(lambda one, other: one.unionByName(other), parts)

@@ -1,0 +1,62 @@
+"""A store folder moves between RocketMQ's broker and ours."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.interop.driver import ForeignClient
+from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer
+
+pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+
+
+@pytest.mark.parametrize(
+    ("origin", "heir"),
+    [
+        pytest.param(MetaqServer, RocketmqServer, id="ours-to-rocketmq"),
+        pytest.param(RocketmqServer, MetaqServer, id="rocketmq-to-ours"),
+        pytest.param(RocketmqServer, RocketmqServer, id="rocketmq-to-rocketmq", marks=pytest.mark.all),
+    ],
+)
+def test_the_heir_goes_on(
+    java: ForeignClient,
+    tmp_path: Path,
+    origin: type[MetaqServer | RocketmqServer],
+    heir: type[MetaqServer | RocketmqServer],
+) -> None:
+    """Messages, index, topics and a group's offsets are all there for the other broker, which appends behind them."""
+    data = tmp_path / "store"
+    for part in ("origin", "heir"):
+        (tmp_path / part).mkdir()
+    first = origin(tmp_path / "origin", data)
+    first.start()
+    try:
+        java.producer("p", first.namesrv)
+        java.call("create_topic", producer="p", cluster=CLUSTER, topic="moves", queues=2)
+        java.send("p", "moves", [f"read-{i}" for i in range(10)], tag="a")
+        java.consumer("c", first.namesrv, "movers", {"moves": "*"})
+        java.wait("c", 10)
+        java.shutdown("c")
+        (kept,) = java.send("p", "moves", ["unread-0"], tag="a", keys="needle")
+        java.send("p", "moves", [f"unread-{i}" for i in range(1, 5)], "batch", tag="b")
+        java.shutdown("p")
+    finally:
+        first.stop()
+
+    second = heir(tmp_path / "heir", data)
+    second.start()
+    try:
+        java.producer("p", second.namesrv)
+        (found,) = java.call("query", producer="p", topic="moves", key="needle")
+        assert (found["body"], found["id"], found["queue_offset"]) == ("unread-0", kept["id"], kept["queue_offset"])
+        java.consumer("c", second.namesrv, "movers", {"moves": "*"})
+        events = java.wait("c", 5)
+        assert sorted(event["body"] for event in events) == [f"unread-{i}" for i in range(5)]
+        assert {event["tag"] for event in events} == {"a", "b"}
+        java.send("p", "moves", ["after"])
+        assert java.wait("c", 6)[-1]["body"] == "after"
+        rows = java.call("queues", producer="p", topic="moves")
+        assert sum(row["max_offset"] for row in rows) == 16
+        java.shutdown_all()
+    finally:
+        second.kill()

@@ -1,0 +1,104 @@
+"""The registrar against scripted name servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from metaq.errors import ConnectionFailed
+from metaq.model import DataVersion, TopicConfig
+from metaq.registry.namesrv import Identity, Registrar
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, reply
+from metaq.wire.hot import crc31
+
+IDENTITY = Identity("C", "a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
+
+
+class NameServers:
+    """Takes calls; those at an address in `down` fail."""
+
+    def __init__(self) -> None:
+        self.down: set[str] = set()
+        self.calls: list[tuple[str, Command]] = []
+        self.called = asyncio.Event()
+
+    async def call(self, address: str, command: Command, timeout: float) -> Command:
+        self.calls.append((address, command))
+        self.called.set()
+        if address in self.down:
+            raise ConnectionFailed(f"{address}: refused")
+        return reply(command)
+
+    def codes(self) -> list[tuple[str, int]]:
+        return [(address, command.code) for address, command in self.calls]
+
+
+def registrar(servers: NameServers, topics: dict[str, TopicConfig], period: float = 30.0) -> Registrar:
+    return Registrar(servers, ["n1", "n2"], IDENTITY, lambda: (DataVersion(1, len(topics)), topics), period)
+
+
+def test_it_registers_everywhere_at_start_and_says_goodbye():
+    """The body carries the whole table and a checksum over the bytes as sent."""
+
+    async def run() -> None:
+        servers = NameServers()
+        one = registrar(servers, {"T": TopicConfig("T")})
+        await one.start()
+        assert sorted(servers.codes()) == [("n1", RequestCode.REGISTER_BROKER), ("n2", RequestCode.REGISTER_BROKER)]
+        command = servers.calls[0][1]
+        header = headers.RegisterBrokerHeader.from_ext(command.ext)
+        assert header.body_crc32 == crc31(command.body)
+        _, topics = bodies.registration_of(command.body, compressed=False, bare=False)
+        assert topics == {"T": TopicConfig("T")}
+        servers.calls.clear()
+        await one.stop()
+        assert sorted(servers.codes()) == [("n1", RequestCode.UNREGISTER_BROKER), ("n2", RequestCode.UNREGISTER_BROKER)]
+
+    asyncio.run(run())
+
+
+def test_a_change_is_told_at_once():
+    """A topic made between two periods is registered without waiting for the next."""
+
+    async def run() -> None:
+        servers, topics = NameServers(), {"T": TopicConfig("T")}
+        one = registrar(servers, topics, period=3600)
+        await one.start()
+        servers.calls.clear()
+        servers.called.clear()
+        topics["U"] = TopicConfig("U")
+        one.changed()
+        one.changed()
+        await asyncio.wait_for(servers.called.wait(), 5)
+        _, told = bodies.registration_of(servers.calls[0][1].body, compressed=False, bare=False)
+        assert set(told) == {"T", "U"}
+        await one.stop()
+
+    asyncio.run(run())
+
+
+def test_a_name_server_that_is_down_is_tried_again_and_logged_once(caplog):
+    """The broker starts without it, the others know the broker, and the log has one line until it is back."""
+
+    async def run() -> None:
+        servers = NameServers()
+        servers.down = {"n2"}
+        one = registrar(servers, {}, period=0.001)
+        with caplog.at_level(logging.INFO):
+            await one.start()
+            assert set(one.failing) == {"n2"}
+            for _ in range(5):
+                servers.called.clear()
+                await asyncio.wait_for(servers.called.wait(), 5)
+            assert [record.levelname for record in caplog.records] == ["WARNING"]
+            servers.down.clear()
+            while one.failing:
+                servers.called.clear()
+                await asyncio.wait_for(servers.called.wait(), 5)
+                await asyncio.sleep(0)
+        assert "again" in caplog.records[-1].message
+        await one.stop()
+
+    asyncio.run(run())

@@ -1,0 +1,49 @@
+"""The benchmarks run with small counts, so that they cannot rot."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support import ROOT, environment
+
+BENCH = ROOT / "bench"
+
+
+def _run(tmp_path: Path, rows: str) -> dict[str, dict[str, object]]:
+    command = [sys.executable, str(BENCH / "run.py"), "--quick", "--rows", rows]
+    command += ["--disk", str(tmp_path / "disk"), "--output", str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=False)
+    if "no C compiler" in done.stderr:
+        pytest.skip("no C compiler for the load generator")
+    assert done.returncode == 0, done.stdout + done.stderr
+    report = json.loads((tmp_path / "report.json").read_text())
+    assert (tmp_path / "report.md").read_text().count("\n| ") > len(rows.split(","))
+    return {row["key"]: row for row in report["rows"]}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_broker_rows(tmp_path: Path) -> None:
+    """Every row of the broker is measured: the generator's checks hold for single sends, batches and pulls."""
+    keys = "start,memory,send-100,send-1000,send-100-twin,send-1x1,send-64x1,batch,pull"
+    rows = _run(tmp_path, keys)
+    assert list(rows) == keys.split(",")
+    assert all(row["median"] > 0 for row in rows.values())
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_client_rows(tmp_path: Path) -> None:
+    """The Python client's rows are measured."""
+    assert list(_run(tmp_path, "client-submit,client-consume")) == ["client-submit", "client-consume"]
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_spark_row(tmp_path: Path) -> None:
+    """The Spark source's row is measured."""
+    assert list(_run(tmp_path, "spark")) == ["spark"]
