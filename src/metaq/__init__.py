@@ -14,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaq import spark as spark
+    from metaq.client.consumer.consumer import Consumer as Consumer
+    from metaq.client.consumer.outcome import Later as Later
+    from metaq.client.consumer.outcome import Reject as Reject
+    from metaq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from metaq.client.futures import SendFuture as SendFuture
     from metaq.client.producer import Producer as Producer
     from metaq.errors import BrokerError as BrokerError
@@ -37,6 +41,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "metaq.client.consumer.consumer": ("Consumer",),
+    "metaq.client.consumer.outcome": ("Later", "Reject"),
+    "metaq.client.consumer.received": ("ReceivedMessage",),
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),
     "metaq.errors": (

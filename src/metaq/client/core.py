@@ -144,14 +144,14 @@ class ClientCore:
             return True
         return False
 
-    def add_member(self, member: Member) -> None:
-        """Raises ConfigError: this client is a member of the group already."""
-        if member.group in self._members:
+    def claim(self, member: Member) -> None:
+        """Any thread. Raises ConfigError: this client is a member of the group already; the core is released."""
+        if self._members.setdefault(member.group, member) is not member:
+            self.thread.start(release(self))
             raise ConfigError(
                 f"this process already consumes as group {member.group} under the instance name of this client: "
                 "give the second consumer an instance_name of its own"
             )
-        self._members[member.group] = member
 
     def remove_member(self, member: Member) -> None:
         self._members.pop(member.group, None)

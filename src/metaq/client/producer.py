@@ -16,9 +16,10 @@ from typing import Self
 from metaq.client import core as cores
 from metaq.client.accumulator import Accumulator, Lane, SendLimits, check_body
 from metaq.client.futures import SendBatch, SendFuture
+from metaq.client.names import checked
 from metaq.client.sending import Choose, Sender
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BadRequest, BufferFull, ConfigError, MetaqError
+from metaq.errors import BufferFull, ConfigError, MetaqError
 from metaq.model import Message, MessageQueue, SendReceipt
 from metaq.model.message import BODY_BYTES_MAX, as_keys, check_tag
 from metaq.model.subscription import java_string_hash
@@ -74,7 +75,7 @@ class ProducerBase:
                 "timeout, batch_bytes and max_pending_bytes must be positive, retries and linger not negative"
             )
         self._open = False
-        self.group = _named(check_group, group)
+        self.group = checked(check_group, group)
         self._core = cores.acquire(namesrv, instance_name, clock)
         self._sender = Sender(self._core, group, retries)
         limits = SendLimits(
@@ -175,12 +176,12 @@ class ProducerBase:
         self, topic: str, ordering_key: str | None, selector: Selector | None, queue: MessageQueue | None
     ) -> Lane:
         if ordering_key is None and selector is None and queue is None:
-            return self._lanes.get(topic) or self._accumulator.lane(_named(check_topic, topic))
+            return self._lanes.get(topic) or self._accumulator.lane(checked(check_topic, topic))
         if queue is not None:
             if queue.topic != topic:
                 raise ConfigError(f"the queue {queue} is not one of topic {topic}")
             return self._accumulator.ordered_lane(queue, strict=True)
-        queues = self._core.routes.publish_queues_now(_named(check_topic, topic))
+        queues = self._core.routes.publish_queues_now(checked(check_topic, topic))
         if queues is None:
             self._core.check_process()
             if self._core.thread.current:
@@ -259,13 +260,6 @@ def as_message(
     if body is None:
         raise TypeError("body is missing: pass bytes")
     return Message(topic, body, tag, as_keys(keys), flag, delay_level, wait_store_ok, properties or {})
-
-
-def _named(check: Callable[[str], str], name: str) -> str:
-    try:
-        return check(name)
-    except BadRequest as error:
-        raise ConfigError(str(error)) from None
 
 
 def as_batch(messages: Iterable[Message]) -> list[Message]:

@@ -1,0 +1,317 @@
+"""Consumers: what users receive with.
+
+`Consumer` and `metaq.aio.Consumer` share `ConsumerBase`; they differ in how one waits for the next message.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import FrameType
+from typing import Self
+
+from metaq.client import core as cores
+from metaq.client.consumer.group import GroupMember, GroupOptions, OnSkip
+from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.outcome import Later, Reject
+from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.window import Chunk
+from metaq.client.names import checked, milliseconds
+from metaq.client.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
+from metaq.client.rebalance import Strategy, strategy_of
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import BadRequest, ConfigError
+from metaq.model import ConsumeFrom, MessageModel, MessageQueue
+from metaq.model.subscription import subscribe
+from metaq.model.topic import check_group, check_topic
+from metaq.net.local import local_address
+
+log = logging.getLogger("metaq.client")
+
+CLOSE_SECONDS = 30.0
+MIB = 1024 * 1024
+
+Topics = str | Sequence[str] | Mapping[str, str]
+Handler = Callable[[ReceivedMessage], object]
+
+
+class ConsumerBase:
+    """What the two kinds of consumer share: a member of a group, running from the moment it is made."""
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        group: str,
+        topics: Topics,
+        start: str | float | dt.datetime = "last",
+        broadcast: bool = False,
+        instance_name: str = "DEFAULT",
+        strategy: str | Strategy = "average",
+        pull_count: int = 500,
+        pull_bytes: int = 1 * MIB,
+        queue_messages_max: int = 1000,
+        queue_bytes_max: int = 100 * MIB,
+        span_max: int = 2000,
+        max_reconsume_times: int = 16,
+        on_skip: OnSkip | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """
+        Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
+              group: its members share the messages; each group gets all. topics: one name, several, or name → tag
+              expression such as `"paid || refunded"`. start: where a group without progress begins: "first", "last",
+              or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
+              is kept in a file here, a failed message is not sent again. instance_name: clients of one process with
+              one name share their connections; two members of one group in one process need two. strategy: how queues
+              are shared out, see `metaq.client.rebalance`. pull_count, pull_bytes: size of one pull from a MetaQ
+              broker (a RocketMQ gives at most 32 messages). queue_messages_max, queue_bytes_max, span_max: how much of
+              one queue may be pulled and unfinished. max_reconsume_times: failures after which a message is a dead
+              letter. on_skip: called with (queue, offsets) when messages were deleted before they were consumed.
+        Raises: ConfigError. A topic that does not exist (yet) is waited for, with a warning in the log.
+        """
+        self._open = False
+        self.group = checked(check_group, group)
+        self.topics = _topics(topics)
+        consume_from, start_ms = _start(start)
+        options = GroupOptions(
+            model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
+            consume_from=consume_from,
+            start_ms=start_ms,
+            strategy=strategy_of(strategy),
+            pull_count=pull_count,
+            pull_bytes=pull_bytes,
+            queue_messages_max=queue_messages_max,
+            queue_bytes_max=queue_bytes_max,
+            span_max=span_max,
+            max_reconsume_times=max_reconsume_times,
+            on_skip=on_skip,
+        )
+        if min(pull_count, pull_bytes, queue_messages_max, queue_bytes_max, span_max) < 1 or max_reconsume_times < 0:
+            raise ConfigError("the pull and queue limits must be positive, max_reconsume_times not negative")
+        self._core = cores.acquire(namesrv, instance_name, clock)
+        self._handover: Handover[ReceivedMessage] = Handover()
+        offsets: OffsetStore = BrokerOffsets(self._core, group)
+        if broadcast:
+            offsets = LocalOffsets(LocalOffsets.path(f"{local_address()}@{instance_name}", group))
+        self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
+        self._core.claim(self._member)
+        self._core.thread.post(self._member.start)
+        self._one_by_one = threading.Lock()
+        self._current: Iterator[ReceivedMessage] = iter(())
+        self._open = True
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are this member's now."""
+        return sorted(self._member.windows)
+
+    def stop(self) -> None:
+        """End all iterations, from any thread or signal handler. What was not handed out stays for the group."""
+        self._handover.close()
+
+    def _given(self, chunk: Chunk[ReceivedMessage]) -> None:
+        """All messages of a chunk are in somebody's hands."""
+        window = chunk.window
+        if window.paused:
+            self._core.thread.post(self._member.resume, window)
+
+    async def _close(self) -> None:
+        """In the loop."""
+        try:
+            await self._member.stop()
+        finally:
+            await cores.release(self._core)
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False) and self._core.in_own_process:
+            warnings.warn(
+                f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self._open = False
+            self._handover.close()
+            if self._core.thread.alive:
+                self._core.thread.start(self._close())
+
+
+class Consumer(ConsumerBase):
+    """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler."""
+
+    def __iter__(self) -> Iterator[ReceivedMessage]:
+        """Messages as they come, until `stop` or `close`. Each must be finished: use `with message:`.
+
+        Several threads may iterate, each with an iterator of its own; a chunk of messages then goes to one of them.
+        """
+        take = self._handover.take
+        while (chunk := take(None)) is not None:
+            window = chunk.window
+            for message in chunk.messages:
+                if window.dropped:  # The queue went to another member, which gets the rest.
+                    break
+                yield message
+            self._given(chunk)
+
+    def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
+        """The next message; None after `timeout` seconds, or once stopped. Safe from many threads."""
+        if not self._one_by_one.acquire(timeout=-1 if timeout is None else timeout):
+            return None
+        try:
+            while (message := next(self._current, None)) is None:
+                try:
+                    chunk = self._handover.take(timeout)
+                except TimeoutError:
+                    return None
+                if chunk is None:
+                    return None
+                self._current = self._of(chunk)
+            return message
+        finally:
+            self._one_by_one.release()
+
+    def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
+        for message in chunk.messages:
+            if chunk.window.dropped:
+                break
+            yield message
+        self._given(chunk)
+
+    def run(self, handler: Handler, threads: int = 1) -> None:
+        """Call `handler(message)` for each message in `threads` threads, until `stop`, SIGTERM or Ctrl-C.
+
+        The handler's result decides: None finishes the message; `Later(level)`, returned or raised, and any exception
+        deliver it again later; `Reject` files it with the dead letters. Any other result counts as a failure and is
+        logged (Java's listeners fail by returning null: here None is what a function without `return` gives).
+
+        In the main thread SIGTERM drains: the messages in hand are finished, the progress is committed, and `run`
+        returns.
+        """
+        if threads < 1:
+            raise ConfigError(f"threads={threads}: need at least 1")
+        workers = [
+            threading.Thread(target=self._work, args=(handler,), name=f"metaq-{self.group}-{number}", daemon=True)
+            for number in range(threads)
+        ]
+        with self._drain_on_sigterm():
+            for worker in workers:
+                worker.start()
+            try:
+                for worker in workers:
+                    while worker.is_alive():
+                        worker.join(1.0)  # Not for ever: on Windows an endless join hides Ctrl-C.
+            except BaseException:
+                self.stop()
+                for worker in workers:
+                    worker.join()
+                raise
+            finally:
+                self.commit()
+
+    def _work(self, handler: Handler) -> None:
+        while (message := self.receive()) is not None:
+            handle(message, handler)
+
+    @contextlib.contextmanager
+    def _drain_on_sigterm(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def drain(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  the interpreter's signature
+            log.info("SIGTERM: finishing the messages in hand")
+            self.stop()
+
+        before = signal.signal(signal.SIGTERM, drain)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, before)
+
+    def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Keep the progress now; it is kept every 5 s and by `close` anyway. Raises RequestTimeout."""
+        self._core.check_process()
+        self._core.thread.run(self._member.persist(), timeout)
+
+    def wait_assigned(self, timeout: float | None = None) -> None:
+        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout."""
+        self._core.check_process()
+        self._core.thread.run(_wait(self._member), timeout)
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Stop, commit what is finished, leave the group, disconnect. Raises RequestTimeout after `timeout` seconds."""
+        if not self._open:
+            return
+        self._open = False
+        self._core.check_process()
+        self.stop()
+        self._core.thread.run(self._close(), timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def handle(message: ReceivedMessage, handler: Handler) -> None:
+    """Call `handler` and settle the message by its result."""
+    try:
+        result = handler(message)
+    except BaseException as error:
+        if not message.settle(error):
+            raise
+        return
+    settle_by_result(message, result)
+
+
+def settle_by_result(message: ReceivedMessage, result: object) -> None:
+    """Settle a message by what its handler returned."""
+    if result is None:
+        message.ack()
+    elif isinstance(result, Later | Reject):
+        message.settle(result)
+    elif result is Reject:
+        message.reject()
+    else:
+        log.error(
+            "the handler returned %r for %s: need None, Later or Reject; it will be delivered again", result, message
+        )
+        message.retry()
+
+
+async def _wait(member: GroupMember) -> None:
+    await member.assigned.wait()
+
+
+def _topics(topics: Topics) -> dict[str, str]:
+    """Topic → tag expression. Raises ConfigError."""
+    if isinstance(topics, str):
+        topics = {topics: "*"}
+    elif not isinstance(topics, Mapping):
+        topics = dict.fromkeys(topics, "*")
+    if not topics:
+        raise ConfigError("no topic to consume")
+    for topic, tags in topics.items():
+        checked(check_topic, topic)
+        try:
+            subscribe(topic, tags)
+        except BadRequest as error:
+            raise ConfigError(str(error)) from None
+    return dict(topics)
+
+
+def _start(start: str | float | dt.datetime) -> tuple[ConsumeFrom, int]:
+    if start == "last":
+        return ConsumeFrom.LAST, 0
+    if start == "first":
+        return ConsumeFrom.FIRST, 0
+    if isinstance(start, str):
+        raise ConfigError(f"start={start!r}: need 'first', 'last', a datetime, or seconds since the epoch")
+    return ConsumeFrom.TIMESTAMP, milliseconds(start)

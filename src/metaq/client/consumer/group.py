@@ -1,0 +1,421 @@
+"""One member of a consumer group: subscriptions, its share of the queues, a pull loop per queue, progress.
+
+Everything here runs in the background loop. User threads touch three things only: they take chunks from the handover,
+set flags in them, and call `send_back`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
+from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.send_back import SendBack
+from metaq.client.consumer.window import Chunk, Window
+from metaq.client.core import ClientCore
+from metaq.client.offset_store import OffsetStore
+from metaq.client.pulling import PLAIN_COUNT, Pulled, PullStatus, Wanted, pull
+from metaq.client.rebalance import Strategy
+from metaq.errors import BadRequest, BrokerError, ClientError, NoRoute, RemoteProtocolError
+from metaq.model import ConsumeFrom, MessageModel, MessageQueue, SubscriptionData
+from metaq.model import properties as props
+from metaq.model.subscription import subscribe
+from metaq.model.topic import RETRY_PREFIX
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode
+
+log = logging.getLogger("metaq.client")
+
+REBALANCE_SECONDS = 20.0
+PERSIST_SECONDS = 5.0
+RETRY_SECONDS = 1.0
+"""After a failed pull or rebalance."""
+NOT_YET_SECONDS = 0.1
+"""After a pull that the broker refused because our newest heartbeat has not arrived (codes 24, 25)."""
+PAUSE_SECONDS = 0.05
+"""How often a paused queue is looked at, beside being woken when a chunk has been handed out."""
+
+OnSkip = Callable[[MessageQueue, range], object]
+"""Told which offsets of a queue were gone before they were consumed."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOptions:
+    """How a member consumes."""
+
+    model: MessageModel
+    consume_from: ConsumeFrom
+    start_ms: int
+    strategy: Strategy
+    pull_count: int
+    pull_bytes: int
+    queue_messages_max: int
+    queue_bytes_max: int
+    span_max: int
+    max_reconsume_times: int
+    on_skip: OnSkip | None
+
+
+class GroupMember:
+    """See the module's text. `start` joins the group, `stop` leaves it."""
+
+    def __init__(
+        self,
+        core: ClientCore,
+        group: str,
+        topics: Mapping[str, str],
+        options: GroupOptions,
+        offsets: OffsetStore,
+        handover: Handover[ReceivedMessage],
+    ) -> None:
+        self.group, self.options = group, options
+        self._core, self._offsets, self._handover = core, offsets, handover
+        now = core.clock.now_ms()
+        self._subscriptions = {topic: subscribe(topic, tags, now) for topic, tags in topics.items()}
+        self._retry_topic = RETRY_PREFIX + group
+        if options.model is MessageModel.CLUSTERING:
+            self._subscriptions[self._retry_topic] = subscribe(self._retry_topic, "*", now)
+        self._wanted = Wanted(group, ReceivedMessage, options.pull_bytes)
+        self.windows: dict[MessageQueue, Window[ReceivedMessage]] = {}
+        self._pullers: dict[MessageQueue, asyncio.Task[None]] = {}
+        self._wake: dict[MessageQueue, asyncio.Event] = {}
+        self._rebalance_due = asyncio.Event()
+        self._complained: set[str] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+        self.send_back_service = SendBack(core, group, options.max_reconsume_times, handover)
+        self.assigned = asyncio.Event()
+        """Set once the first rebalance is through."""
+
+    # -------------------------------------------------------------- what the core needs
+
+    def heartbeat(self) -> bodies.ConsumerData:
+        return bodies.ConsumerData(
+            self.group, self._subscriptions, push=True, model=self.options.model, consume_from=self.options.consume_from
+        )
+
+    def rebalance_soon(self) -> None:
+        self._rebalance_due.set()
+
+    def uses(self, topic: str) -> bool:
+        return topic in self._subscriptions
+
+    def reset_offsets(self, topic: str, offsets: dict[int, int], broker: str) -> None:
+        for queue_id, offset in offsets.items():
+            queue = MessageQueue(topic, broker, queue_id)
+            if queue in self.windows:
+                log.info("an administrator moved %s of group %s to %d", queue, self.group, offset)
+                self._core.spawn(self._move(queue, offset))
+
+    async def _move(self, queue: MessageQueue, offset: int) -> None:
+        """Begin again at `offset`: with a new window, so that acks of the old one count no more."""
+        self._release(queue)
+        await self._offsets.persist({queue: offset})
+        self.rebalance_soon()
+
+    # -------------------------------------------------------------- life
+
+    def start(self) -> None:
+        """Join: learn the routes, introduce ourselves, take our share."""
+        self._tasks = [
+            self._core.spawn(self._rebalance_for_ever()),
+            self._core.every(PERSIST_SECONDS, self.persist),
+        ]
+
+    async def stop(self) -> None:
+        """Leave: stop pulling, keep the progress, tell the brokers."""
+        for task in [*self._tasks, *self._pullers.values()]:
+            task.cancel()
+        await asyncio.gather(*self._tasks, *self._pullers.values(), return_exceptions=True)
+        await self.send_back_service.drain()
+        await self.persist()
+        for window in self.windows.values():
+            window.dropped = True
+        self._core.remove_member(self)
+        await self._core.unregister(consumer_group=self.group)
+
+    async def persist(self) -> None:
+        """Commit every queue's smallest unfinished offset."""
+        await self._offsets.persist({queue: window.finished_offset() for queue, window in self.windows.items()})
+
+    def resume(self, window: Window[ReceivedMessage]) -> None:
+        """A chunk of this queue was handed out: there may be room for the next."""
+        if (event := self._wake.get(window.queue)) is not None:
+            event.set()
+
+    # -------------------------------------------------------------- rebalance
+
+    async def _rebalance_for_ever(self) -> None:
+        await self._learn_routes()
+        await self._core.send_heartbeats()
+        while True:
+            self._rebalance_due.clear()
+            try:
+                settled = await self._rebalance()
+            except (ClientError, BrokerError, BadRequest) as error:
+                log.debug("rebalance of group %s: %s", self.group, error)
+                settled = False
+            if settled:
+                self.assigned.set()
+            try:
+                async with asyncio.timeout(REBALANCE_SECONDS if settled else RETRY_SECONDS):
+                    await self._rebalance_due.wait()
+            except TimeoutError:
+                continue
+
+    async def _learn_routes(self) -> None:
+        """So that the first heartbeat finds the brokers."""
+        for topic in self._subscriptions:
+            try:
+                await self._core.routes.route(topic)
+            except (ClientError, BrokerError) as error:
+                log.debug("no route for %s yet: %s", topic, error)
+
+    async def _rebalance(self) -> bool:
+        """Take and give up queues. Returns False if something must be tried again soon."""
+        settled, changed = True, False
+        for topic in list(self._subscriptions):
+            try:
+                share = await self._share(topic)
+            except NoRoute as error:
+                if topic != self._retry_topic:
+                    self._complain_once(topic, f"consumer group {self.group} waits for topic {topic}: {error}")
+                    settled = False
+                continue
+            except (ClientError, BrokerError) as error:
+                log.debug("the share of %s in %s stays as it is: %s", self.group, topic, error)
+                settled = False
+                continue
+            for queue in [queue for queue in self.windows if queue.topic == topic and queue not in share]:
+                await self._give_up(queue)
+                changed = True
+            for queue in share:
+                if queue not in self.windows:
+                    taken = await self._take(queue)
+                    changed, settled = changed or taken, settled and taken
+        if changed:
+            now = self._core.clock.now_ms()
+            self._subscriptions = {
+                topic: subscribe(topic, data.expression, now) for topic, data in self._subscriptions.items()
+            }
+            await self._core.send_heartbeats()
+        return settled
+
+    async def _share(self, topic: str) -> list[MessageQueue]:
+        queues = await self._core.routes.subscribe_queues(topic)
+        if self.options.model is MessageModel.BROADCASTING:
+            return queues
+        members = await self._members(queues)
+        return self.options.strategy(queues, members, self._core.client_id)
+
+    async def _members(self, queues: list[MessageQueue]) -> list[str]:
+        """Client ids of the group, from any broker of the topic."""
+        names = sorted({queue.broker for queue in queues})
+        start = self._core.clock.random_below(len(names)) if names else 0
+        failure: ClientError | BrokerError = NoRoute("the topic has no readable queue")
+        for name in names[start:] + names[:start]:
+            address = self._core.address_of(name)
+            if address is None:
+                continue
+            header = headers.ConsumerGroupHeader(consumer_group=self.group)
+            try:
+                answer = await self._core.ask(
+                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, f"list the members of {self.group}"
+                )
+            except (ClientError, BrokerError) as error:
+                failure = error
+                continue
+            return sorted(bodies.consumer_ids_of(answer.body))
+        raise failure
+
+    async def _take(self, queue: MessageQueue) -> bool:
+        """Begin to consume a queue. Returns False if its start could not be found out."""
+        try:
+            offset = await self._start_offset(queue)
+        except (ClientError, BrokerError, BadRequest) as error:
+            log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
+            return False
+        window: Window[ReceivedMessage] = Window(queue, offset, self.send_back)
+        self.windows[queue] = window
+        self._wake[queue] = asyncio.Event()
+        self._pullers[queue] = self._core.spawn(self._pull_for_ever(window))
+        log.debug("group %s consumes %s from %d on", self.group, queue, offset)
+        return True
+
+    async def _give_up(self, queue: MessageQueue) -> None:
+        window = self.windows[queue]
+        self._release(queue)
+        await self._offsets.persist({queue: window.finished_offset()})
+        log.debug("group %s gave up %s", self.group, queue)
+
+    def _release(self, queue: MessageQueue) -> None:
+        window = self.windows.pop(queue)
+        window.dropped = True
+        self._pullers.pop(queue).cancel()
+        del self._wake[queue]
+
+    async def _start_offset(self, queue: MessageQueue) -> int:
+        stored = await self._offsets.load(queue)
+        if stored is not None:
+            return stored
+        if queue.topic == self._retry_topic or self.options.consume_from is ConsumeFrom.FIRST:
+            return await self._ask_offset(RequestCode.GET_MIN_OFFSET, queue)
+        if self.options.consume_from is ConsumeFrom.TIMESTAMP:
+            return await search_offset(self._core, queue, self.options.start_ms)
+        return await self._ask_offset(RequestCode.GET_MAX_OFFSET, queue)
+
+    async def _ask_offset(self, code: RequestCode, queue: MessageQueue) -> int:
+        return await ask_offset(self._core, code, queue)
+
+    # -------------------------------------------------------------- pulling
+
+    async def _pull_for_ever(self, window: Window[ReceivedMessage]) -> None:
+        queue = window.queue
+        while not window.dropped:
+            count = await self._room(window)
+            asked = self._core.clock.monotonic()
+            try:
+                pulled = await pull(
+                    self._core, self._wanted, queue, window.next_offset, count, self._subscription(queue.topic),
+                    commit_offset=self._commit_offset(window),
+                )  # fmt: skip
+            except (ClientError, BrokerError, BadRequest) as error:
+                await asyncio.sleep(self._after_failure(queue, error))
+                continue
+            except RemoteProtocolError as error:
+                log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400
+                await asyncio.sleep(RETRY_SECONDS)
+                continue
+            if window.dropped:
+                return
+            self._received(window, pulled)
+            if pulled.status is PullStatus.OUT_OF_RANGE or (
+                pulled.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < PAUSE_SECONDS
+            ):
+                await asyncio.sleep(PAUSE_SECONDS)  # A broker that does not hold pulls must not be asked all the time.
+
+    def _subscription(self, topic: str) -> SubscriptionData:
+        return self._subscriptions[topic]
+
+    def _commit_offset(self, window: Window[ReceivedMessage]) -> int:
+        return window.finished_offset() if self.options.model is MessageModel.CLUSTERING else 0
+
+    def _received(self, window: Window[ReceivedMessage], pulled: Pulled[ReceivedMessage]) -> None:
+        if pulled.status is PullStatus.OUT_OF_RANGE:
+            self._out_of_range(window, pulled)
+            return
+        everything = pulled.messages
+        if pulled.broken:
+            everything = sorted([*everything, *(message for message, _ in pulled.broken)], key=_by_offset)
+        chunk = window.add(everything, pulled.next_offset)
+        if chunk is None:
+            return
+        for message, _ in pulled.broken:
+            self.send_back(chunk, message, DEAD_LETTER_LEVEL)
+        chunk.messages = pulled.messages
+        if window.queue.topic == self._retry_topic:
+            for message in chunk.messages:
+                message.topic = message.properties.get(props.RETRY_TOPIC, message.topic)
+        for message in chunk.messages:
+            message._chunk = chunk  # noqa: SLF001  a slot for us
+        self._handover.put(chunk)
+
+    def _out_of_range(self, window: Window[ReceivedMessage], pulled: Pulled[ReceivedMessage]) -> None:
+        wanted, queue = window.next_offset, window.queue
+        if wanted < pulled.min_offset:
+            gone = range(wanted, pulled.min_offset)
+            log.warning(
+                "%d messages of %s were deleted before group %s consumed them: offsets %d to %d",
+                len(gone), queue, self.group, gone.start, gone.stop - 1,
+            )  # fmt: skip
+            if self.options.on_skip is not None:
+                try:
+                    self.options.on_skip(queue, gone)
+                except Exception:
+                    log.exception("on_skip raised")
+            window.add([], pulled.next_offset)
+        else:
+            log.warning(
+                "%s ends at %d, group %s wanted %d: going on at %d",
+                queue, pulled.max_offset, self.group, wanted, pulled.next_offset,
+            )  # fmt: skip
+            window.reset(pulled.next_offset)
+
+    def _after_failure(self, queue: MessageQueue, error: Exception) -> float:
+        """Seconds to wait before the next try."""
+        if isinstance(error, BrokerError) and error.code in _NOT_YET:
+            self._core.spawn(self._core.send_heartbeats())
+            return NOT_YET_SECONDS
+        self._complain_once(f"{queue} {error}", f"group {self.group} cannot pull {queue}: {error}; trying again")
+        return RETRY_SECONDS
+
+    async def _room(self, window: Window[ReceivedMessage]) -> int:
+        """Wait until so little is unfinished that a pull is due; how many messages to ask for."""
+        options = self.options
+        most = options.pull_count if self._core.is_ours(window.queue.broker) else min(options.pull_count, PLAIN_COUNT)
+        while True:
+            finished = window.finished_offset()
+            free = options.queue_messages_max - window.unfinished
+            if (
+                free >= min(most, options.queue_messages_max)
+                and window.next_offset - finished <= options.span_max
+                and window.unfinished_bytes <= options.queue_bytes_max
+            ):
+                window.paused = False
+                return max(1, min(most, free))
+            window.paused = True
+            event = self._wake[window.queue]
+            event.clear()
+            try:
+                async with asyncio.timeout(PAUSE_SECONDS):
+                    await event.wait()
+            except TimeoutError:
+                continue
+
+    # -------------------------------------------------------------- any thread
+
+    def send_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        """A message failed: to the broker with it, for later or for the dead letters."""
+        if self.options.model is MessageModel.BROADCASTING:
+            log.warning("%s failed; a broadcast message is not sent again", message)
+            chunk.flags[message.queue_offset - chunk.base] = 1
+            return
+        self._core.thread.post(self.send_back_service.begin, chunk, message, delay_level)
+
+    def _complain_once(self, key: str, text: str) -> None:
+        if key not in self._complained:
+            self._complained.add(key)
+            log.warning("%s", text)
+
+
+_NOT_YET = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
+
+
+def _by_offset(message: ReceivedMessage) -> int:
+    return message.queue_offset
+
+
+async def ask_offset(core: ClientCore, code: RequestCode, queue: MessageQueue) -> int:
+    """The queue's min (31) or max (30) offset. Raises BrokerError, NoRoute and what `Transport.call` raises."""
+    header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
+    answer = await core.ask(_address(core, queue), code, header, f"find an end of {queue}")
+    return headers.OffsetReplyHeader.from_ext(answer.ext).offset
+
+
+async def search_offset(core: ClientCore, queue: MessageQueue, store_ms: int) -> int:
+    """The offset at a store time, in milliseconds since the epoch, as the broker sees it (29)."""
+    header = headers.SearchOffsetHeader(
+        topic=queue.topic, queue_id=queue.queue_id, timestamp=store_ms, broker_name=queue.broker
+    )
+    answer = await core.ask(_address(core, queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, f"search {queue}")
+    return headers.OffsetReplyHeader.from_ext(answer.ext).offset
+
+
+def _address(core: ClientCore, queue: MessageQueue) -> str:
+    address = core.address_of(queue.broker)
+    if address is None:
+        raise NoRoute(f"no broker named {queue.broker} is up")
+    return address

@@ -1,0 +1,79 @@
+"""From the background loop to whoever consumes: chunks change hands, not single messages.
+
+The loop puts chunks, any number of threads or of asyncio tasks (in any loop) take them. Closing wakes every taker and
+gives it None, at once: what was not taken stays unfinished and comes again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from typing import Generic, TypeVar
+
+from metaq.client.consumer.window import Chunk
+from metaq.model import StoredMessage
+
+M = TypeVar("M", bound=StoredMessage)
+
+
+class Handover(Generic[M]):
+    """A queue of chunks with blocking and awaiting takers."""
+
+    def __init__(self) -> None:
+        self._chunks: queue.SimpleQueue[Chunk[M] | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self.closed = False
+
+    def put(self, chunk: Chunk[M]) -> None:
+        self._chunks.put(chunk)
+        if self._waiting:
+            self._wake()
+
+    def take(self, timeout: float | None) -> Chunk[M] | None:
+        """The next chunk; None once closed. Raises TimeoutError after `timeout` seconds."""
+        try:
+            chunk = self._chunks.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError from None
+        return self._taken(chunk)
+
+    async def take_async(self) -> Chunk[M] | None:
+        """The next chunk; None once closed."""
+        while True:
+            try:
+                return self._taken(self._chunks.get_nowait())
+            except queue.Empty:
+                loop = asyncio.get_running_loop()
+                future: asyncio.Future[None] = loop.create_future()
+                with self._lock:
+                    self._waiting.append((loop, future))
+                if not self._chunks.empty():  # It came between the look and the wait.
+                    self._wake()
+                await future
+
+    def close(self) -> None:
+        self.closed = True
+        self._chunks.put(None)
+        self._wake()
+
+    def _taken(self, chunk: Chunk[M] | None) -> Chunk[M] | None:
+        if chunk is None or self.closed:
+            self._chunks.put(None)  # For the next taker.
+            return None
+        return chunk
+
+    def _wake(self) -> None:
+        with self._lock:
+            waiting, self._waiting = self._waiting, []
+        for loop, future in waiting:
+            try:
+                loop.call_soon_threadsafe(_release, future)
+            except RuntimeError:  # Its loop is closed: nobody waits.
+                continue
+
+
+def _release(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

@@ -1,0 +1,106 @@
+"""Failed messages: back to the broker (36), which files a copy for later or with the dead letters.
+
+If the broker does not take one back, a new message is sent to the group's retry topic, by any broker; if that fails
+too, the message is handed out here once more after a while. Only when one of the three has worked is the message
+finished: so a failing message goes to the retry topic, to the dead letters, or comes again, and never nowhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
+from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.window import Chunk
+from metaq.client.core import ClientCore
+from metaq.client.sending import Outgoing, Sender
+from metaq.errors import BrokerError, ClientError
+from metaq.model import properties as props
+from metaq.model.topic import RETRY_PREFIX
+from metaq.wire import headers
+from metaq.wire.codes import RequestCode
+
+log = logging.getLogger("metaq.client")
+
+AGAIN_SECONDS = 5.0
+SEND_SECONDS = 3.0
+DRAIN_SECONDS = 5.0
+_FIRST_RETRY_LEVEL = 3
+
+
+class SendBack:
+    """The failed messages of one group member. Lives in the background loop."""
+
+    def __init__(
+        self, core: ClientCore, group: str, max_reconsume_times: int, handover: Handover[ReceivedMessage]
+    ) -> None:
+        self._core, self._group, self._max, self._handover = core, group, max_reconsume_times, handover
+        self._sender = Sender(core, group, retries=2)
+        self._busy: set[asyncio.Task[None]] = set()
+
+    def begin(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        task = self._core.spawn(self._send(chunk, message, delay_level))
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    async def drain(self) -> None:
+        """Wait a while for those under way; the rest stay unfinished and come again."""
+        if self._busy:
+            await asyncio.wait(list(self._busy), timeout=DRAIN_SECONDS)
+
+    async def _send(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        try:
+            await self._give_back(chunk, message, delay_level)
+        except (ClientError, BrokerError) as error:
+            log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
+            try:
+                await self._send_copy(message, delay_level)
+            except (ClientError, BrokerError) as failure:
+                log.warning("%s comes again here in %s s: %s", message, AGAIN_SECONDS, failure)
+                self._core.spawn(self._again(chunk, message))
+                return
+        chunk.flags[message.queue_offset - chunk.base] = 1
+
+    async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        address = self._core.address_of(chunk.window.queue.broker)
+        if address is None:
+            raise ClientError(f"broker {chunk.window.queue.broker} is not up")
+        header = headers.SendBackHeader(
+            offset=message.log_offset,
+            group=self._group,
+            delay_level=delay_level,
+            origin_message_id=message.message_id,
+            origin_topic=message.topic,
+            max_reconsume_times=self._max,
+            broker_name=chunk.window.queue.broker,
+        )
+        await self._core.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, f"take back {message.message_id}")
+
+    async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> None:
+        pairs = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
+        pairs[props.RETRY_TOPIC] = message.topic
+        pairs[props.ORIGIN_MESSAGE_ID] = message.properties.get(props.ORIGIN_MESSAGE_ID, message.message_id)
+        if delay_level != DEAD_LETTER_LEVEL:
+            pairs[props.DELAY] = str(delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times)
+        outgoing = Outgoing(
+            RETRY_PREFIX + self._group,
+            message.body,
+            flag=message.flag,
+            properties=props.join(pairs),
+            # A broker files a message that has been tried often enough with the dead letters.
+            reconsume_times=self._max if delay_level == DEAD_LETTER_LEVEL else message.reconsume_times + 1,
+            max_reconsume_times=self._max,
+        )
+        await self._sender.send(outgoing, SEND_SECONDS)
+
+    async def _again(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage) -> None:
+        await asyncio.sleep(AGAIN_SECONDS)
+        message.reconsume_times += 1
+        again = chunk.again(message)
+        message._chunk = again  # noqa: SLF001  a slot for us
+        self._handover.put(again)
+
+
+_NOT_COPIED = {props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.MIN_OFFSET, props.MAX_OFFSET}

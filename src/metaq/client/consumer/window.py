@@ -1,0 +1,106 @@
+"""What of a queue has been handed out, and what of that is finished: the sliding window (pure, no I/O).
+
+    finished_offset      next_offset
+    v                    v
+    1 1 0 1 1 1 0 0 | 0 0 0 0            one byte per queue offset, 1 = finished; chunks as they were pulled
+    └─── chunk ────┘└─ chunk ─┘
+
+Messages of one queue are worked on side by side and finish in any order. What may be committed is the smallest
+unfinished offset: a consumer that dies with gaps gets everything from the first gap on again.
+
+A message is finished by one assignment into its chunk's `flags`, which the GIL makes atomic, from whichever thread.
+Everything else is called from the background loop alone. Offsets that hold no message for us (filtered, or not
+messages) are finished from the start.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeAlias, TypeVar
+
+from metaq.model import MessageQueue, StoredMessage
+
+M = TypeVar("M", bound=StoredMessage)
+SendBack: TypeAlias = "Callable[[Chunk[M], M, int], None]"
+
+
+class Chunk(Generic[M]):
+    """Messages of one pull, and a byte for every offset that it covered."""
+
+    __slots__ = ("base", "flags", "messages", "scanned", "size", "window")
+
+    def __init__(self, window: Window[M], base: int, flags: bytearray, messages: Sequence[M]) -> None:
+        self.window, self.base, self.flags, self.messages = window, base, flags, messages
+        self.size = sum(len(message.body) for message in messages)
+        self.scanned = 0
+
+    @property
+    def end(self) -> int:
+        return self.base + len(self.flags)
+
+    def again(self, message: M) -> Chunk[M]:
+        """One of our messages, to be handed out once more under the same flag."""
+        return Chunk(self.window, self.base, self.flags, [message])
+
+
+class Window(Generic[M]):
+    """The unfinished part of one queue."""
+
+    def __init__(self, queue: MessageQueue, next_offset: int, send_back: SendBack[M] | None = None) -> None:
+        self.queue = queue
+        self.send_back = send_back
+        """Where failed messages of the queue go, from any thread: (chunk, message, delay level)."""
+        self.next_offset = next_offset
+        """Where the next pull begins."""
+        self.dropped = False
+        """The queue is no longer ours: hand out nothing of it any more."""
+        self.paused = False
+        """Nothing is pulled because too much is unfinished."""
+        self._chunks: deque[Chunk[M]] = deque()
+
+    def add(self, messages: Sequence[M], next_offset: int) -> Chunk[M] | None:
+        """Take in the messages of a pull that covered [self.next_offset, next_offset); None if there are none."""
+        base, self.next_offset = self.next_offset, next_offset
+        if not messages:
+            return None
+        if len(messages) == next_offset - base:
+            flags = bytearray(next_offset - base)
+        else:
+            flags = bytearray(b"\1") * max(next_offset - base, messages[-1].queue_offset + 1 - base)
+            for message in messages:
+                flags[message.queue_offset - base] = 0
+        chunk = Chunk(self, base, flags, messages)
+        self._chunks.append(chunk)
+        return chunk
+
+    def reset(self, offset: int) -> None:
+        """Forget everything and go on at `offset`."""
+        self._chunks.clear()
+        self.next_offset = offset
+
+    def finished_offset(self) -> int:
+        """The smallest unfinished offset; the next to be pulled if all is finished. This is what may be committed."""
+        while self._chunks:
+            head = self._chunks[0]
+            unfinished = head.flags.find(0, head.scanned)
+            if unfinished >= 0:
+                head.scanned = unfinished
+                return head.base + unfinished
+            self._chunks.popleft()
+        return self.next_offset
+
+    @property
+    def unfinished(self) -> int:
+        """Messages pulled and not finished."""
+        return sum(chunk.flags.count(0, chunk.scanned) for chunk in self._chunks)
+
+    @property
+    def unfinished_bytes(self) -> int:
+        """Body bytes of the chunks that are not finished."""
+        return sum(chunk.size for chunk in self._chunks)
+
+    @property
+    def span(self) -> int:
+        """Distance between the smallest unfinished offset and the next to be pulled."""
+        return self.next_offset - self.finished_offset()
