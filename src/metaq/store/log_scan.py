@@ -37,11 +37,11 @@ class LogScan:
                 yield heads
             self.end = file.end if outcome == hot.END_BLANK else file.start + place
             if outcome not in {hot.END_BLANK, hot.END_CLEAN}:
-                self.why = _WHY[outcome]
+                self.why = WHY[outcome]
                 return
 
 
-_WHY: Final = {
+WHY: Final = {
     hot.END_ZERO: "untouched bytes",
     hot.END_BAD: "a broken record",
     hot.END_SHORT: "a record that runs past the end of its file",

@@ -80,8 +80,9 @@ class MappedFile:
 
     @property
     def descriptor(self) -> int:
+        """For reading."""
         if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
         return self._descriptor
 
     def read(self, offset: int, size: int) -> bytes:
@@ -108,14 +109,15 @@ class MappedFile:
         Only stretches with data are looked at (SEEK_DATA): the untouched rest of 1 GiB costs nothing.
         """
         changed = False
-        for start, stop in self._data(offset - self.start):
-            for place in range(start, stop, _ZERO_STEP):
-                size = min(_ZERO_STEP, stop - place)
-                if any_byte(os.pread(self.descriptor, size, place)):
-                    os.pwrite(self.descriptor, bytes(size), place)
-                    changed = True
-        if changed:
-            self.disk.sync_file(self.descriptor)
+        with self.path.open("r+b", buffering=0) as file:
+            for start, stop in self._data(offset - self.start):
+                for place in range(start, stop, _ZERO_STEP):
+                    size = min(_ZERO_STEP, stop - place)
+                    if any_byte(os.pread(file.fileno(), size, place)):
+                        os.pwrite(file.fileno(), bytes(size), place)
+                        changed = True
+            if changed:
+                self.disk.sync_file(file.fileno())
         return changed
 
     def _data(self, place: int) -> Iterator[tuple[int, int]]:
