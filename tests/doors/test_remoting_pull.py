@@ -1,0 +1,348 @@
+"""Pulls at the door: the status table, filters, long polling, and what may differ from RocketMQ."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.model import StoredMessage
+from metaq.wire import hot
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import SerializeType
+from metaq.wire.headers import PullReplyHeader
+from tests.doors.support import Client, open_door, pull_header
+
+COMMIT, SUSPEND, BROUGHT = 1, 2, 4
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def door(tmp_path, clock):
+    with open_door(tmp_path, clock) as (_, door):
+        yield door
+
+
+@pytest.fixture
+def client(door):
+    return Client(door)
+
+
+def messages(answer):
+    body = answer.body
+    return hot.decode_records(body, 0, len(body), StoredMessage, "broker-a", 0, 0)
+
+
+def offsets(answer):
+    header = PullReplyHeader.from_ext(answer.ext)
+    return header.next_offset, header.min_offset, header.max_offset
+
+
+@pytest.mark.parametrize("serialize", list(SerializeType))
+def test_a_pull_returns_the_stored_records(door, serialize):
+    """A pull gets the records from its offset on, as they lie in the log, in the form the request used."""
+    client = Client(door, serialize)
+    for n in range(5):
+        client.send("orders", b"%d" % n)
+    (answer,) = client.pull("orders", offset=1)
+    assert (answer.code, answer.remark, answer.serialize) == (0, "FOUND", serialize)
+    assert [message.body for message in messages(answer)] == [b"1", b"2", b"3", b"4"]
+    assert offsets(answer) == (5, 0, 5)
+
+
+TABLE = [
+    ("at the end", 3, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", 3),
+    ("beyond the end", 9, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 3),
+    ("far beyond", (1 << 63) - 1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 3),
+    ("before the start", -1, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_TOO_SMALL", 0),
+]
+
+
+@pytest.mark.parametrize(
+    ("offset", "code", "status", "goes_on"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE]
+)
+def test_offsets_out_of_range_are_told_where_to_go_on(client, offset, code, status, goes_on):
+    """Every outcome carries the four offsets, and the next one is inside the queue."""
+    for _ in range(3):
+        client.send("orders")
+    (answer,) = client.pull("orders", offset=offset)
+    assert (answer.code, answer.remark) == (code, status)
+    assert offsets(answer) == (goes_on, 0, 3)
+
+
+@pytest.mark.parametrize(("offset", "code"), [(0, ResponseCode.PULL_NOT_FOUND), (5, ResponseCode.PULL_OFFSET_MOVED)])
+def test_an_empty_queue_knows_offset_0_only(client, offset, code):
+    """Of a queue without messages, 0 is not found and anything else has moved."""
+    client.send("orders", queue_id=0)
+    (answer,) = client.pull("orders", queue_id=1, offset=offset)
+    assert (answer.code, offsets(answer)) == (code, (0, 0, 0))
+
+
+REFUSALS = [
+    ("an unknown topic", "nope", {}, ResponseCode.TOPIC_NOT_EXIST, "nope"),
+    ("a path", "../x", {}, ResponseCode.SYSTEM_ERROR, "characters outside"),
+    ("a negative queue", "orders", {"queue_id": -1}, ResponseCode.SYSTEM_ERROR, "queueId[-1] is illegal"),
+    ("a queue beyond the count", "orders", {"queue_id": 4}, ResponseCode.SYSTEM_ERROR, "readQueueNums:[4]"),
+    ("a group with a slash", "orders", {"group": "a/b"}, ResponseCode.SYSTEM_ERROR, "group name"),
+    ("a topic of ours", "rmq_sys_METAQ_TXN", {}, ResponseCode.NO_PERMISSION, "broker itself"),
+    ("a group that is offline", "orders", {"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "group info not exist"),
+    ("a filter of bars", "orders", {"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no tag"),
+    ("SQL", "orders", {"expression_type": "SQL92"}, ResponseCode.SYSTEM_ERROR, "SQL92"),
+]
+
+
+@pytest.mark.parametrize(
+    ("topic", "more", "code", "text"), [row[1:] for row in REFUSALS], ids=[row[0] for row in REFUSALS]
+)
+def test_a_refused_pull_says_why(client, topic, more, code, text):
+    """Each check answers with its code and names the reason; the connection goes on."""
+    client.send("orders")
+    (answer,) = client.pull(topic, **more)
+    assert (answer.code, text in answer.remark) == (code, True), answer.remark
+    assert client.pull("orders")[0].code == 0
+
+
+def test_a_group_may_be_forbidden_to_consume(door, client):
+    """consumeEnable=false of a group is answered 16, at once after the change."""
+    client.send("orders")
+    assert client.pull("orders")[0].code == 0
+    group = b'{"groupName":"G","consumeEnable":false}'
+    assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group).code == 0
+    assert client.pull("orders")[0].code == ResponseCode.NO_PERMISSION
+
+
+def test_tags_are_filtered_at_the_broker(client):
+    """Only records with a wanted tag are returned; none of them wanted is told with how far the broker looked."""
+    for n in range(6):
+        client.send("orders", b"%d" % n, tag="AB"[n % 2])
+    (found,) = client.pull("orders", subscription="A || C")
+    assert [message.body for message in messages(found)] == [b"0", b"2", b"4"]
+    (none,) = client.pull("orders", subscription="nothing")
+    assert (none.code, none.remark, offsets(none)[0]) == (20, "NO_MATCHED_MESSAGE", 6)
+
+
+def test_the_heartbeats_filter_counts_when_the_request_brings_none(client):
+    """A push consumer's pull is filtered by what its group's heartbeat said."""
+    client.send("orders", b"a", tag="A")
+    client.send("orders", b"b", tag="B")
+    client.beat(topics={"orders": "B"})
+    (answer,) = client.pull("orders", sys_flag=0, subscription=None, sub_version=1)
+    assert [message.body for message in messages(answer)] == [b"b"]
+
+
+def test_a_topic_that_the_group_does_not_subscribe_is_refused(client):
+    """24 names the topic that the heartbeat did not."""
+    client.send("orders")
+    client.beat(topics={"other": "*"})
+    (answer,) = client.pull("orders", sys_flag=0, subscription=None)
+    assert (answer.code, "orders" in answer.remark) == (ResponseCode.SUBSCRIPTION_NOT_EXIST, True)
+
+
+def test_a_newer_version_with_the_same_filter_is_served(client):
+    """A version that differs only in time is no reason to refuse (25): 5.x clients race their own heartbeats."""
+    client.send("orders", b"a", tag="A")
+    client.beat(topics={"orders": "A"}, version=5)
+    (same,) = client.pull("orders", sys_flag=0, subscription="A", sub_version=9)
+    assert same.code == 0
+    (changed,) = client.pull("orders", sys_flag=0, subscription="B", sub_version=9)
+    assert changed.code == ResponseCode.SUBSCRIPTION_NOT_LATEST
+
+
+def test_a_newer_version_of_unknown_filter_is_served_unfiltered(client):
+    """If the request does not say what it wants, filtering by the old heartbeat could lose messages."""
+    client.send("orders", b"a", tag="A")
+    client.send("orders", b"b", tag="B")
+    client.beat(topics={"orders": "A"}, version=5)
+    (answer,) = client.pull("orders", sys_flag=0, subscription=None, sub_version=9)
+    assert len(messages(answer)) == 2
+
+
+def test_a_broadcasting_group_may_be_forbidden(client):
+    """consumeBroadcastEnable=false refuses the pulls of a group that broadcasts."""
+    from metaq.model import MessageModel
+
+    client.send("orders")
+    group = b'{"groupName":"G","consumeBroadcastEnable":false}'
+    client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, group)
+    client.beat(topics={"orders": "*"}, model=MessageModel.BROADCASTING)
+    assert client.pull("orders", sys_flag=0, subscription=None)[0].code == ResponseCode.NO_PERMISSION
+
+
+def test_a_pull_can_carry_the_groups_offset(door, client):
+    """Flag 1 stores commitOffset; without it the field is ignored."""
+    client.send("orders")
+    client.pull("orders", sys_flag=BROUGHT, commit_offset=7)
+    assert door.broker.offsets.get("G", "orders", 0) is None
+    client.pull("orders", sys_flag=BROUGHT | COMMIT, commit_offset=7)
+    assert door.broker.offsets.get("G", "orders", 0) == 7
+
+
+# -------------------------------------------------------------------- limits
+
+
+def test_a_pull_returns_at_most_32_messages_and_256_kib(client):
+    """RocketMQ's limits hold whatever a client asks for, but one message always fits."""
+    for n in range(40):
+        client.send("orders", b"x" * (300_000 if n == 39 else 10))
+    (answer,) = client.pull("orders", max_messages=1000)
+    assert len(messages(answer)) == 32
+    (large,) = client.pull("orders", offset=39)
+    assert len(messages(large)) == 1
+
+
+def test_max_msg_bytes_lifts_the_limits(client):
+    """Our clients get more in one pull, up to what they ask."""
+    for _ in range(100):
+        client.send("orders", b"x" * 1000)
+    (answer,) = client.pull("orders", max_messages=1000, max_msg_bytes=1 << 20)
+    assert len(messages(answer)) == 100
+    (bounded,) = client.pull("orders", max_messages=1000, max_msg_bytes=20_000)
+    assert 15 < len(messages(bounded)) < 20
+
+
+@pytest.mark.parametrize("count", [0, -5])
+def test_a_senseless_count_gets_one_message(client, count):
+    """maxMsgNums below one is taken for one."""
+    client.send("orders")
+    client.send("orders")
+    assert len(messages(client.pull("orders", max_messages=count)[0])) == 1
+
+
+# -------------------------------------------------------------------- long polling
+
+
+def held(client, topic="orders", offset=0, **more):
+    facts = {"sys_flag": BROUGHT | SUSPEND, "suspend_ms": 15_000} | more
+    return client.pull(topic, offset=offset, **facts)
+
+
+def test_a_pull_at_the_tail_is_held_and_the_next_append_answers_it(door, client):
+    """Long polling answers with the message that arrives, not before, and once."""
+    client.send("orders")
+    assert held(client, offset=1) == []
+    assert len(door.broker.hold) == 1
+    other = Client(door)
+    other.send("orders", b"news")
+    (answer,) = client.received()
+    assert [message.body for message in messages(answer)] == [b"news"]
+    other.send("orders")
+    assert client.received() == []
+
+
+def test_a_pull_on_a_queue_that_does_not_exist_yet_is_woken_by_its_first_message(door, client):
+    """The queue of a new topic is made by the first send; who waits for it gets that message, in either lane."""
+    client.send("orders", queue_id=0)
+    assert held(client, queue_id=3) == []
+    Client(door).send("orders", b"first", queue_id=3)
+    assert [message.body for message in messages(client.received()[0])] == [b"first"]
+
+
+def test_a_held_pull_is_woken_by_its_own_connection_too(door, client):
+    """One connection may pull and send; the answer to the send comes first."""
+    client.send("orders")
+    held(client, offset=1)
+    answers = client.tell(RequestCode.SEND_MESSAGE_V2, *_send())
+    assert [answer.remark for answer in answers] == [None, "FOUND"]
+
+
+def _send():
+    from tests.doors.support import send_header
+
+    return send_header("orders"), b"x"
+
+
+def test_a_held_pull_ignores_messages_that_its_filter_refuses(door, client, clock):
+    """A message with another tag leaves the pull waiting; at the deadline it hears how far the broker looked."""
+    client.send("orders")
+    held(client, offset=1, subscription="A")
+    other = Client(door)
+    other.send("orders", tag="B")
+    other.send("orders", tag="B")
+    assert client.received() == []
+    assert len(door.broker.hold) == 1
+    clock.advance(15.1)
+    door.tick()
+    (answer,) = client.received()
+    assert (answer.code, offsets(answer)) == (20, (3, 0, 3))
+    held(client, offset=3, subscription="A")
+    other.send("orders", b"match", tag="A")
+    assert [message.body for message in messages(client.received()[0])] == [b"match"]
+
+
+def test_a_held_pull_is_answered_at_its_deadline(door, client, clock):
+    """With nothing to tell, the answer comes when the asked time is over, not earlier."""
+    client.send("orders")
+    held(client, offset=1, suspend_ms=5_000)
+    clock.advance(4.9)
+    door.tick()
+    assert client.received() == []
+    clock.advance(0.2)
+    door.tick()
+    (answer,) = client.received()
+    assert (answer.code, answer.remark, offsets(answer)) == (19, "OFFSET_OVERFLOW_ONE", (1, 0, 1))
+    assert len(door.broker.hold) == 0
+
+
+def test_without_the_flag_nothing_is_held(client):
+    """A pull that may not be suspended is answered at once."""
+    client.send("orders")
+    assert client.pull("orders", offset=1, suspend_ms=15_000)[0].code == 19
+
+
+def test_the_table_of_held_pulls_is_bounded(tmp_path, clock):
+    """Above heldPullsMax a pull is answered at once instead of held."""
+    with open_door(tmp_path, clock, held_pulls_max=2) as (broker, door):
+        client = Client(door)
+        client.send("orders")
+        assert [len(held(client, offset=1)) for _ in range(4)] == [0, 0, 1, 1]
+        assert len(broker.hold) == 2
+
+
+def test_a_closed_connection_is_forgotten(door, client):
+    """Held pulls of a connection that is gone cost nothing and are never answered."""
+    client.send("orders")
+    other = Client(door)
+    held(other, offset=1)
+    other.leave()
+    assert len(door.broker.hold) == 0
+    client.send("orders")
+    assert not door.broker.store.queue("orders", 0).tail.watched
+
+
+def test_short_polling_when_long_polling_is_off(tmp_path, clock):
+    """longPollingEnable=false holds for shortPollingTimeMills."""
+    with open_door(tmp_path, clock, long_polling_enable=False) as (_, door):
+        client = Client(door)
+        client.send("orders")
+        assert held(client, offset=1) == []
+        clock.advance(1.1)
+        door.tick()
+        assert client.received()[0].code == 19
+
+
+def test_many_held_pulls_of_one_queue_are_woken_together(door, client):
+    """Every member that waits for a queue gets the message."""
+    client.send("orders")
+    waiting = [Client(door) for _ in range(20)]
+    for one in waiting:
+        held(one, offset=1)
+    client.send("orders", b"for all")
+    assert all(messages(one.received()[0])[0].body == b"for all" for one in waiting)
+
+
+# -------------------------------------------------------------------- back-pressure
+
+
+def test_who_does_not_read_gets_no_more_answers_until_it_does(door, client):
+    """Pulls of a congested peer are left in its buffer; they are answered when it reads again."""
+    client.send("orders")
+    frame = client.frame(RequestCode.PULL_MESSAGE, pull_header("orders"))
+    client.peer.congested = True
+    assert client.feed(frame * 3) == 3 * len(frame)
+    assert client.received() == []
+    client.peer.congested = False
+    assert client.feed(b"") == 0
+    assert len(client.received()) == 3
