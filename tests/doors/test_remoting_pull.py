@@ -286,6 +286,15 @@ def test_a_held_pull_is_answered_at_its_deadline(door, client, clock):
     assert len(door.broker.hold) == 0
 
 
+def test_a_hold_of_centuries_is_cut(door, client, clock):
+    """suspendTimeoutMillis of 2^63-1 is held for ten minutes at most."""
+    client.send("orders")
+    held(client, offset=1, suspend_ms=(1 << 63) - 1)
+    clock.advance(601)
+    door.tick()
+    assert client.received()[0].code == 19
+
+
 def test_without_the_flag_nothing_is_held(client):
     """A pull that may not be suspended is answered at once."""
     client.send("orders")

@@ -1,0 +1,176 @@
+"""Heartbeats, goodbyes, member lists and notices at the door."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.model import MessageModel
+from metaq.model.subscription import subscribe
+from metaq.wire import bodies
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.extensions import level_of
+from metaq.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
+from tests.doors.support import Client, open_door
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def door(tmp_path, clock):
+    with open_door(tmp_path, clock) as (_, door):
+        yield door
+
+
+def members(client, group="G"):
+    answer = client.ask(RequestCode.GET_CONSUMER_LIST_BY_GROUP, ConsumerGroupHeader(consumer_group=group))
+    return bodies.consumer_ids_of(answer.body) if answer.code == 0 else answer.remark
+
+
+def notices(client):
+    return [
+        command.ext["consumerGroup"]
+        for command in client.received()
+        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED and command.is_oneway
+    ]
+
+
+def test_a_heartbeat_makes_the_group_its_retry_topic_and_a_member(door):
+    """A first heartbeat creates what a group needs, and the answer says that the broker is ours."""
+    client = Client(door)
+    answer = client.beat("mailer", {"orders": "paid"}, "a@1")
+    assert (answer.code, answer.version, level_of(answer.ext) > 0) == (0, 409, True)
+    assert door.broker.groups.get("mailer").retry_max == 16
+    assert door.broker.topics.require("%RETRY%mailer").write_queues == 1
+    assert members(client, "mailer") == ["a@1"]
+
+
+def test_a_join_is_told_to_all_members_at_once(door):
+    """Old and new members hear of the change, so that they share the queues anew."""
+    one, two = Client(door), Client(door)
+    one.beat(client_id="a@1")
+    one.received()
+    two.beat(client_id="b@1")
+    assert notices(one) == ["G"]
+    assert members(one) == ["a@1", "b@1"]
+    one.beat(client_id="a@1")
+    assert notices(two) == []
+
+
+def test_a_changed_set_of_topics_is_told_a_newer_version_is_not(door):
+    """Subscribing to another topic changes the group; a bump of the version alone does not."""
+    one, two = Client(door), Client(door)
+    for client, name in ((one, "a@1"), (two, "b@1")):
+        client.beat(topics={"orders": "*"}, client_id=name)
+    notices(one)
+    two.beat(topics={"orders": "*"}, client_id="b@1", version=2)
+    assert notices(one) == []
+    two.beat(topics={"orders": "*", "bills": "*"}, client_id="b@1", version=3)
+    assert notices(one) == ["G"]
+
+
+@pytest.mark.parametrize("how", ["unregister", "close", "silence"])
+def test_whoever_leaves_is_gone_and_the_others_hear_of_it(door, clock, how):
+    """A goodbye, a closed connection and 120 s of silence all end a membership; Go clients only ever close."""
+    one, two = Client(door), Client(door)
+    one.beat(client_id="a@1")
+    two.beat(client_id="b@1")
+    notices(one)
+    if how == "unregister":
+        header = UnregisterClientHeader(client_id="b@1", consumer_group="G", producer_group="CLIENT_INNER_PRODUCER")
+        assert two.ask(RequestCode.UNREGISTER_CLIENT, header).code == 0
+    elif how == "close":
+        two.leave()
+    else:
+        for _ in range(5):
+            clock.advance(30)
+            one.beat(client_id="a@1")
+            door.tick()
+    assert notices(one) == ["G"]
+    assert members(one) == ["a@1"]
+
+
+def test_notices_can_be_switched_off(tmp_path):
+    """notifyConsumerIdsChangedEnable=false keeps the broker quiet."""
+    with open_door(tmp_path, notify_consumer_ids_changed_enable=False) as (_, door):
+        one = Client(door)
+        one.beat(client_id="a@1")
+        Client(door).beat(client_id="b@1")
+        assert one.received() == []
+
+
+def test_a_group_that_is_offline_has_no_members(door):
+    """Code 1 and the group's name, as Java clients expect."""
+    assert members(Client(door), "nobody") == "no consumer for this group, nobody"
+
+
+def test_the_connection_lists_show_who_is_there(door):
+    """203 and 204 list address, client id, language and version; offline groups are 206 and 1."""
+    client = Client(door)
+    client.beat(topics={"orders": "a || b"}, client_id="a@1", model=MessageModel.BROADCASTING)
+    answer = client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(consumer_group="G"))
+    connections, consumer = bodies.connections_of(answer.body)
+    assert [(one.client_id, one.address, one.language, one.version) for one in connections] == [
+        ("a@1", client.session.remote, "JAVA", 409)
+    ]
+    assert consumer.model is MessageModel.BROADCASTING
+    assert consumer.subscriptions["orders"].tags == {"a", "b"}
+    offline = client.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, ConsumerGroupHeader(consumer_group="X"))
+    assert offline.code == ResponseCode.CONSUMER_NOT_ONLINE
+    producers = client.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "CLIENT_INNER_PRODUCER"})
+    assert [one.client_id for one in bodies.connections_of(producers.body)[0]] == ["a@1"]
+    assert client.ask(RequestCode.GET_PRODUCER_CONNECTION_LIST, {"producerGroup": "X"}).code == 1
+
+
+def test_an_illegal_group_joins_nothing_and_harms_no_other(door):
+    """A bad group name is refused by name, while the good one of the same heartbeat has joined."""
+    client = Client(door)
+    consumers = tuple(bodies.ConsumerData(group, {"orders": subscribe("orders")}) for group in ("good", "../bad"))
+    body = bodies.heartbeat(bodies.Heartbeat("a@1", consumers, ()))
+    answer = client.ask(RequestCode.HEART_BEAT, None, body)
+    assert (answer.code, "../bad" in answer.remark) == (1, True)
+    assert members(client, "good") == ["a@1"]
+    assert door.broker.members.consumers.keys() == {"good"}
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{", b"[]", b'{"clientID":5}x', b'{"consumerDataSet":[]}', b"\xff\xfe", b"[" * 5000]
+)
+def test_a_broken_heartbeat_is_answered_not_fatal(door, body):
+    """Wrong JSON in a body costs the sender an error answer and nobody anything else."""
+    client = Client(door)
+    assert client.ask(RequestCode.HEART_BEAT, None, body).code == 1
+    assert client.send("orders").code == 0
+
+
+def test_automatic_groups_are_limited(tmp_path):
+    """Above autoCreateGroupsPerMinute a new group is refused; the known ones go on."""
+    with open_door(tmp_path, auto_create_groups_per_minute=3) as (_, door):
+        client = Client(door)
+        codes = [client.beat(f"g{n}", client_id="a@1").code for n in range(5)]
+        assert codes == [0, 0, 0, 26, 26]
+        assert client.beat("g0", client_id="a@1").code == 0
+
+
+def test_groups_are_not_made_when_that_is_off(tmp_path):
+    """autoCreateSubscriptionGroup=false answers 26 to an unknown group."""
+    with open_door(tmp_path, auto_create_subscription_group=False) as (_, door):
+        client = Client(door)
+        client.send("orders")
+        assert client.pull("orders")[0].code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_a_filter_check_takes_tags_and_names_what_it_does_not_take(door):
+    """46 is asked before a consumer with a filter starts."""
+    client = Client(door)
+
+    def check(kind: str) -> tuple[int, str | None]:
+        text = '{"clientId":"a@1","group":"G","subscriptionData":{"expressionType":"%s","subString":"a","topic":"t"}}'
+        answer = client.ask(RequestCode.CHECK_CLIENT_CONFIG, None, (text % kind).encode())
+        return answer.code, answer.remark
+
+    assert check("TAG") == (0, None)
+    assert check("SQL92") == (1, "The broker does not support consumer to filter message by SQL92")
