@@ -75,8 +75,8 @@ class Puller:
     ) -> Pulled:
         """Records of `queue` from `offset` on whose tag hash is in `tag_hashes` (None: all).
 
-        Args: count_max: at most so many. bytes_max: None for RocketMQ's limits (32 records and 256 KiB; far behind the
-              log's end 8 and 64 KiB); a number replaces them, `count_max` then stands alone.
+        Args: count_max, bytes_max: at most so many, None for RocketMQ's 256 KiB. Up to that size of pull, records far
+              behind the log's end come in 8 and 64 KiB, as there; whoever asks for more gets more of those too.
         At least one record is returned if one matches, whatever its size.
         """
         if queue is None:
@@ -148,17 +148,14 @@ class Puller:
         return Pulled(status, found.next_offset, wanted.low, wanted.high, body, found.count, found.last_log_end)
 
     def _limits(self, first_log: int, wanted: _Wanted) -> tuple[int, int]:
-        if wanted.bytes_max is not None:
-            return wanted.count_max, wanted.bytes_max
         options = self.options
-        if not self.is_recent(first_log):
-            return (
-                min(wanted.count_max, options.max_transfer_count_on_message_in_disk),
-                options.max_transfer_bytes_on_message_in_disk,
-            )
+        in_memory = options.max_transfer_bytes_on_message_in_memory
+        bytes_max = in_memory if wanted.bytes_max is None else wanted.bytes_max
+        if bytes_max > in_memory or self.is_recent(first_log):
+            return wanted.count_max, bytes_max
         return (
-            min(wanted.count_max, options.max_transfer_count_on_message_in_memory),
-            options.max_transfer_bytes_on_message_in_memory,
+            min(wanted.count_max, options.max_transfer_count_on_message_in_disk),
+            min(bytes_max, options.max_transfer_bytes_on_message_in_disk),
         )
 
     def _read_mapped(self, found: hot.Selection) -> bytes | memoryview | None:
