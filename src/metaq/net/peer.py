@@ -245,6 +245,8 @@ class Stream(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the loop's guess is not needed
         if self._private is not None:
+            if self._filled == len(self._private):
+                self._grow(self._private)
             return memoryview(self._private)[self._filled :]
         size = len(self._rest)
         if size:
@@ -256,8 +258,6 @@ class Stream(asyncio.BufferedProtocol):
         if self._private is not None:
             self._filled += nbytes
             if self._filled < self._needed:
-                if self._filled == len(self._private):
-                    self._grow()
                 return
             self._present(memoryview(self._private)[: self._filled])
         else:
@@ -314,18 +314,20 @@ class Stream(asyncio.BufferedProtocol):
             self._rest, self._private = bytes(rest), None
             self._hold(size)
             return
-        room = max(2 * size, _PRIVATE_BYTES_MIN)
-        private = bytearray(min(self._needed, room) if self._needed else room)
-        private[:size] = rest
-        self._rest, self._private, self._filled = b"", private, size
-        self._hold(len(private))
+        waits = self._congested and self._group.server  # nothing will be read behind it for now
+        self._rest, self._private, self._filled = b"", bytearray(size if waits else self._room(size)), size
+        self._private[:size] = rest
+        self._hold(len(self._private))
 
-    def _grow(self) -> None:
-        assert self._private is not None
-        private = bytearray(min(self._needed, 2 * len(self._private)))
-        private[: self._filled] = self._private
-        self._private = private
-        self._hold(len(private))
+    def _room(self, size: int) -> int:
+        """How large the buffer of an unfinished frame becomes when `size` bytes of it have come."""
+        room = max(2 * size, _PRIVATE_BYTES_MIN)
+        return min(self._needed, room) if self._needed > size else room
+
+    def _grow(self, private: bytearray) -> None:
+        self._private = bytearray(self._room(self._filled))
+        self._private[: self._filled] = private
+        self._hold(len(self._private))
 
     def _drop_rest(self) -> None:
         self._rest, self._private, self._filled, self._needed = b"", None, 0, 0
