@@ -41,6 +41,8 @@ _LENGTH = struct.Struct(">h")
 
 _SYS_FLAG_SLOW = 0xFC
 """Transaction, IPv6 and inner-batch bits: sends with one of them are judged one by one."""
+_DROPS_MAX = 3
+"""WAIT and CLUSTER more often than that in one text: nobody sends it, so nobody needs it fast."""
 _MASK32 = 0xFFFFFFFF
 _CACHED_MAX = 50_000
 
@@ -61,7 +63,7 @@ class LogTail:
 
     def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int) -> None:
         view = memoryview(buffer).cast("B")
-        if not 0 < file_bytes <= len(view) or not 0 <= end - file_offset <= file_bytes:
+        if not 0 < file_bytes <= min(len(view), 0x7FFFFFFF) or not 0 <= end - file_offset <= file_bytes:
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
         self._view.release()
         self._view, self._base, self._limit, self.end = view, file_offset, file_offset + file_bytes, end
@@ -228,7 +230,7 @@ _NAMES: Final = {
 def _facts(text: bytes, cluster: bytes, keep_wait: bool) -> _Facts | None:
     """What append needs to know of a property text. None: malformed, or a property that only the slow lane knows."""
     tag = unique = keys = b""
-    no_wait = False
+    no_wait, drops = False, 0
     kept: list[bytes] = []
     if text:
         for piece in (text[:-1] if text[-1] == 2 else text).split(b"\x02"):
@@ -240,6 +242,7 @@ def _facts(text: bytes, cluster: bytes, keep_wait: bool) -> _Facts | None:
                 if what == _WAIT:
                     no_wait = value.lower() != b"true"
                     if not keep_wait:
+                        drops += 1
                         continue
                 elif what == _UNIQUE:
                     unique = value
@@ -248,10 +251,13 @@ def _facts(text: bytes, cluster: bytes, keep_wait: bool) -> _Facts | None:
                 elif what == _KEYS:
                     keys = value
                 elif what == _CLUSTER:
+                    drops += 1
                     continue
                 else:
                     return None
             kept.append(piece)
+    if drops > _DROPS_MAX:
+        return None
     if cluster:
         kept.append(cluster)
     tokens = [token for token in keys.split(b" ") if token] if keys else []

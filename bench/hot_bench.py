@@ -1,0 +1,192 @@
+"""Nanoseconds per row of the hot module's paths, for the native module and its plain twin.
+
+    python bench/hot_bench.py            # both, about ten seconds
+    python bench/hot_bench.py native     # one of them
+    python bench/hot_bench.py --quick    # a smoke run
+
+Each figure is the best of several rounds: the machine is shared, and the fastest round is the one least disturbed.
+"""
+
+import argparse
+import importlib
+import json
+import struct
+import time
+from collections.abc import Callable
+from types import ModuleType
+
+from metaq.model import StoredMessage
+from metaq.wire.record import encode_batch, encode_record
+
+TOPIC = b"orders"
+HOST = bytes.fromhex("7f00000100002a9f")
+PEER = bytes.fromhex("7f0000010000de4e")
+PREFIX = b"7F00000128E55FFD2B27"
+NOW_MS = 1_795_226_546_516
+QUICK = False
+
+
+def best_ns(work: Callable[[], None], rows: int, rounds: int = 25) -> float:
+    work()
+    times = []
+    for _ in range(3 if QUICK else rounds):
+        started = time.perf_counter_ns()
+        work()
+        times.append(time.perf_counter_ns() - started)
+    return min(times) / rows
+
+
+def send_frame(code: int, body: bytes, opaque: int, properties: str) -> bytes:
+    ext = {
+        "a": "producers", "b": TOPIC.decode(), "c": "TBW102", "d": "4", "e": str(opaque % 4), "f": "0", "g": str(NOW_MS),
+        "h": "0", "i": properties, "j": "0", "k": "false", "m": "true" if code == 320 else "false",
+    }  # fmt: skip
+    head = json.dumps(
+        {"code": code, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": opaque,
+         "serializeTypeCurrentRPC": "JSON", "version": 409},
+        separators=(",", ":"),
+    ).encode()  # fmt: skip
+    return struct.pack(">ii", 4 + len(head) + len(body), len(head)) + head + body
+
+
+class Bench:
+    """Tails over plain memory, large enough for one round and attached afresh for the next."""
+
+    def __init__(self, hot: ModuleType) -> None:
+        self.hot = hot
+        self.log_bytes = bytearray(96 << 20)
+        self.queue_bytes = [bytearray(20 * 300_000) for _ in range(4)]
+        self.index_bytes = bytearray(40 + 4 * 5_000_000 + 20 * 2_000_000)
+        self.ids = hot.UniqueIds(PREFIX, 1_000_000)
+
+    def fresh(self) -> None:
+        hot = self.hot
+        self.log = hot.LogTail(HOST, b"DefaultCluster", 4 << 20)
+        self.log.attach(self.log_bytes, 0, len(self.log_bytes), 0)
+        self.queues = [hot.QueueTail(TOPIC, number) for number in range(4)]
+        for queue, units in zip(self.queues, self.queue_bytes, strict=True):
+            queue.attach(units, 0, 300_000)
+        self.index_bytes[:40] = bytes(40)
+        self.index = hot.IndexTail()
+        self.index.attach(self.index_bytes, 5_000_000, 2_000_000)
+        self.gates = {TOPIC: hot.TopicGate(TOPIC, self.queues, 4 << 20)}
+
+    def properties(self) -> str:
+        return f"UNIQ_KEY\x01{self.ids.next()}\x02WAIT\x01true\x02TAGS\x01TagA"
+
+    def rows(self, frames: list[bytes], messages: int, again: int) -> float:
+        """scan + append + take of one read event, per message."""
+        hot, data = self.hot, bytearray(b"".join(frames))
+        table, replies, outcome = hot.FrameTable(16 << 20), hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
+
+        def work() -> None:
+            self.fresh()
+            log, index, gates = self.log, self.index, self.gates
+            for _ in range(again):
+                table.scan(data, 0, len(data))
+                hot.append(table, 0, len(table), gates, log, index, NOW_MS, PEER, replies, outcome)
+                replies.take()
+            assert outcome.stop == 0
+
+        return best_ns(work, messages * again)
+
+    def single(self, body_bytes: int, frames: int = 64) -> float:
+        body = b"x" * body_bytes
+        sent = [send_frame(310, body, opaque, self.properties()) for opaque in range(frames)]
+        return self.rows(sent, frames, 4 if QUICK else 640 // frames)
+
+    def batch(self, body_bytes: int, entries: int = 100) -> float:
+        body = encode_batch([(0, b"x" * body_bytes, self.properties().encode()) for _ in range(entries)])
+        return self.rows([send_frame(320, body, 0, "WAIT\x01true")], entries, 4 if QUICK else 40)
+
+    def records(self, count: int, body_bytes: int) -> bytes:
+        found, offset = [], 0
+        for number in range(count):
+            found.append(encode_record(
+                topic=TOPIC, queue_id=1, queue_offset=number, log_offset=offset, flag=0, sys_flag=0, born_ms=NOW_MS,
+                born_host=PEER, store_ms=NOW_MS, store_host=HOST, reconsume_times=0, prepared_offset=0,
+                body=b"x" * body_bytes, properties=self.properties().encode(),
+            ))  # fmt: skip
+            offset += len(found[-1])
+        return b"".join(found)
+
+    def pull(self, body_bytes: int, tags: frozenset[int] | None = None) -> float:
+        hot, data = self.hot, self.records(3200, body_bytes)
+        size = len(data) // 3200
+        units = b"".join(struct.pack(">qiq", number * size, size, 2598919) for number in range(3200))
+
+        def work() -> None:
+            for start in range(0, 3200, 32):
+                chosen = hot.select(units, 0, start, min(start + 800, 3200), tags, 32, 262_144, 0, len(data))
+                hot.gather(chosen, data, 0)
+
+        return best_ns(work, 100)
+
+    def decode(self, body_bytes: int, columns: bool) -> float:
+        hot, data, rows = self.hot, self.records(5000, body_bytes), 5000
+
+        def work() -> None:
+            if columns:
+                hot.decode_columns(data, 0, len(data))
+            else:
+                hot.decode_records(data, 0, len(data), StoredMessage, "broker-a", 0, rows)
+
+        return best_ns(work, rows, 10)
+
+    def scan_records(self, body_bytes: int) -> float:
+        data = self.records(5000, body_bytes)
+        return best_ns(lambda: self.hot.scan_records(data, 0, len(data), 0, 10_000, True), 5000, 10)
+
+    def add_message(self) -> float:
+        batch, ids, body = self.hot.Batch(), self.ids, b"x" * 100
+
+        def work() -> None:
+            for _ in range(1000):
+                batch.add_message(ids.next().encode(), body, b"TagA", None)
+            batch.take()
+
+        return best_ns(work, 1000)
+
+
+def figures(bench: Bench) -> dict[str, float]:
+    return {
+        "send 100 B, 64 frames a read": bench.single(100),
+        "send 1 KB, 64 frames a read": bench.single(1024),
+        "send 100 B, 1 frame a read": bench.single(100, frames=1),
+        "batch of 100 x 100 B, a message": bench.batch(100),
+        "batch of 100 x 1 KB, a message": bench.batch(1024),
+        "pull of 32 x 100 B, a pull": bench.pull(100),
+        "pull of 32 x 100 B by tag, a pull": bench.pull(100, frozenset({2598919, 1})),
+        "decode 100 B to objects, a record": bench.decode(100, columns=False),
+        "decode 1 KB to objects, a record": bench.decode(1024, columns=False),
+        "decode 100 B to columns, a record": bench.decode(100, columns=True),
+        "decode 1 KB to columns, a record": bench.decode(1024, columns=True),
+        "recover 100 B, a record": bench.scan_records(100),
+        "producer add 100 B, a message": bench.add_message(),
+    }
+
+
+def main() -> None:
+    global QUICK  # noqa: PLW0603  one switch of a script
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("which", nargs="?", choices=["native", "plain"])
+    parser.add_argument("--quick", action="store_true", help="few rounds: shows that it runs, not how fast")
+    chosen = parser.parse_args()
+    QUICK = chosen.quick
+    results: dict[str, dict[str, float]] = {}
+    for label, name in (("native", "_hot"), ("plain", "_hot_py")):
+        if chosen.which not in {None, label}:
+            continue
+        try:
+            module = importlib.import_module(f"metaq.wire.{name}")
+        except ImportError as error:
+            print(f"{label}: not built ({error})")
+            continue
+        results[label] = figures(Bench(module))
+    print(f"{'nanoseconds':36}" + "".join(f"{label:>12}" for label in results))
+    for line in next(iter(results.values()), {}):
+        print(f"{line:36}" + "".join(f"{found[line]:12,.0f}" for found in results.values()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,725 @@
+# Rows to log, consume queue and index.
+
+STOP_END = 0
+STOP_SLOW = 1
+STOP_LOG_FULL = 2
+STOP_QUEUE_FULL = 3
+STOP_INDEX_FULL = 4
+
+cdef enum:
+    END = 0
+    SLOW = 1
+    LOG_FULL = 2
+    QUEUE_FULL = 3
+    INDEX_FULL = 4
+
+cdef enum:
+    RECORD_BYTES_MIN = 91
+    BLANK_BYTES_MIN = 8
+    TOPIC_BYTES_MAX = 127
+    PROPERTIES_BYTES_MAX = 32767
+    UNIT_BYTES = 20
+    INDEX_HEADER_BYTES = 40
+    INDEX_ENTRY_BYTES = 20
+    BATCH_ENTRY_BYTES_MIN = 22
+    SYS_FLAG_SLOW = 0xFC  # transaction, IPv6 and inner-batch bits
+    RUNS_MAX = 4
+    HASHES_AHEAD = 4
+
+cdef int32_t MAGIC = <int32_t>0xDAA320A7u
+cdef int32_t BLANK_MAGIC = <int32_t>0xCBD43194u
+
+
+cdef class LogTail:
+    cdef readonly bytes store_host
+    cdef readonly int64_t message_bytes_max
+    cdef public int64_t end
+    cdef public int64_t appended
+    cdef public int64_t store_ms
+    cdef bytes cluster  # the whole CLUSTER pair, b"" without a cluster
+    cdef uint8_t host_hex[16]
+    cdef Exported file
+    cdef int64_t base
+    cdef int64_t limit
+
+    def __cinit__(self, bytes store_host not None, bytes cluster not None, int64_t message_bytes_max):
+        if len(store_host) not in (8, 20):
+            raise ValueError(f"the store host {store_host.hex()} is neither 8 nor 20 bytes long")
+        self.store_host = store_host
+        self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
+        self.message_bytes_max = message_bytes_max
+        self.end = self.appended = self.store_ms = self.base = self.limit = 0
+        self.file = Exported()
+        if len(store_host) == 8:
+            hex16(self.host_hex, <uint64_t>get64(<const uint8_t *>PyBytes_AS_STRING(store_host)))
+
+    def attach(self, buffer, int64_t file_offset, int64_t file_bytes, int64_t end):
+        cdef Exported fresh = Exported()
+        fresh.hold(buffer, PyBUF_WRITABLE)
+        if not 0 < file_bytes <= min(fresh.size, INT32_MAX) or not 0 <= end - file_offset <= file_bytes:
+            raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {fresh.size}")
+        self.file = fresh
+        self.base, self.limit, self.end = file_offset, file_offset + file_bytes, end
+
+    def detach(self):
+        self.file = Exported()
+        self.base = self.limit = self.end
+
+    cdef inline int64_t left(self) noexcept:
+        # `end` can be set from Python: outside the file there is no room
+        return self.limit - self.end if self.base <= self.end <= self.limit else 0
+
+    def room(self):
+        return self.left()
+
+    def pad(self):
+        cdef int64_t left = self.left()
+        cdef uint8_t *at = self.file.data + (self.end - self.base)
+        if left < BLANK_BYTES_MIN:
+            raise ValueError(f"{left} bytes are too few for the blank record")
+        put32(at + 4, BLANK_MAGIC)
+        store_barrier()
+        put32(at, <int32_t>left)
+        self.end = self.limit
+
+
+cdef class QueueTail:
+    cdef readonly bytes topic
+    cdef readonly int queue_id
+    cdef public int64_t next_offset
+    cdef public int64_t log_end
+    cdef public bint watched
+    cdef uint64_t run
+    cdef Exported units
+    cdef int64_t first
+    cdef int64_t limit
+
+    def __cinit__(self, bytes topic not None, int queue_id):
+        self.topic = topic
+        self.queue_id = queue_id
+        self.next_offset = self.log_end = self.first = self.limit = 0
+        self.watched = False
+        self.run = 0
+        self.units = Exported()
+
+    def attach(self, buffer, int64_t first_unit, int64_t units):
+        cdef Exported fresh = Exported()
+        fresh.hold(buffer, PyBUF_WRITABLE)
+        if not 0 <= units <= fresh.size // UNIT_BYTES:
+            raise ValueError(f"{units} units in a buffer of {fresh.size} bytes")
+        self.units = fresh
+        self.first, self.limit = first_unit, first_unit + units
+
+    def detach(self):
+        self.units = Exported()
+        self.first = self.limit = 0
+
+    cdef inline int64_t left(self) noexcept:
+        return self.limit - self.next_offset if self.first <= self.next_offset <= self.limit else 0
+
+    def room(self):
+        return self.left()
+
+    cdef inline void write(self, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:
+        """The next unit; the caller looked at left(). The size comes last: a unit without one is none."""
+        cdef uint8_t *at = self.units.data + (self.next_offset - self.first) * UNIT_BYTES
+        put64(at, log_offset)
+        put64(at + 12, tags_code)
+        store_barrier()
+        put32(at + 8, size)
+        self.next_offset += 1
+        self.log_end = log_offset + size
+
+    def put(self, int64_t log_offset, int32_t size, int64_t tags_code):
+        if log_offset + size <= self.log_end:
+            return True
+        if self.left() < 1:
+            return False
+        self.write(log_offset, size, tags_code)
+        return True
+
+
+cdef class IndexTail:
+    cdef readonly int64_t count
+    cdef Exported file
+    cdef int64_t slots
+    cdef int64_t entries_at
+    cdef int64_t limit
+    cdef int64_t reserved
+    cdef int64_t begin_ms
+    cdef int64_t begin_log
+    cdef int64_t last_log
+    cdef int64_t slots_used
+
+    def __cinit__(self):
+        self.file = Exported()
+        self.count = 1
+        self.slots = self.entries_at = self.limit = self.reserved = 0
+        self.begin_ms = self.begin_log = self.last_log = self.slots_used = 0
+
+    def attach(self, buffer, int64_t slots, int64_t entries_max):
+        cdef Exported fresh = Exported()
+        cdef int32_t count
+        fresh.hold(buffer, PyBUF_WRITABLE)
+        if (
+            not 1 <= slots <= fresh.size // 4
+            or not 0 <= entries_max <= (fresh.size - INDEX_HEADER_BYTES - 4 * slots) // INDEX_ENTRY_BYTES
+        ):
+            raise ValueError(f"{slots} slots and {entries_max} entries do not fit into {fresh.size} bytes")
+        self.file = fresh
+        self.slots, self.entries_at = slots, INDEX_HEADER_BYTES + 4 * slots
+        self.limit = self.reserved = entries_max
+        self.begin_ms, self.begin_log = get64(fresh.data), get64(fresh.data + 16)
+        self.last_log, self.slots_used = get64(fresh.data + 24), get32(fresh.data + 32)
+        count = get32(fresh.data + 36)
+        self.count = max(1, count)
+
+    def detach(self):
+        self.file = Exported()
+        self.limit = self.reserved = 0
+
+    @property
+    def end_log(self):
+        return self.last_log
+
+    cdef inline int64_t left(self) noexcept:
+        return max(0, min(self.limit, self.reserved) - self.count)
+
+    def room(self):
+        return self.left()
+
+    def reserve(self, int64_t entries):
+        self.reserved = entries
+
+    cdef inline uint8_t *slot(self, uint32_t hash) noexcept:
+        return self.file.data + INDEX_HEADER_BYTES + 4 * (index_hash_of(hash) % self.slots)
+
+    cdef void write(self, uint32_t hash, int64_t log_offset, int64_t store_ms) noexcept:
+        """One entry; the caller looked at left(). Entry, slot, header: a chain never leads to an unwritten entry."""
+        cdef uint8_t *slot = self.slot(hash)
+        cdef uint8_t *header = self.file.data
+        cdef uint8_t *entry = header + self.entries_at + self.count * INDEX_ENTRY_BYTES
+        cdef uint32_t previous = <uint32_t>get32(slot)
+        cdef int64_t seconds = 0
+        if previous >= <uint64_t>self.count:
+            previous = 0
+        if self.count == 1:
+            self.begin_ms, self.begin_log = store_ms, log_offset
+            put64(header, store_ms)
+            put64(header + 16, log_offset)
+        if self.begin_ms > 0 and store_ms > self.begin_ms:
+            seconds = min((store_ms - self.begin_ms) // 1000, <int64_t>INT32_MAX)
+        put32(entry, index_hash_of(hash))
+        put64(entry + 4, log_offset)
+        put32(entry + 12, <int32_t>seconds)
+        put32(entry + 16, <int32_t>previous)
+        store_barrier()
+        put32(slot, <int32_t>self.count)
+        if previous == 0:
+            self.slots_used += 1
+            put32(header + 32, <int32_t>self.slots_used)
+        self.count += 1
+        self.last_log = log_offset
+        put64(header + 8, store_ms)
+        put64(header + 24, log_offset)
+        put32(header + 36, <int32_t>self.count)
+
+    def put(self, bytes key not None, int64_t log_offset, int64_t store_ms):
+        cdef uint32_t hash = 0
+        if self.left() < 1:
+            return False
+        continue_hash(&hash, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        self.write(hash, log_offset, store_ms)
+        return True
+
+
+cdef class TopicGate:
+    cdef readonly bytes topic
+    cdef readonly tuple queues
+    cdef readonly int64_t body_bytes_max
+    cdef uint32_t key_prefix
+
+    def __cinit__(self, bytes topic not None, queues, int64_t body_bytes_max):
+        cdef object queue
+        if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
+            raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
+        self.topic = topic
+        self.queues = tuple(queues)
+        for queue in self.queues:
+            if not isinstance(queue, QueueTail):
+                raise TypeError(f"{queue!r} is no QueueTail")
+        self.body_bytes_max = body_bytes_max
+        self.key_prefix = 0
+        key = topic + b"#"
+        continue_hash(&self.key_prefix, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+
+
+cdef class AppendOutcome:
+    cdef readonly int stop
+    cdef readonly Py_ssize_t row
+    cdef readonly Py_ssize_t needed
+    cdef readonly QueueTail queue
+    cdef readonly list touched
+    cdef readonly Py_ssize_t messages
+    cdef readonly int64_t size
+    cdef Growing entries  # of Entry: the messages of the row under way
+
+    def __cinit__(self):
+        self.touched = []
+        memset(&self.entries, 0, sizeof(Growing))
+
+    def __dealloc__(self):
+        PyMem_Free(self.entries.data)
+
+
+# ------------------------------------------------------------------ one message's facts
+
+cdef struct Part:
+    # `size` bytes at `at`, counted from the text or body they are part of
+    uint32_t at
+    uint32_t size
+
+
+cdef struct Entry:
+    # One message ready to be written. Its stored properties are `runs` of the sent text, then the cluster.
+    Part body
+    Part runs[RUNS_MAX]
+    Part tag
+    Part unique
+    Part keys
+    uint32_t text  # where the property text starts, counted from the frame buffer's body (batch) or itself
+    int32_t flag
+    int32_t run_count
+    int32_t stored  # bytes of the stored properties
+    int32_t key_count
+    bint no_wait
+
+
+cdef enum:
+    NAME_OTHER = 0
+    NAME_WAIT
+    NAME_CLUSTER
+    NAME_TAGS
+    NAME_KEYS
+    NAME_UNIQUE
+    NAME_SLOW
+
+
+cdef inline int name_of(const uint8_t *name, Py_ssize_t size) noexcept:
+    if size == 4:
+        if memcmp(name, b"TAGS", 4) == 0:
+            return NAME_TAGS
+        if memcmp(name, b"KEYS", 4) == 0:
+            return NAME_KEYS
+        return NAME_WAIT if memcmp(name, b"WAIT", 4) == 0 else NAME_OTHER
+    if size == 8:
+        if memcmp(name, b"UNIQ_KEY", 8) == 0:
+            return NAME_UNIQUE
+        return NAME_SLOW if memcmp(name, b"TRAN_MSG", 8) == 0 or memcmp(name, b"MSG_TYPE", 8) == 0 else NAME_OTHER
+    if size == 7:
+        return NAME_CLUSTER if memcmp(name, b"CLUSTER", 7) == 0 else NAME_OTHER
+    if size == 5:
+        return NAME_SLOW if memcmp(name, b"DELAY", 5) == 0 else NAME_OTHER
+    if size == 11:
+        return NAME_SLOW if memcmp(name, b"RETRY_TOPIC", 11) == 0 else NAME_OTHER
+    return NAME_OTHER
+
+
+cdef bint is_true(const uint8_t *text, Py_ssize_t size) noexcept:
+    return (
+        size == 4 and text[0] | 32 == 116 and text[1] | 32 == 114 and text[2] | 32 == 117 and text[3] | 32 == 101
+    )
+
+
+cdef bint find_facts(const uint8_t *text, Py_ssize_t size, Py_ssize_t cluster_size, bint keep_wait, Entry *e) noexcept:
+    """Read a property text into `e`. False: malformed, too long, or with a property that only the slow lane knows."""
+    cdef const uint8_t *at = text
+    cdef const uint8_t *end = text + size
+    cdef const uint8_t *middle
+    cdef const uint8_t *stop
+    cdef Py_ssize_t run = -1, token
+    cdef int what, runs = 0, drops = 0
+    cdef int64_t stored = 0
+    e.tag.size = e.unique.size = e.keys.size = 0
+    e.no_wait = False
+    if size and (end - 1)[0] == 2:
+        end -= 1
+        if end == text:
+            return False
+    while at < end:
+        middle = property_mark(at, end)
+        if middle == at or middle == end or middle[0] == 2:
+            return False
+        stop = find_byte(middle + 1, end, 2)
+        if stop == middle + 1 or stop == end - 1:  # an empty value, or an empty last piece
+            return False
+        what = name_of(at, middle - at)
+        middle += 1
+        if what == NAME_SLOW:
+            return False
+        if what == NAME_WAIT:
+            e.no_wait = not is_true(middle, stop - middle)
+        elif what == NAME_TAGS:
+            e.tag.at, e.tag.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
+        elif what == NAME_KEYS:
+            e.keys.at, e.keys.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
+        elif what == NAME_UNIQUE:
+            e.unique.at, e.unique.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
+        if what == NAME_CLUSTER or (what == NAME_WAIT and not keep_wait):
+            drops += 1
+            if drops == RUNS_MAX:
+                return False
+            if run >= 0:
+                e.runs[runs].at, e.runs[runs].size = <uint32_t>run, <uint32_t>(at - 1 - text - run)
+                runs += 1
+                run = -1
+        elif run < 0:
+            run = at - text
+        at = stop + 1
+    if run >= 0:
+        e.runs[runs].at, e.runs[runs].size = <uint32_t>run, <uint32_t>(end - text - run)
+        runs += 1
+    for what in range(runs):
+        stored += e.runs[what].size
+    if cluster_size:
+        stored += cluster_size + runs
+    elif runs:
+        stored += runs - 1
+    if stored > PROPERTIES_BYTES_MAX:
+        return False
+    e.run_count, e.stored = runs, <int32_t>stored
+    e.key_count = 1 if e.unique.size else 0
+    token = 0
+    at = text + e.keys.at
+    for token in range(e.keys.size):
+        if at[token] != 32 and (token == 0 or at[token - 1] == 32):
+            e.key_count += 1
+    return True
+
+
+cdef struct Target:
+    # Where the entries of one row go, and what they have in common.
+    PyObject *log
+    PyObject *queue
+    PyObject *index
+    PyObject *gate
+    const uint8_t *body
+    const uint8_t *text
+    const uint8_t *born_host
+    int sys_flag
+    int reconsume_times
+    int64_t born_ms
+    int64_t store_ms
+
+
+cdef int hash_keys(const uint8_t *text, Entry *e, uint32_t prefix, uint32_t *hashes) except -1:
+    """The unsigned hashes of all keys of an entry, its unique id first."""
+    cdef const uint8_t *at = text + e.keys.at
+    cdef const uint8_t *end = at + e.keys.size
+    cdef const uint8_t *stop
+    cdef int count = 0
+    if e.unique.size:
+        hashes[0] = prefix
+        continue_hash(&hashes[0], text + e.unique.at, e.unique.size)
+        count = 1
+    while at < end:
+        stop = find_byte(at, end, 32)
+        if stop > at:
+            hashes[count] = prefix
+            continue_hash(&hashes[count], at, stop - at)
+            count += 1
+        at = stop + 1
+    return 0
+
+
+cdef inline uint8_t *put_head(
+    uint8_t *at, const uint8_t *body, int32_t body_size, int queue_id, int flag, int64_t queue_offset,
+    int64_t log_offset, int sys_flag, int64_t born_ms, const uint8_t *born_host, int born_size, int64_t store_ms,
+    const uint8_t *store_host, int store_size, int reconsume_times, int64_t prepared_offset,
+) noexcept:
+    """A record from MAGICCODE to BODY; returns where TOPICLENGTH goes. TOTALSIZE is the caller's last act."""
+    put32(at + 4, MAGIC)
+    put32(at + 8, <int32_t>crc31_of(body, body_size))
+    put32(at + 12, queue_id)
+    put32(at + 16, flag)
+    put64(at + 20, queue_offset)
+    put64(at + 28, log_offset)
+    put32(at + 36, sys_flag)
+    put64(at + 40, born_ms)
+    memcpy(at + 48, born_host, born_size)
+    at += 48 + born_size
+    put64(at, store_ms)
+    memcpy(at + 8, store_host, store_size)
+    at += 8 + store_size
+    put32(at, reconsume_times)
+    put64(at + 4, prepared_offset)
+    put32(at + 12, body_size)
+    memcpy(at + 16, body, body_size)
+    return at + 16 + body_size
+
+
+cdef int64_t write_entry(Target *t, Entry *e) except -1:
+    """One record, its unit and its index entries; the room was looked at. Returns the record's LogOffset."""
+    cdef LogTail log = <LogTail>t.log
+    cdef QueueTail queue = <QueueTail>t.queue
+    cdef TopicGate gate = <TopicGate>t.gate
+    cdef IndexTail index
+    cdef const uint8_t *text = t.text + e.text
+    cdef bytes topic = gate.topic
+    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), cluster_size = PyBytes_GET_SIZE(log.cluster)
+    cdef int32_t size = <int32_t>(RECORD_BYTES_MIN + topic_size + e.body.size + e.stored)
+    cdef int64_t offset = log.end
+    cdef uint8_t *record = log.file.data + (offset - log.base)
+    cdef uint8_t *at
+    cdef uint32_t few[HASHES_AHEAD]
+    cdef uint32_t *hashes = few
+    cdef uint32_t code = 0
+    cdef int place
+    if e.tag.size:
+        continue_hash(&code, text + e.tag.at, e.tag.size)
+    if t.index != NULL and e.key_count:
+        if e.key_count > HASHES_AHEAD:
+            hashes = <uint32_t *>PyMem_Malloc(e.key_count * sizeof(uint32_t))
+            if hashes == NULL:
+                raise MemoryError()
+        try:
+            hash_keys(text, e, gate.key_prefix, hashes)
+        except:
+            if hashes != few:
+                PyMem_Free(hashes)
+            raise
+        index = <IndexTail>t.index
+        for place in range(e.key_count):
+            prefetch_write(index.slot(hashes[place]))  # slots lie anywhere in 20 MB: fetched while the record is copied
+    at = put_head(
+        record, t.body + e.body.at, <int32_t>e.body.size, queue.queue_id, e.flag, queue.next_offset, offset, t.sys_flag,
+        t.born_ms, t.born_host, 8, t.store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, t.reconsume_times, 0,
+    )
+    at[0] = <uint8_t>topic_size
+    memcpy(at + 1, PyBytes_AS_STRING(topic), topic_size)
+    at += 1 + topic_size
+    put16(at, e.stored)
+    at += 2
+    for place in range(e.run_count):
+        if place:
+            at[0] = 2
+            at += 1
+        memcpy(at, text + e.runs[place].at, e.runs[place].size)
+        at += e.runs[place].size
+    if cluster_size:
+        if e.run_count:
+            at[0] = 2
+            at += 1
+        memcpy(at, PyBytes_AS_STRING(log.cluster), cluster_size)
+    store_barrier()
+    put32(record, size)
+    log.end = offset + size
+    log.appended += 1
+    queue.write(offset, size, <int32_t>code)
+    if t.index != NULL and e.key_count:
+        for place in range(e.key_count):
+            index.write(hashes[place], offset, t.store_ms)
+        if hashes != few:
+            PyMem_Free(hashes)
+    return offset
+
+
+cdef Entry *next_entry(Growing *entries) except NULL:
+    grow(entries, sizeof(Entry))
+    entries.used += sizeof(Entry)
+    return <Entry *>(entries.data + entries.used - sizeof(Entry))
+
+
+cdef bint read_batch(
+    const uint8_t *body, Py_ssize_t size, Growing *entries, TopicGate gate, Py_ssize_t cluster_size, bint wait_is_slow
+) except -1:
+    """The entries of a batch body. False: malformed, or with an entry for the slow lane."""
+    cdef const uint8_t *at = body
+    cdef const uint8_t *end = body + size
+    cdef int32_t total, body_size
+    cdef Entry *e
+    while at < end:
+        if end - at < BATCH_ENTRY_BYTES_MIN:
+            return False
+        total, body_size = get32(at), get32(at + 16)
+        if not BATCH_ENTRY_BYTES_MIN <= total <= end - at or not 1 <= body_size <= total - BATCH_ENTRY_BYTES_MIN:
+            return False
+        if get16(at + 20 + body_size) != total - BATCH_ENTRY_BYTES_MIN - body_size or body_size > gate.body_bytes_max:
+            return False
+        e = next_entry(entries)
+        e.flag = get32(at + 12)
+        e.body.at, e.body.size = <uint32_t>(at - body + 20), <uint32_t>body_size
+        e.text = <uint32_t>(at - body + BATCH_ENTRY_BYTES_MIN + body_size)
+        if not find_facts(body + e.text, total - BATCH_ENTRY_BYTES_MIN - body_size, cluster_size, True, e):
+            return False
+        if wait_is_slow and e.no_wait:
+            return False
+        at += total
+    return size > 0
+
+
+cdef uint64_t runs_begun = 0
+
+
+def append(
+    FrameTable table not None, Py_ssize_t row, Py_ssize_t end, gates not None, LogTail log not None, IndexTail index,
+    int64_t now_ms, bytes born_host not None, Replies replies not None, AppendOutcome outcome not None,
+    bint wait_is_slow=False,
+):
+    global runs_begun
+    cdef Target t
+    cdef Row *r
+    cdef TopicGate gate = None
+    cdef QueueTail queue
+    cdef Entry *entries
+    cdef const uint8_t *topic
+    cdef Py_ssize_t count, place, keys, cluster_size = PyBytes_GET_SIZE(log.cluster)
+    cdef int64_t size, first_end = log.end, queue_offset
+    cdef bint answer
+    runs_begun += 1
+    outcome.touched = []
+    outcome.queue = None
+    outcome.stop, outcome.needed, outcome.messages, outcome.size = END, 0, 0, 0
+    outcome.row = row
+    if not 0 <= row <= end <= table.count:
+        raise IndexError(f"rows [{row}, {end}) of {table.count}")
+    if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(log.store_host) != 8:
+        outcome.stop = SLOW if row < end else END
+        return
+    t.log, t.index = <PyObject *>log, <PyObject *>index if index is not None else NULL
+    t.born_host = <const uint8_t *>PyBytes_AS_STRING(born_host)
+    t.store_ms = max(now_ms, log.store_ms)
+    while row < end:
+        r = &table.rows[row]
+        if r.kind == OTHER or r.kind == PULL or r.sys_flag & SYS_FLAG_SLOW:
+            outcome.stop = SLOW
+            break
+        topic = table.text(&r.topic)
+        if gate is None or not same(topic, r.topic.size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
+            gate = gates.get(table.bytes_of(&r.topic))
+        if (
+            gate is None or not 0 <= r.queue_id < len(gate.queues)
+            or not 1 <= r.stop - r.body <= log.message_bytes_max
+            or not take_row(table, r, gate, &outcome.entries, cluster_size, wait_is_slow)
+        ):
+            outcome.stop = SLOW
+            break
+        queue = <QueueTail>gate.queues[r.queue_id]
+        entries = <Entry *>outcome.entries.data
+        count = outcome.entries.used // <Py_ssize_t>sizeof(Entry)
+        size = count * (RECORD_BYTES_MIN + PyBytes_GET_SIZE(gate.topic))
+        keys = 0
+        for place in range(count):
+            size += entries[place].body.size + entries[place].stored
+            keys += entries[place].key_count
+        if size + BLANK_BYTES_MIN > log.left():
+            outcome.stop, outcome.needed = LOG_FULL, size + BLANK_BYTES_MIN
+            break
+        if count > queue.left():
+            outcome.stop, outcome.needed, outcome.queue = QUEUE_FULL, count, queue
+            break
+        if index is not None and keys > index.left():
+            outcome.stop, outcome.needed = INDEX_FULL, keys
+            break
+        answer = not r.flag & 2
+        if answer:
+            replies.reserve(33 * count)
+            replies.begin(r.opaque, r.binary, queue.queue_id, 33 * count - 1)
+        t.queue, t.gate = <PyObject *>queue, <PyObject *>gate
+        t.body = table.source.data + r.body
+        t.text = t.body if r.kind == BATCH else table.text(&r.properties)
+        t.sys_flag, t.reconsume_times, t.born_ms = r.sys_flag, r.reconsume_times, r.born_ms
+        log.store_ms = t.store_ms
+        queue_offset = queue.next_offset
+        for place in range(count):
+            size = write_entry(&t, &entries[place])
+            if answer:
+                replies.put_id(log.host_hex, size, place > 0)
+        if answer:
+            replies.finish(r.opaque, r.binary, queue_offset)
+        outcome.messages += count
+        if queue.watched and queue.run != runs_begun:
+            queue.run = runs_begun
+            outcome.touched.append(queue)
+        row += 1
+        outcome.row = row
+        outcome.size = log.end - first_end
+
+
+cdef bint take_row(
+    FrameTable table, Row *r, TopicGate gate, Growing *entries, Py_ssize_t cluster_size, bint wait_is_slow
+) except -1:
+    """The messages of a row. False: not plain."""
+    cdef Py_ssize_t text_size = max(0, r.properties.size)
+    cdef bint batch = r.kind == BATCH
+    cdef Entry *e
+    entries.used = 0
+    e = next_entry(entries)
+    if not find_facts(table.text(&r.properties), text_size, 0 if batch else cluster_size, False, e):
+        return False
+    if wait_is_slow and e.no_wait:
+        return False
+    if not batch:
+        e.flag, e.text, e.body.at, e.body.size = r.user_flag, 0, 0, <uint32_t>(r.stop - r.body)
+        return r.stop - r.body <= gate.body_bytes_max
+    if e.stored:
+        return False  # properties of the batch as a whole: the slow lane merges them into each entry
+    entries.used = 0
+    return read_batch(table.source.data + r.body, r.stop - r.body, entries, gate, cluster_size, wait_is_slow)
+
+
+def append_record(
+    LogTail log not None, QueueTail queue, IndexTail index, *, bytes topic not None, int queue_id, int64_t queue_offset,
+    int flag, int sys_flag, int64_t born_ms, bytes born_host not None, int64_t store_ms, int reconsume_times,
+    int64_t prepared_offset, body, bytes properties not None, int64_t tags_code, keys,
+):
+    cdef Exported held = Exported()
+    cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(log.store_host)
+    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), text_size = PyBytes_GET_SIZE(properties)
+    cdef int64_t offset = log.end, size
+    cdef uint8_t *record
+    cdef uint8_t *at
+    cdef list hashes = []
+    cdef uint32_t hash
+    cdef bytes key
+    if born_size != 8 and born_size != 20:
+        raise LocalProtocolError(f"the host {born_host.hex()} is neither 8 nor 20 bytes long")
+    if not 1 <= topic_size <= TOPIC_BYTES_MAX:
+        raise LocalProtocolError(f"the topic {topic!r} has {topic_size} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
+    if text_size > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(f"{text_size} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
+    held.hold(body, PyBUF_SIMPLE)
+    size = RECORD_BYTES_MIN - 16 + born_size + store_size + topic_size + text_size + held.size
+    for key in keys:
+        hash = 0
+        continue_hash(&hash, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        hashes.append(hash)
+    if size + BLANK_BYTES_MIN > log.left():
+        return -LOG_FULL
+    if queue is not None and queue.left() < 1:
+        return -QUEUE_FULL
+    if index is not None and len(hashes) > index.left():
+        return -INDEX_FULL
+    sys_flag = (sys_flag & ~0x30) | (0x10 if born_size == 20 else 0) | (0x20 if store_size == 20 else 0)
+    log.store_ms = store_ms = max(store_ms, log.store_ms)
+    record = log.file.data + (offset - log.base)
+    at = put_head(
+        record, held.data, <int32_t>held.size, queue_id, flag, queue.next_offset if queue is not None else queue_offset,
+        offset, sys_flag, born_ms, <const uint8_t *>PyBytes_AS_STRING(born_host), <int>born_size, store_ms,
+        <const uint8_t *>PyBytes_AS_STRING(log.store_host), <int>store_size, reconsume_times, prepared_offset,
+    )
+    at[0] = <uint8_t>topic_size
+    memcpy(at + 1, PyBytes_AS_STRING(topic), topic_size)
+    at += 1 + topic_size
+    put16(at, <int>text_size)
+    memcpy(at + 2, PyBytes_AS_STRING(properties), text_size)
+    store_barrier()
+    put32(record, <int32_t>size)
+    log.end = offset + size
+    log.appended += 1
+    if queue is not None:
+        queue.write(offset, <int32_t>size, tags_code)
+    if index is not None:
+        for hash in hashes:
+            index.write(hash, offset, store_ms)
+    return offset

@@ -1,0 +1,155 @@
+# Answers of one read event, in one buffer.
+
+cdef bytes binary_pair(bytes name, bytes value):
+    return len(name).to_bytes(2, "big") + name + len(value).to_bytes(4, "big") + value
+
+
+cdef bytes json_text(bytes text):
+    """A JSON string of UTF-8 text, with its quotes."""
+    import json
+
+    return json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False).encode()
+
+
+cdef enum:
+    NUMBER_BYTES = 20
+    REPLY_OVERHEAD = 160  # all of an answer but its ids, region and pieces: lengths, head and five numbers
+
+
+cdef class Replies:
+    cdef Growing out
+    cdef Py_ssize_t begun
+    cdef bytes json_start, json_middle, json_offset, json_opaque, json_end, binary_middle, binary_offset, binary_queue
+    cdef int version
+    cdef Py_ssize_t piece_bytes
+
+    def __cinit__(self, bytes region not None, bint trace_on, int version=409):
+        trace = b"true" if trace_on else b"false"
+        memset(&self.out, 0, sizeof(Growing))
+        self.version = version
+        self.json_start = b'{"code":0,"extFields":{"queueId":"'
+        self.json_middle = b'","TRACE_ON":"' + trace + b'","MSG_REGION":' + json_text(region) + b',"msgId":"'
+        self.json_offset = b'","queueOffset":"'
+        self.json_opaque = b'"},"flag":1,"language":"PYTHON","opaque":'
+        self.json_end = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % version
+        self.binary_queue = b"\0\7queueId"
+        self.binary_middle = binary_pair(b"TRACE_ON", trace) + binary_pair(b"MSG_REGION", region) + b"\0\5msgId"
+        self.binary_offset = b"\0\13queueOffset"
+        self.piece_bytes = sum(map(len, (
+            self.json_start, self.json_middle, self.json_offset, self.json_opaque, self.json_end, self.binary_middle,
+        )))
+
+    def __dealloc__(self):
+        PyMem_Free(self.out.data)
+
+    def take(self):
+        cdef bytes taken = to_bytes(self.out.data, self.out.used) if self.out.used else b""
+        self.out.used = 0
+        return taken
+
+    def __len__(self):
+        return self.out.used
+
+    def extend(self, data):
+        cdef Py_buffer view
+        PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
+        try:
+            grow(&self.out, view.len)
+            put_bytes(&self.out, <const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
+
+    def add_send(self, int opaque, bint binary, int queue_id, str message_id not None, int64_t queue_offset):
+        cdef bytes ids = message_id.encode()
+        self.reserve(len(ids))
+        self.begin(opaque, binary, queue_id, len(ids))
+        put_object(&self.out, ids)
+        self.finish(opaque, binary, queue_offset)
+
+    cdef int reserve(self, Py_ssize_t id_bytes) except -1:
+        """Make room for one answer, so that writing it cannot fail."""
+        return grow(&self.out, self.piece_bytes + id_bytes + REPLY_OVERHEAD)
+
+    cdef void begin(self, int opaque, bint binary, int queue_id, Py_ssize_t id_bytes) noexcept:
+        """The answer up to its message id; the caller appends that."""
+        cdef uint8_t *at
+        cdef int digits
+        self.begun = self.out.used
+        at = self.out.data + self.begun
+        if not binary:
+            self.out.used += 8
+            put_object(&self.out, self.json_start)
+            self.out.used += decimal(self.out.data + self.out.used, queue_id)
+            put_object(&self.out, self.json_middle)
+            return
+        put16(at + 8, 0)
+        at[10] = 3
+        put16(at + 11, self.version)
+        put32(at + 13, opaque)
+        put32(at + 17, 1)
+        put32(at + 21, 0)
+        self.out.used += 29
+        put_object(&self.out, self.binary_queue)
+        digits = decimal(self.out.data + self.out.used + 4, queue_id)
+        put32(self.out.data + self.out.used, digits)
+        self.out.used += 4 + digits
+        put_object(&self.out, self.binary_middle)
+        put32(self.out.data + self.out.used, <int>id_bytes)
+        self.out.used += 4
+
+    cdef void put_id(self, const uint8_t *host, int64_t log_offset, bint comma) noexcept:
+        """One offset id; `host` is its first half in hex."""
+        cdef uint8_t *at = self.out.data + self.out.used
+        if comma:
+            at[0] = 44
+            at += 1
+        memcpy(at, host, 16)
+        hex16(at + 16, <uint64_t>log_offset)
+        self.out.used += 33 if comma else 32
+
+    cdef void finish(self, int opaque, bint binary, int64_t queue_offset) noexcept:
+        """The answer from behind its message id."""
+        cdef uint8_t *at
+        cdef int digits
+        if binary:
+            put_object(&self.out, self.binary_offset)
+            digits = decimal(self.out.data + self.out.used + 4, queue_offset)
+            put32(self.out.data + self.out.used, digits)
+            self.out.used += 4 + digits
+            at = self.out.data + self.begun
+            put32(at + 25, <int>(self.out.used - self.begun - 29))
+        else:
+            put_object(&self.out, self.json_offset)
+            self.out.used += decimal(self.out.data + self.out.used, queue_offset)
+            put_object(&self.out, self.json_opaque)
+            self.out.used += decimal(self.out.data + self.out.used, opaque)
+            put_object(&self.out, self.json_end)
+            at = self.out.data + self.begun
+        put32(at, <int>(self.out.used - self.begun - 4))
+        put32(at + 4, <int>(self.out.used - self.begun - 8) | (0x01000000 if binary else 0))
+
+
+def pull_reply(
+    int opaque, bint binary, int code, str remark not None, int64_t suggest_broker, int64_t next_offset,
+    int64_t min_offset, int64_t max_offset, Py_ssize_t body_bytes, int version=409,
+):
+    cdef bytes remark_text = remark.encode()
+    cdef bytes head
+    if binary:
+        ext = (
+            binary_pair(b"suggestWhichBrokerId", b"%d" % suggest_broker)
+            + binary_pair(b"nextBeginOffset", b"%d" % next_offset)
+            + binary_pair(b"minOffset", b"%d" % min_offset)
+            + binary_pair(b"maxOffset", b"%d" % max_offset)
+        )
+        head = b"".join((
+            (code & 0xFFFF).to_bytes(2, "big"), b"\3", version.to_bytes(2, "big"), (opaque & 0xFFFFFFFF).to_bytes(4, "big"),
+            b"\0\0\0\1", len(remark_text).to_bytes(4, "big"), remark_text, len(ext).to_bytes(4, "big"), ext,
+        ))
+    else:
+        head = (
+            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
+            b'"flag":1,"language":"PYTHON","opaque":%d,"remark":%b,"serializeTypeCurrentRPC":"JSON","version":%d}'
+            % (code, suggest_broker, next_offset, min_offset, max_offset, opaque, json_text(remark_text), version)
+        )
+    return (4 + len(head) + body_bytes).to_bytes(4, "big") + (len(head) | (0x01000000 if binary else 0)).to_bytes(4, "big") + head
