@@ -20,6 +20,7 @@ from libc.string cimport memcmp, memcpy, memset
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
+from metaq.model.message import BODY_BYTES_MAX
 
 cdef extern from "_hot_c.h" nogil:
     int16_t get16(const uint8_t *p)
