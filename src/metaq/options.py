@@ -47,6 +47,8 @@ class OptionTable:
     def __post_init__(self) -> None:
         for item in fields(self):
             value, facts = getattr(self, item.name), item.metadata
+            if value is None:
+                continue
             if facts.get("low") is not None and value < facts["low"]:
                 raise ConfigError(f"{camel(item.name)}={value}: the smallest allowed value is {facts['low']}")
             if facts.get("high") is not None and value > facts["high"]:

@@ -15,7 +15,10 @@ from metaq.spark.java import cache_folder, find_java
 
 _LOG = logging.getLogger(__name__)
 
+# The gateway's own level must be the root's: where they differ, Spark takes the session for a shell's, and tells it so.
 _LOG4J = """rootLogger.level = {level}
+logger.gateway.name = org.apache.spark.api.python.PythonGatewayServer
+logger.gateway.level = {level}
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
 appender.stderr.name = stderr

@@ -12,7 +12,7 @@ from metaq.client import arrow
 from metaq.errors import ConfigError
 from metaq.spark import offsets
 from metaq.spark.engine import session
-from metaq.spark.pipelines.folder import ArchiveFolder
+from metaq.spark.pipelines.folder import ArchiveFolder, spark_path
 
 
 def table(topic: str, *, archive: str | Path, name_servers: str | None = None, spark: Any = None) -> Any:
@@ -33,7 +33,7 @@ def table(topic: str, *, archive: str | Path, name_servers: str | None = None, s
     files: list[str] = []
     end: offsets.Positions = {}
     for manifest in folder.manifests():
-        files += [folder.place(file).as_uri() for file in manifest.files if file.topic == topic]
+        files += [spark_path(folder.place(file)) for file in manifest.files if file.topic == topic]
         end = manifest.end
     parts = []
     if files:

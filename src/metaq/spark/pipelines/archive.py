@@ -18,7 +18,7 @@ from typing import Any
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
+from metaq.spark import offsets, schema
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pipelines.dedupe import Ids, IdWindow
 from metaq.spark.pipelines.folder import (
@@ -30,6 +30,7 @@ from metaq.spark.pipelines.folder import (
     Manifest,
     final_path,
     query_id,
+    spark_path,
     sync_folder,
 )
 from metaq.spark.pipelines.slices import WRITTEN, SliceWriter, without_offsets
@@ -109,7 +110,7 @@ def archive(
     }
     archiver = _Archiver(folder, place, SourceOptions.of(options), dedupe_seconds, on_batch)
     reader = spark.readStream.format("metaq").options(**options).load()
-    writer = reader.writeStream.queryName("archive").option("checkpointLocation", place.as_uri())
+    writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
     trigger = {"availableNow": True} if once else {"processingTime": f"{trigger_seconds:g} seconds"}
     return writer.foreachBatch(archiver.process).trigger(**trigger).start()
 
@@ -166,7 +167,7 @@ class _Archiver:
             staging=f"{STAGING}/{batch}-{run}",
             remember_ids=bool(self._dedupe_seconds),
         )
-        rows = frame.mapInArrow(writer, WRITTEN).toArrow().to_pylist()
+        rows = frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
         if rows:
             self._publish(query, batch, rows, began)
 

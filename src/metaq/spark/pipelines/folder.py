@@ -179,6 +179,11 @@ def query_id(checkpoint: Path) -> str | None:
         return None
 
 
+def spark_path(path: Path) -> str:
+    """A local path as Spark reads it: a scheme, and nothing percent-encoded."""
+    return f"file:{path}"
+
+
 def sync_folder(folder: Path) -> None:
     """Make renames in `folder` survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)

@@ -25,12 +25,21 @@ from metaq.spark.cluster import cluster_of
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
 from metaq.spark.pipelines.dedupe import Ids, ids_of
+from metaq.spark.schema import SLICE_SCHEMA
 
 COLUMNS = (*arrow.LEAN[1:], "properties", "flag", "reconsume_times")
 """What is archived of a message; the topic is in the folder's name."""
 ROW_GROUP_ROWS = 200_000
 
-WRITTEN = "topic string, broker string, queue_id int, start_offset bigint, end_offset bigint, date string, staged string, rows bigint, ids string"
+WRITTEN = pa.schema(
+    [
+        *SLICE_SCHEMA,
+        pa.field("date", pa.string()),
+        pa.field("staged", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("ids", pa.string()),
+    ]
+)
 """One row per file. `ids`: the file of its messages' unique ids, empty if repeats are not looked for."""
 
 _DAY_MS = 86_400_000
@@ -83,7 +92,7 @@ class SliceWriter:
                 "end_offset": wanted.end, "date": date_of(day), "staged": self._relative(file.path),
                 "rows": file.rows, "ids": self._relative(file.save_ids()) if self.remember_ids else "",
             }  # fmt: skip
-            yield pa.RecordBatch.from_pylist([row])
+            yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
 
     def _stage(self, wanted: Slice, day: int) -> Path:
         context = TaskContext.get()

@@ -1,0 +1,90 @@
+"""Repeated unique ids are found, and nothing else."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq.spark.pipelines.dedupe import Ids, IdWindow, ids_of
+
+A, B, C = ("7F000001" + letter * 24 for letter in "ABC")
+
+
+def ids(*messages: tuple[str, int]) -> Ids:
+    """Ids of (unique id, store time in seconds), at queue offsets 0, 1, 2, ..."""
+    names = pa.array([name for name, _ in messages], pa.string())
+    return ids_of(names, [at * 1000 for _, at in messages], range(len(messages)))
+
+
+def test_the_first_copy_stays():
+    """Within a batch the copy stored first is kept, wherever it stands."""
+    assert IdWindow(60).repeats(ids((A, 5), (B, 5), (A, 3), (A, 9))).tolist() == [0, 3]
+
+
+def test_a_copy_of_an_archived_message_is_found_within_the_window():
+    """The window counts store time, between the two copies."""
+    window = IdWindow(60)
+    window.add("first", ids((A, 100), (B, 100)))
+    assert window.repeats(ids((C, 130), (A, 160), (B, 161))).tolist() == [1]
+
+
+def test_old_batches_are_forgotten_and_named():
+    """What cannot match any more is dropped, and its file may go."""
+    window = IdWindow(60)
+    window.add("old", ids((A, 100)))
+    window.add("new", ids((B, 150)))
+    assert window.expire(170_000) == ["old"]
+    assert window.repeats(ids((A, 155), (B, 155))).tolist() == [1]
+
+
+def test_ids_that_are_not_hex_count_too():
+    """Any text may be a unique id; lower-case hex is the same number as upper-case."""
+    batch = ids(("order-1", 1), ("order-1", 2), ("order-2", 3), (A, 4), (A.lower(), 5), ("Z" * 32, 6), ("Z" * 32, 7))
+    assert IdWindow(60).repeats(batch).tolist() == [1, 4, 6]
+
+
+def test_ids_survive_the_way_through_a_file(tmp_path):
+    """What a restart loads finds the same repeats."""
+    saved = IdWindow(60).add("batch", ids((A, 100), (B, 101), (C, 102)))
+    saved.save(tmp_path / "x.arrow")
+    window = IdWindow(60)
+    window.restore("batch", Ids.load(tmp_path / "x.arrow"))
+    assert window.repeats(ids((B, 103), ("other", 103), (A, 103))).tolist() == [0, 2]
+    Ids.join([]).save(tmp_path / "empty.arrow")
+    window.restore("empty", Ids.load(tmp_path / "empty.arrow"))
+    assert window.repeats(ids((C, 103))).tolist() == [0]
+
+
+def test_equal_keys_of_different_ids_are_not_repeats():
+    """The mixed key only finds candidates: ids that collide in it are told apart."""
+    mix = np.uint64(0x9E3779B97F4A7C15)
+    high = np.array([0, 1], np.uint64)
+    low = np.array([5, 5 ^ int(mix)], np.uint64)
+    batch = Ids(high, low, np.zeros(2, np.int64), np.arange(2))
+    assert batch.keys[0] == batch.keys[1]
+    window = IdWindow(60)
+    assert window.repeats(batch).tolist() == []
+    window.add("first", batch.take(np.array([0])))
+    assert window.repeats(batch).tolist() == [0]
+
+
+@given(
+    st.lists(st.lists(st.tuples(st.sampled_from([A, B, C, "x", "yy"]), st.integers(0, 300)), max_size=12), max_size=5)
+)
+def test_it_finds_what_a_simple_search_finds(batches):
+    """Against the obvious quadratic search, over several batches."""
+    window, archived = IdWindow(60), []
+    for number, messages in enumerate(batches):
+        batch = ids(*messages) if messages else Ids.join([])
+        expected, fresh = [], []
+        for row in sorted(range(len(messages)), key=lambda row: (messages[row][1], row)):
+            name, at = messages[row]
+            if any(name == other and abs(at - then) <= 60 for other, then in archived + fresh):
+                expected.append(row)
+            else:
+                fresh.append((name, at))
+        assert window.repeats(batch).tolist() == sorted(expected)
+        archived += fresh
+        window.add(str(number), batch.without(np.array(expected, int)))

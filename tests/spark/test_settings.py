@@ -1,0 +1,68 @@
+"""The options of `format("metaq")`."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.errors import ConfigError
+from metaq.model.queue import MessageQueue
+from metaq.spark import schema
+from metaq.spark.settings import SourceOptions, markdown_table
+from tests.support import ROOT
+
+GOOD = {"nameServers": "127.0.0.1:9876", "subscribe": "orders, refunds"}
+
+
+def test_names_are_read_in_any_case():
+    """Spark hands option names over in lower case."""
+    options = SourceOptions.of({"nameservers": "a:1", "SUBSCRIBE": "orders, refunds", "failondataloss": "false"})
+    assert (options.name_servers, options.topics, options.fail_on_data_loss) == ("a:1", ["orders", "refunds"], False)
+
+
+def test_assign_names_queues():
+    """A JSON of topic, broker, queue ids."""
+    options = SourceOptions.of({"nameServers": "a:1", "assign": '{"t": {"b": [1, 0]}}'})
+    assert options.assigned == [MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"startingOfsets": "latest"}, "no option startingOfsets; did you mean startingOffsets"),
+        ({"zzz": "1"}, "no option zzz$"),
+        ({"subscribe": ""}, "one of the options subscribe, subscribePattern, assign; none was given"),
+        ({"assign": "{}"}, "not subscribe and assign together"),
+        ({"nameServers": ""}, "needs .option"),
+        ({"minPartitions": "0"}, "the smallest allowed value is 1"),
+        ({"maxOffsetsPerTrigger": "many"}, "need a whole number"),
+        ({"rows": "columns"}, "allowed are messages, slices"),
+        ({"endingOffsets": "earliest"}, "would read nothing"),
+        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
+    ],
+)
+def test_wrong_options_are_refused_with_what_is_wrong(changes, text):
+    """Each text names the option and what would be right."""
+    with pytest.raises(ConfigError, match=text):
+        SourceOptions.of(GOOD | changes)
+
+
+@pytest.mark.parametrize("value", ["[]", "x", '{"t": [0]}', '{"t": {"b": ["x"]}}'])
+def test_a_wrong_assign_is_refused_with_its_form(value):
+    """The form is shown."""
+    options = SourceOptions.of({"nameServers": "a:1", "assign": value})
+    with pytest.raises(ConfigError, match="is not of the form"):
+        _ = options.assigned
+
+
+def test_columns_are_lean_all_or_named():
+    """`columns` takes a list, `*`, or nothing."""
+    assert schema.columns_of(None)[0] == "topic"
+    assert len(schema.columns_of("*")) > len(schema.columns_of(None))
+    assert schema.columns_of("body , tag") == ("body", "tag")
+    with pytest.raises(ConfigError, match="there is no column 'colour'"):
+        schema.columns_of("body,colour")
+
+
+def test_the_documented_table_is_the_real_one():
+    """docs/spark.md holds the table that the code makes."""
+    assert markdown_table() in (ROOT / "docs" / "spark.md").read_text()

@@ -1,0 +1,139 @@
+"""`format("metaq")` in Spark, against a scripted cluster."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from metaq.client import arrow
+from metaq.model.queue import MessageQueue
+from metaq.spark import offsets
+from tests.spark.fake_cluster import FakeCluster
+
+pytestmark = pytest.mark.spark
+QUEUES = [MessageQueue("orders", "broker-a", i) for i in range(2)]
+
+
+@pytest.fixture
+def cluster():
+    with FakeCluster(messages_max=1000) as fake:
+        for queue_id in range(2):
+            fake.put("orders", queue_id, [b"%d-%d" % (queue_id, i) for i in range(500)])
+        yield fake
+
+
+def read(spark, fake, **options):
+    return spark.read.format("metaq").options(nameServers=fake.address, subscribe="orders", **options).load()
+
+
+def offsets_of(frame) -> list[tuple[int, int]]:
+    return sorted((row.queue_id, row.queue_offset) for row in frame.select("queue_id", "queue_offset").collect())
+
+
+def all_offsets(start=0, end=500) -> list[tuple[int, int]]:
+    return [(queue_id, offset) for queue_id in range(2) for offset in range(start, end)]
+
+
+def test_a_batch_read_has_every_message_once(spark, cluster):
+    """The lean columns, every message, whatever the number of partitions."""
+    frame = read(spark, cluster, minPartitions=5)
+    assert tuple(frame.columns) == arrow.LEAN
+    assert frame.rdd.getNumPartitions() >= 5
+    assert offsets_of(frame) == all_offsets()
+    row = frame.where("queue_id = 1 and queue_offset = 7").collect()[0]
+    assert (row.topic, row.broker, bytes(row.body), row.tag, row.keys) == ("orders", "broker-a", b"1-7", "t", [])
+    assert str(row.store_time) == "2023-11-14 22:13:20"
+
+
+def test_start_and_end_can_be_given(spark, cluster):
+    """Offsets JSON and a timestamp choose the range."""
+    start = offsets.to_text({QUEUES[0]: 490, QUEUES[1]: 500})
+    end = offsets.to_text({QUEUES[0]: 495, QUEUES[1]: 500})
+    assert offsets_of(read(spark, cluster, startingOffsets=start, endingOffsets=end)) == [
+        (0, i) for i in range(490, 495)
+    ]
+    cluster.put("orders", 0, [b"late"], store_ms=1_800_000_000_000)
+    assert offsets_of(read(spark, cluster, startingTimestamp=1_750_000_000_000)) == [(0, 500)]
+    assert offsets_of(read(spark, cluster, startingOffsets="latest")) == []
+
+
+def test_columns_can_be_chosen_by_option_and_by_schema(spark, cluster):
+    """Both ways give the same columns, also those beyond the lean ones."""
+    frame = read(spark, cluster, columns="properties,queue_offset")
+    assert frame.columns == ["properties", "queue_offset"]
+    assert frame.where("queue_offset = 3").select("properties.TAGS").collect()[0][0] == "t"
+    reader = spark.read.format("metaq").options(nameServers=cluster.address, subscribe="orders")
+    assert reader.schema("max_offset bigint, body binary").load().where("max_offset = 500").count() == 1000
+    with pytest.raises(Exception, match="the column body is a nullable binary, not string"):
+        reader.schema("body string").load().collect()
+
+
+def test_slices_are_ranges_for_the_query_to_fetch(spark, cluster):
+    """rows=slices gives one row per range, and the ranges cover the topic."""
+    rows = read(spark, cluster, rows="slices", maxOffsetsPerPartition=200).collect()
+    covered = [(row.queue_id, i) for row in rows for i in range(row.start_offset, row.end_offset)]
+    assert len(rows) == 6
+    assert sorted(covered) == all_offsets()
+
+
+def test_a_wrong_option_fails_the_query_before_it_starts(spark, cluster):
+    """Spark shows our own text."""
+    with pytest.raises(Exception, match="no option startingofsets; did you mean startingOffsets"):
+        read(spark, cluster, startingOfsets="latest")
+
+
+def stream(spark, fake, folder, seen: list, **options):
+    """Run what is there through a streaming query, and note (batch, queue, offset) of every row."""
+
+    def note(frame, batch):
+        seen.extend(
+            (batch, row.queue_id, row.queue_offset) for row in frame.select("queue_id", "queue_offset").collect()
+        )
+
+    source = spark.readStream.format("metaq").options(nameServers=fake.address, subscribe="orders", **options).load()
+    writer = source.writeStream.foreachBatch(note).option("checkpointLocation", str(folder))
+    query = writer.trigger(availableNow=True).start()
+    assert query.awaitTermination(60)
+    return query
+
+
+def test_a_stream_goes_on_where_it_stopped_and_reports_its_progress(spark, cluster, tmp_path):
+    """Batches obey the limit, a restart reads what is new, and the group's offsets are those of the last batch."""
+    seen: list = []
+    stream(spark, cluster, tmp_path, seen, startingOffsets="earliest", maxOffsetsPerTrigger=300, progressGroup="g")
+    assert sorted(row[1:] for row in seen) == all_offsets()
+    sizes = [sum(row[0] == batch for row in seen) for batch in sorted({row[0] for row in seen})]
+    assert sizes == [300, 300, 300, 100]
+    assert cluster.progress == {("g", queue): 500 for queue in QUEUES}
+
+    cluster.put("orders", 1, [b"new"] * 3)
+    cluster.put("orders", 2, [b"a queue of its own"] * 2)
+    seen.clear()
+    stream(spark, cluster, tmp_path, seen, startingOffsets="earliest", progressGroup="g")
+    assert sorted(row[1:] for row in seen) == [(1, 500), (1, 501), (1, 502), (2, 0), (2, 1)]
+    assert cluster.progress["g", MessageQueue("orders", "broker-a", 2)] == 2
+
+
+def test_batch_0_is_empty_and_pins_the_start(spark, cluster, tmp_path):
+    """What is latest when the query first starts stays its start: the checkpoint holds it as the end of batch 0."""
+    seen: list = []
+    stream(spark, cluster, tmp_path, seen, startingOffsets="latest")
+    assert seen == []
+    pinned = json.loads((tmp_path / "offsets" / "0").read_text().splitlines()[-1])
+    assert offsets.from_json(pinned) == dict.fromkeys(QUEUES, 500)
+    cluster.put("orders", 0, [b"new"] * 2)
+    stream(spark, cluster, tmp_path, seen, startingOffsets="latest")
+    assert sorted(row[1:] for row in seen) == [(0, 500), (0, 501)]
+
+
+def test_a_stream_whose_messages_expired_fails_and_counts_them(spark, cluster, tmp_path):
+    """failOnDataLoss is on by default, and the failure names queue and number."""
+    seen: list = []
+    stream(spark, cluster, tmp_path, seen, startingOffsets="latest")
+    cluster.put("orders", 0, [b"new"] * 20)
+    cluster.expire("orders", 0, 510)
+    with pytest.raises(Exception, match=r"10 messages of orders@broker-a:0 are gone: offsets \[500, 510\)"):
+        stream(spark, cluster, tmp_path, seen, startingOffsets="latest")
+    stream(spark, cluster, tmp_path, seen, startingOffsets="latest", failOnDataLoss="false")
+    assert sorted(row[1:] for row in seen) == [(0, i) for i in range(510, 520)]
