@@ -37,7 +37,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "testing": {"app", "admin"},
     "cli": {"app", "admin", "testing"},
     "__main__": {"cli"},
-    "": {"admin", "aio", "client", "spark"},  # metaq/__init__.py: what users import, loaded when first used
+    "": {"admin", "aio", "client", "spark", "testing"},  # metaq/__init__.py: what users import, loaded when first used
 }
 """Layer → what it may import; what those may import comes with them. The empty name is `metaq` itself."""
 

@@ -5,15 +5,18 @@
     with metaq.Producer("localhost:9876") as producer:
         producer.send("orders", b"...")
 
-`metaq.aio` has the same for asyncio, `metaq.spark` the Spark source. Everything is loaded when it is first used, so
-that the broker and the command line, which pass through here too, do not load the client, nor the client Spark.
+`metaq.aio` has the same for asyncio, `metaq.spark` the Spark source, `metaq.testing` a broker for tests. Everything is
+loaded when it is first used, so that the broker and the command line, which pass through here too, do not load the
+client, nor the client Spark.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from metaq import admin as admin
     from metaq import spark as spark
+    from metaq import testing as testing
     from metaq.client.consumer.consumer import Consumer as Consumer
     from metaq.client.consumer.outcome import Later as Later
     from metaq.client.consumer.outcome import Reject as Reject
@@ -53,7 +56,7 @@ _HOMES = {
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("aio", "spark")
+_MODULES = ("admin", "aio", "spark", "testing")
 
 __all__ = [*_HOME_OF, *_MODULES, "__version__"]  # noqa: PLE0604  all are strings
 

@@ -17,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from metaq.errors import ConfigError
+from metaq.net.peer import is_loopback
 from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel
 
 Table = TypeVar("Table", bound=OptionTable)
@@ -248,15 +249,10 @@ def _nearest(key: str, names: Mapping[str, Any]) -> str:
     return f"; the nearest is {lowered[near[0]]}" if near else ""
 
 
-def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach a listener on `address`."""
-    return address == "localhost" or address.startswith("127.") or address == "::1"
-
-
 def _check_address(section: str, values: dict[str, Any], *, rocketmq: bool, insecure: bool) -> list[str]:
     # A RocketMQ file that names no address means "all of them", and its author knows that.
     address = str(values.setdefault("bind_address", EVERYWHERE if rocketmq else LOOPBACK))
-    if is_loopback(address):
+    if address == "localhost" or is_loopback(address):
         return []
     if not (rocketmq or insecure):
         raise ConfigError(

@@ -7,28 +7,19 @@ import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
 import sys
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
 from metaq.errors import ConfigError, MetaqError
+from metaq.store.disk import keep_freed_memory, raise_file_limit
 
 log = logging.getLogger(__name__)
 
 EXIT_OK: Final = 0
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
-
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
-_MALLOC: Final = {
-    # A pull's answer of 1 MiB would by default be a fresh mapping each time: 256 page faults, three times the cost.
-    _M_MMAP_THRESHOLD: 32 * 1024 * 1024,
-    _M_TRIM_THRESHOLD: 16 * 1024 * 1024,
-    # Few threads, and none of them allocates much: more arenas only spread the same memory.
-    _M_ARENA_MAX: 2,
-}
 
 
 class Running(Protocol):
@@ -52,8 +43,8 @@ def run(start: Callable[[], Awaitable[Running]]) -> int:
 
     A failure to start (ConfigError, StoreLocked, a taken port) is told in one line on standard error.
     """
-    _tune_malloc()
-    _raise_file_limit()
+    keep_freed_memory()
+    raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
             return runner.run(_serve(start))
@@ -67,6 +58,8 @@ async def _serve(start: Callable[[], Awaitable[Running]]) -> int:
     stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    if os.environ.get("METAQ_STOP_WITH_STDIN") == "1":  # metaq.testing: the child goes when its parent is gone
+        loop.add_reader(0, _stop_at_end, loop, stop)
     starting = asyncio.ensure_future(start())
     stopping = asyncio.ensure_future(stop.wait())
     try:
@@ -94,6 +87,12 @@ async def _serve(start: Callable[[], Awaitable[Running]]) -> int:
         stopping.cancel()
 
 
+def _stop_at_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:
+    if not os.read(0, 4096):
+        loop.remove_reader(0)
+        stop.set()
+
+
 def loop_factory() -> Callable[[], asyncio.AbstractEventLoop]:
     """uvloop's loop where it is installed (15 % less CPU per unpipelined request), else asyncio's own.
 
@@ -115,22 +114,6 @@ def loop_name() -> str:
     if os.environ.get("METAQ_UVLOOP", "1") == "0":
         return "asyncio's own, because METAQ_UVLOOP=0"
     return "asyncio's own, because uvloop is not installed" if loop_factory() is asyncio.new_event_loop else "uvloop"
-
-
-def _tune_malloc() -> None:
-    import ctypes
-
-    with contextlib.suppress(AttributeError, OSError):  # no glibc: its defaults are as good as we know
-        mallopt = ctypes.CDLL(None).mallopt
-        for parameter, value in _MALLOC.items():
-            mallopt(parameter, value)
-
-
-def _raise_file_limit() -> None:
-    # Each queue and each connection takes a descriptor; the soft limit of 1024 is for programs that use select().
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(ValueError, OSError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 def set_up_logging(level: str) -> None:

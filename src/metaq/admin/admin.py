@@ -1,0 +1,91 @@
+"""`Admin`: the operations as blocking methods."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from metaq.admin import brokers, groups, topics
+from metaq.client import core as cores
+from metaq.client.core import ClientCore
+from metaq.errors import ClientClosed
+
+Result = TypeVar("Result")
+
+
+class Admin:
+    """Administration of one cluster.
+
+    Args: namesrv: `host:port`, `;`-separated; None reads NAMESRV_ADDR.
+
+    Every method raises ConnectionFailed or RequestTimeout if nobody can be reached, and BrokerError with the peer's
+    code and text if it refused. Use it as a context manager, or call `close`.
+    """
+
+    def __init__(self, namesrv: str | None = None) -> None:
+        self._core: ClientCore | None = cores.acquire(namesrv, "DEFAULT")
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        queues: int = 8,
+        perm: int = 6,
+        order: bool = False,
+        cluster: str | None = None,
+        broker: str | None = None,
+    ) -> list[str]:
+        """Create or change a topic at one broker, at all of a cluster, or everywhere.
+
+        Args: queues: per broker. perm: 4 readable, 2 writable, 6 both.
+        Returns: the names of the brokers that have it now. Raises also BadRequest: not a legal name.
+        """
+        return self._run(
+            topics.create(self._open, name, queues=queues, perm=perm, order=order, cluster=cluster, broker=broker)
+        )
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic and its messages at every broker. Raises also TopicNotFound."""
+        self._run(topics.delete(self._open, name))
+
+    def list_topics(self, *, system: bool = False) -> list[str]:
+        """Names of the topics, sorted; `system` adds those of brokers, retries and dead letters."""
+        return self._run(topics.names(self._open, system=system))
+
+    def describe_topic(self, name: str) -> topics.TopicDetails:
+        """Brokers, queues and offsets of a topic. Raises also TopicNotFound."""
+        return self._run(topics.describe(self._open, name))
+
+    def group_progress(self, group: str) -> groups.GroupProgress:
+        """How far a consumer group has come, and who is in it. Raises also groups.GroupNotFound."""
+        return self._run(groups.progress(self._open, group))
+
+    def list_brokers(self) -> list[brokers.BrokerStatus]:
+        """All brokers of all clusters, with what each says of itself."""
+        return self._run(brokers.statuses(self._open))
+
+    def close(self) -> None:
+        """Let go of the connections. Safe to call twice."""
+        core, self._core = self._core, None
+        if core is not None:
+            core.thread.run(cores.release(core), timeout=5)
+
+    @property
+    def _open(self) -> ClientCore:
+        if self._core is None:
+            raise ClientClosed("this Admin was closed")
+        return self._core
+
+    def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        core = self._open
+        core.check_process()
+        return core.thread.run(work)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()

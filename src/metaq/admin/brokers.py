@@ -1,0 +1,101 @@
+"""Brokers: who there is, and what each says of itself."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from metaq.client.core import ClientCore
+from metaq.errors import BrokerError, ClientError, MetaqError
+from metaq.model import BrokerData
+from metaq.model.route import MASTER_ID
+from metaq.wire import bodies
+from metaq.wire.codes import RequestCode
+
+
+class BrokerNotFound(MetaqError):
+    """No such broker or cluster is registered at the name servers."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatus:
+    """One broker process. `runtime` has every value that it told, under RocketMQ's names; empty if unreachable."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+    error: str = ""
+    runtime: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def version(self) -> str:
+        return self.runtime.get("brokerVersionDesc", "")
+
+    @property
+    def put_rate(self) -> float:
+        """Messages stored per second, over the last ten seconds."""
+        return _first_number(self.runtime.get("putTps", ""))
+
+    @property
+    def get_rate(self) -> float:
+        """Messages delivered per second, over the last ten seconds."""
+        return _first_number(self.runtime.get("getTransferedTps", ""))
+
+    @property
+    def disk_used(self) -> float | None:
+        """Share of the commit log's disk that is used, 0 to 1."""
+        text = self.runtime.get("commitLogDiskRatio")
+        return _first_number(text) if text else None
+
+    @property
+    def started_ms(self) -> int:
+        return int(_first_number(self.runtime.get("bootTimestamp", "")))
+
+
+def _first_number(text: str) -> float:
+    try:
+        return float(text.split(maxsplit=1)[0])
+    except (ValueError, IndexError):
+        return 0.0
+
+
+async def statuses(core: ClientCore) -> list[BrokerStatus]:
+    """Every broker that the name servers know, masters first. One that does not answer has its `error` set."""
+    info = await core.name_servers.cluster()
+
+    async def one(data: BrokerData, broker_id: int, address: str) -> BrokerStatus:
+        try:
+            answer = await core.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, None, "tell how it is")
+        except (ClientError, BrokerError) as error:
+            return BrokerStatus(data.cluster, data.broker, broker_id, address, str(error))
+        return BrokerStatus(data.cluster, data.broker, broker_id, address, "", bodies.kv_table_of(answer.body))
+
+    found = await asyncio.gather(
+        *(
+            one(data, broker_id, address)
+            for data in info.brokers.values()
+            for broker_id, address in data.addresses.items()
+        )
+    )
+    return sorted(found, key=lambda status: (status.cluster, status.broker, status.broker_id))
+
+
+async def masters(core: ClientCore, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
+    """Broker name → master's address; of one broker, one cluster, or all. Raises BrokerNotFound."""
+    info = await core.name_servers.cluster()
+    if broker is not None:
+        wanted = {broker} & info.brokers.keys()
+    elif cluster is not None:
+        wanted = set(info.clusters.get(cluster, ()))
+    else:
+        wanted = set(info.brokers)
+    found = {name: info.brokers[name].addresses.get(MASTER_ID) for name in sorted(wanted) if name in info.brokers}
+    reachable = {name: address for name, address in found.items() if address is not None}
+    if not reachable:
+        what = f"broker {broker}" if broker else f"cluster {cluster}" if cluster else "broker"
+        known = ", ".join(sorted(info.brokers)) or "none"
+        raise BrokerNotFound(
+            f"no {what} with a master is registered at name servers {core.name_servers}; registered: {known}"
+        )
+    return reachable

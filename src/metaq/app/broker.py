@@ -1,0 +1,174 @@
+"""Composition of a broker: store, services, door, listening port, registration at name servers."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import platform
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from metaq.app.configuration import EVERYWHERE
+from metaq.broker.broker import Broker
+from metaq.client.transport import Transport
+from metaq.clock import SYSTEM, Clock
+from metaq.doors.remoting import RemotingDoor
+from metaq.errors import StoreError
+from metaq.model import DataVersion, TopicConfig
+from metaq.model.message import host_bytes
+from metaq.net.listener import Listener, listen
+from metaq.net.local import local_address
+from metaq.net.peer import ListenLimits, Peer, Session, join_address
+from metaq.options import BrokerOptions, StoreOptions
+from metaq.registry.namesrv import Identity, Registrar
+from metaq.store.config_file import ConfigFile
+from metaq.store.message_store import MessageStore
+from metaq.wire.command import Command
+
+log = logging.getLogger(__name__)
+
+TICK_SECONDS: Final = 0.1
+REGISTER_RETRY_SECONDS: Final = 1.0
+"""While no name server has taken the broker, it is not ready, and tries this often."""
+
+
+class RunningBroker:
+    """A broker that accepts connections. Made by `start_broker`.
+
+    `failure` gets the reason when the store cannot keep its promise any more.
+    """
+
+    def __init__(
+        self, name: str, address: str, broker: Broker, door: RemotingDoor, listener: Listener, clock: Clock
+    ) -> None:
+        self.name, self.address = name, address
+        self._broker, self._door, self._listener, self._clock = broker, door, listener, clock
+        self._transport: Transport | None = None
+        self._registrar: Registrar | None = None
+        self._loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[str] = self._loop.create_future()
+        broker.store.on_failure = self._on_store_failure
+        if broker.store.failed is not None:
+            self._fail(broker.store.failed)
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+
+    @property
+    def ready(self) -> str:
+        return f"ready broker {self.name} {self.address}"
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        try:
+            self._door.tick()
+            self._broker.store.tick(self._clock.now_ms())
+        except StoreError as error:
+            self._fail(str(error))
+        except Exception:
+            # One service's fault must not stop the clock of the others; what it did is in the log.
+            log.exception("a timer of the broker failed")
+
+    def _on_store_failure(self, why: str) -> None:
+        self._loop.call_soon_threadsafe(self._fail, why)  # it comes from the flush thread
+
+    def _fail(self, why: str) -> None:
+        if not self.failure.done():
+            self.failure.set_result(why)
+
+    def _describe(self) -> tuple[DataVersion, Mapping[str, TopicConfig]]:
+        topics, version = self._broker.registration()
+        return version, topics
+
+    async def register(self, name_servers: list[str], identity: Identity, period: float) -> None:
+        """Register at the name servers; returns once one of them has taken us."""
+        self._transport = Transport(_answer_nothing, _ignore, _ignore)
+        registrar = self._registrar = Registrar(self._transport, name_servers, identity, self._describe, period)
+        self._broker.topics.on_change.append(lambda _topic: registrar.changed())
+        await registrar.start()
+        while len(registrar.failing) == len(name_servers):
+            await asyncio.sleep(REGISTER_RETRY_SECONDS)
+            registrar.changed()
+
+    async def close(self) -> None:
+        """Leave the name servers, let the peers go, save, flush, and mark the store as closed."""
+        self._timer.cancel()
+        if self._registrar is not None and self._transport is not None:
+            await self._registrar.stop()
+            await self._transport.close()
+        await self._listener.close()
+        self._door.close()
+        self._broker.close()
+        self._broker.store.close()
+
+
+async def start_broker(options: BrokerOptions, store_options: StoreOptions, clock: Clock = SYSTEM) -> RunningBroker:
+    """Start a broker; returns when it accepts connections and, if it has name servers, is registered at one.
+
+    Raises: ConfigError: its port is taken or a configuration file is broken. StoreLocked, StoreForeign, StoreCorrupt:
+    the folder cannot be opened; nothing in it was changed.
+    """
+    doors: list[RemotingDoor] = []
+    limits = ListenLimits(
+        connections_max=options.connections_max,
+        unanswered_bytes_max=options.unanswered_bytes_max,
+        half_read_bytes_max=options.half_read_bytes_max,
+        idle_seconds=options.server_channel_max_idle_time_seconds,
+    )
+
+    # The port first: records name it, and a taken one should be found before the store is touched. Nobody is accepted
+    # before the door is there, because nothing awaits until then.
+    def session(peer: Peer) -> Session:
+        return doors[0].session(peer)
+
+    listener = await listen(options.bind_address, options.listen_port, session, limits)
+    try:
+        running = _compose(options, store_options, clock, listener, doors)
+    except BaseException:
+        await listener.close()
+        raise
+    if options.namesrv_addr:
+        name_servers = [address.strip() for address in options.namesrv_addr.split(";") if address.strip()]
+        host = running.address.rpartition(":")[0]
+        identity = Identity(
+            options.broker_cluster_name,
+            running.name,
+            options.broker_id,
+            running.address,
+            f"{host}:{listener.port + 1}",  # where RocketMQ's slaves expect replication
+        )
+        try:
+            await running.register(name_servers, identity, options.register_name_server_period / 1000)
+        except BaseException:
+            await running.close()
+            raise
+    return running
+
+
+def _compose(
+    options: BrokerOptions, store_options: StoreOptions, clock: Clock, listener: Listener, doors: list[RemotingDoor]
+) -> RunningBroker:
+    name = options.broker_name or platform.node() or "DEFAULT_BROKER"
+    host = options.broker_ip1 or (local_address() if listener.host in {EVERYWHERE, "::"} else listener.host)
+    store_host = host_bytes(host, listener.port)
+    store = MessageStore(store_options, clock, store_host, options.broker_cluster_name)
+    try:
+        broker = Broker(
+            options, store_options, store, clock, name, store_host, lambda file: ConfigFile(store.folder.config / file)
+        )
+        loop = asyncio.get_running_loop()
+
+        def call_soon(work: Callable[[], None]) -> None:
+            loop.call_soon_threadsafe(work)
+
+        doors.append(RemotingDoor(broker, call_soon))
+    except BaseException:
+        store.close()
+        raise
+    return RunningBroker(name, join_address(host, listener.port), broker, doors[0], listener, clock)
+
+
+def _answer_nothing(address: str, command: Command) -> Command | None:  # noqa: ARG001  nobody asks a broker's own client
+    return None
+
+
+def _ignore(_address: str) -> None:
+    return None

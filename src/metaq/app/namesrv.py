@@ -1,0 +1,80 @@
+"""Composition of a name server: its KV file, its service, its door, its listening port."""
+
+from __future__ import annotations
+
+import asyncio
+import pathlib
+from typing import Final
+
+from metaq.clock import SYSTEM, Clock
+from metaq.doors.namesrv import NamesrvDoor
+from metaq.errors import ConfigError
+from metaq.namesrv.kv import KvTable
+from metaq.namesrv.service import NameService
+from metaq.net.listener import Listener, listen
+from metaq.net.peer import ListenLimits
+from metaq.options import NamesrvOptions
+from metaq.store.config_file import ConfigFile
+from metaq.wire import fastjson
+
+EXPIRY_SECONDS: Final = 10.0
+"""Between two looks for brokers whose lease has ended, as in RocketMQ."""
+
+KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
+
+
+class RunningNamesrv:
+    """A name server that accepts connections. Made by `start_namesrv`."""
+
+    def __init__(self, door: NamesrvDoor, listener: Listener) -> None:
+        self._door, self._listener = door, listener
+        loop = asyncio.get_running_loop()
+        self.failure: asyncio.Future[str] = loop.create_future()
+        self._timer = loop.call_later(EXPIRY_SECONDS, self._tick)
+
+    @property
+    def address(self) -> str:
+        return self._listener.address
+
+    @property
+    def ready(self) -> str:
+        return f"ready namesrv {self.address}"
+
+    def _tick(self) -> None:
+        self._door.tick()
+        self._timer = asyncio.get_running_loop().call_later(EXPIRY_SECONDS, self._tick)
+
+    async def close(self) -> None:
+        self._timer.cancel()
+        await self._listener.close()
+
+
+async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM) -> RunningNamesrv:
+    """Start a name server. Raises ConfigError: its port is taken or its KV file cannot be read."""
+    file = _kv_file(options)
+    service = NameService(options, clock, _kv_table(file), lambda tree: file.save(fastjson.dumps_file(tree)))
+    door = NamesrvDoor(service)
+    limits = ListenLimits(
+        connections_max=options.connections_max,
+        unanswered_bytes_max=options.unanswered_bytes_max,
+        idle_seconds=options.server_channel_max_idle_time_seconds,
+    )
+    listener = await listen(options.bind_address, options.listen_port, door.session, limits)
+    return RunningNamesrv(door, listener)
+
+
+def _kv_file(options: NamesrvOptions) -> ConfigFile:
+    return ConfigFile(pathlib.Path(options.kv_config_path or KV_FILE_DEFAULT).expanduser())
+
+
+def _kv_table(file: ConfigFile) -> KvTable:
+    text = file.load()
+    if not text:
+        return KvTable()
+    try:
+        tables = fastjson.loads(text)["configTable"]
+        return KvTable(
+            {str(name): {str(key): str(text) for key, text in table.items()} for name, table in tables.items()}
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ConfigError(f"{file.path} is not a KV configuration: {error}; mend it or move it away") from None

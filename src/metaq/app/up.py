@@ -1,0 +1,40 @@
+"""`metaq up`: a name server and a broker in one process, data in one folder."""
+
+from __future__ import annotations
+
+from metaq.app.broker import RunningBroker, start_broker
+from metaq.app.configuration import EVERYWHERE, LOOPBACK
+from metaq.app.namesrv import RunningNamesrv, start_namesrv
+from metaq.clock import SYSTEM, Clock
+from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
+
+
+class RunningUp:
+    """Both, running. Made by `start_up`."""
+
+    def __init__(self, namesrv: RunningNamesrv, broker: RunningBroker, data: str) -> None:
+        self.namesrv, self.broker, self.data = namesrv, broker, data
+        self.failure = broker.failure
+
+    @property
+    def ready(self) -> str:
+        return f"ready up namesrv={self.namesrv.address} broker={self.broker.address} data={self.data}"
+
+    async def close(self) -> None:
+        await self.broker.close()
+        await self.namesrv.close()
+
+
+async def start_up(
+    broker: BrokerOptions, store: StoreOptions, namesrv: NamesrvOptions, clock: Clock = SYSTEM
+) -> RunningUp:
+    """Start both; the broker registers at this very name server (and at those of `namesrvAddr`, if it is set)."""
+    first = await start_namesrv(namesrv, clock)
+    try:
+        own = first.address.replace(EVERYWHERE, LOOPBACK)
+        addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
+        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock)
+    except BaseException:
+        await first.close()
+        raise
+    return RunningUp(first, second, store.store_path_root_dir)

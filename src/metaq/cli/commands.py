@@ -1,0 +1,186 @@
+"""Every command that is not a server, as a typer application; and what their failures look like."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+import metaq
+from metaq.cli import group, messages, store, topic
+from metaq.cli.output import (
+    EXIT_FAILED,
+    EXIT_INTERRUPTED,
+    EXIT_NOT_FOUND,
+    EXIT_TERMINATED,
+    EXIT_USAGE,
+    NAMESRV_DEFAULT,
+    AsJson,
+    NameServers,
+    iso_time,
+    print_json,
+    print_table,
+)
+from metaq.cli.serve import SERVERS
+from metaq.errors import BrokerError, ConfigError, MetaqError, NoRoute
+
+_EPILOG = (
+    "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Exit codes: 0 done, 1 failed, 2 wrong usage, "
+    "3 not found (topic, group, route), 130 Ctrl-C."
+)
+
+app = typer.Typer(
+    name="metaq",
+    help="MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline.",
+    epilog=_EPILOG,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+app.add_typer(topic.app, name="topic")
+app.add_typer(group.app, name="group")
+app.add_typer(store.app, name="store")
+app.command("send")(messages.send)
+app.command("consume")(messages.consume)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"metaq {metaq.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def common(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print it")] = False,
+) -> None:
+    """MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline."""
+    del version
+
+
+@app.command("cluster")
+def show_cluster(namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False) -> None:
+    """Show the brokers of all clusters and how they are."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        brokers = admin.list_brokers()
+    if as_json:
+        print_json(
+            [
+                {
+                    "cluster": broker.cluster,
+                    "broker": broker.broker,
+                    "broker_id": broker.broker_id,
+                    "address": broker.address,
+                    "version": broker.version,
+                    "stored_per_second": broker.put_rate,
+                    "delivered_per_second": broker.get_rate,
+                    "disk_used": broker.disk_used,
+                    "started": iso_time(broker.started_ms),
+                    "error": broker.error or None,
+                    "runtime": broker.runtime,
+                }
+                for broker in brokers
+            ]
+        )
+        return
+    print_table(
+        ("cluster", "broker", "id", "address", "version", "stored/s", "delivered/s", "disk", "since"),
+        (
+            (
+                broker.cluster,
+                broker.broker,
+                broker.broker_id,
+                broker.address,
+                broker.error or broker.version,
+                round(broker.put_rate, 1),
+                round(broker.get_rate, 1),
+                "" if broker.disk_used is None else f"{broker.disk_used:.0%}",
+                iso_time(broker.started_ms),
+            )
+            for broker in brokers
+        ),
+    )
+
+
+@app.command("doctor")
+def show_doctor(
+    data: Annotated[str, typer.Option(metavar="DIR", help="the folder whose disk is judged")] = ".",
+    as_json: AsJson = False,
+) -> None:
+    """Say what this machine and environment offer: hot module, event loop, Java, Spark, disk, limits.
+
+    Exits with 1 if something will not work.
+    """
+    from metaq.cli import doctor
+
+    findings = doctor.examine(data)
+    if as_json:
+        print_json(doctor.as_json(findings))
+    else:
+        marks = {doctor.OK: "  ok  ", doctor.NOTICE: "notice", doctor.WRONG: "WRONG "}
+        for finding in findings:
+            print(f"{marks[finding.state]}  {finding.what + ':':14} {finding.text}")
+    if any(finding.state == doctor.WRONG for finding in findings):
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _add_server(name: str, text: str) -> None:
+    # Only for `metaq --help`: main() gives these to `serve` before this module is even imported.
+    @app.command(
+        name, help=text, add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
+    )  # fmt: skip
+    def server(context: typer.Context) -> None:
+        from metaq.cli import serve
+
+        raise typer.Exit(serve.main([name, *context.args]))
+
+
+for _name, _text in SERVERS.items():
+    _add_server(_name, _text)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line; a failure is told in one line on standard error. Returns the exit code."""
+    # As exceptions, so that producers and consumers are closed on the way out; and because typer's own answer to
+    # Ctrl-C would be 1.
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _stop)
+    try:
+        code = app(list(arguments), prog_name="metaq", standalone_mode=True)
+    except SystemExit as error:
+        return error.code if isinstance(error.code, int) else EXIT_FAILED
+    except BrokenPipeError:
+        # `metaq consume | head`: the reader has what it wanted.
+        sys.stdout = None
+        return 0
+    except MetaqError as error:
+        print(f"metaq: {error}", file=sys.stderr)
+        return exit_code(error)
+    return code if isinstance(code, int) else 0
+
+
+def exit_code(error: MetaqError) -> int:
+    """What a failed command exits with."""
+    from metaq.admin.brokers import BrokerNotFound
+    from metaq.admin.groups import GroupNotFound
+    from metaq.admin.topics import TopicNotFound
+    from metaq.wire.codes import ResponseCode
+
+    if isinstance(error, ConfigError):
+        return EXIT_USAGE
+    if isinstance(error, NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound):
+        return EXIT_NOT_FOUND
+    if isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
+        return EXIT_NOT_FOUND
+    return EXIT_FAILED
+
+
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise SystemExit(EXIT_INTERRUPTED if number == signal.SIGINT else EXIT_TERMINATED)

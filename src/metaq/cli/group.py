@@ -1,0 +1,80 @@
+"""`metaq group`: how far consumer groups have come."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table, span
+
+app = typer.Typer(help="Look at consumer groups.", no_args_is_help=True)
+
+
+@app.callback()
+def groups() -> None:
+    """Look at consumer groups."""
+
+
+@app.command("show")
+def show_group(
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="name of the consumer group")],
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show a group's members and, per queue, how far it is behind: in messages, and in time.
+
+    The time is the age of the oldest message that the group has not consumed.
+    """
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        group = admin.group_progress(name)
+    if as_json:
+        print_json(
+            {
+                "group": name,
+                "lag": group.lag,
+                "lag_seconds": group.lag_seconds,
+                "consumed_per_second": group.rate,
+                "members": [
+                    {"client_id": member.client_id, "address": member.address, "language": member.language}
+                    for member in group.members
+                ],
+                "queues": [
+                    {
+                        "topic": progress.queue.topic,
+                        "broker": progress.queue.broker,
+                        "queue_id": progress.queue.queue_id,
+                        "consumed": progress.consumed,
+                        "max_offset": progress.max_offset,
+                        "lag": progress.lag,
+                        "oldest_waiting": iso_time(progress.oldest_waiting_ms or 0),
+                    }
+                    for progress in group.queues
+                ],
+            }
+        )
+        return
+    print(f"group {name}: {len(group.members)} members, {group.lag} messages behind ({span(group.lag_seconds) or '?'})")
+    for member in group.members:
+        print(f"  member {member.client_id} at {member.address} ({member.language})")
+    print_table(
+        ("topic", "broker", "queue", "consumed", "max offset", "lag", "oldest waiting"),
+        (
+            (
+                progress.queue.topic,
+                progress.queue.broker,
+                progress.queue.queue_id,
+                progress.consumed,
+                progress.max_offset,
+                progress.lag,
+                _age(group.now_ms, progress.oldest_waiting_ms),
+            )
+            for progress in group.queues
+        ),
+    )
+
+
+def _age(now_ms: int, stored_ms: int | None) -> str:
+    return "" if stored_ms is None else span(max(0, now_ms - stored_ms) / 1000)

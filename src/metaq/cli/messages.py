@@ -1,0 +1,137 @@
+"""`metaq send` and `metaq consume`."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Annotated
+
+import typer
+
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, message_json, print_json_line
+from metaq.model import Message, SendReceipt, StoredMessage
+
+_WINDOW = 2000
+"""Sends of `--lines` that are under way at a time."""
+
+
+def send(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="where to")],
+    body: Annotated[str | None, typer.Argument(metavar="[BODY]", help="the text; without it, standard input")] = None,
+    tag: Annotated[str | None, typer.Option(help="one word that consumers filter by")] = None,
+    key: Annotated[list[str] | None, typer.Option(help="a key to look it up by; may be repeated")] = None,
+    prop: Annotated[
+        list[str] | None, typer.Option("--property", metavar="NAME=VALUE", help="a property; may be repeated")
+    ] = None,
+    delay_level: Annotated[int, typer.Option(min=0, max=18, help="deliver later: 1 is 1 s ... 18 is 2 h")] = 0,
+    lines: Annotated[bool, typer.Option("--lines", help="each line of standard input is a message")] = False,
+    timeout: Annotated[float, typer.Option(min=0.1, help="seconds for one message, all tries together")] = 3.0,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Send a message, or many, and wait until the broker has stored them."""
+    import metaq
+
+    if lines and body is not None:
+        raise typer.BadParameter("--lines reads the messages from standard input; leave BODY out")
+    properties = dict(_pair(text) for text in prop or ())
+
+    def make(data: bytes) -> Message:
+        return Message(topic, data, tag, tuple(key or ()), delay_level=delay_level, properties=dict(properties))
+
+    with metaq.Producer(namesrv, timeout=timeout) as producer:
+        if not lines:
+            data = body.encode() if body is not None else sys.stdin.buffer.read()
+            _tell(producer.send(make(data)), as_json=as_json)
+            return
+        count = 0
+        texts = (line.rstrip(b"\r\n") for line in sys.stdin.buffer)
+        while pending := [producer.submit(make(text)) for text in itertools.islice(texts, _WINDOW) if text]:
+            for future in pending:
+                receipt = future.result()
+                count += 1
+                if as_json:
+                    _tell(receipt, as_json=True)
+        if not as_json:
+            print(f"{count} messages are stored in topic {topic}")
+
+
+def _pair(text: str) -> tuple[str, str]:
+    name, found, value = text.partition("=")
+    if not found:
+        raise typer.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--property")
+    return name, value
+
+
+def _tell(receipt: SendReceipt, *, as_json: bool) -> None:
+    if as_json:
+        print_json_line(
+            {
+                "status": receipt.status.name,
+                "message_id": receipt.message_id,
+                "broker": receipt.queue.broker,
+                "queue_id": receipt.queue.queue_id,
+                "offset": receipt.offset,
+            }
+        )
+    else:
+        print(f"{receipt.status.name} {receipt.message_id} in {receipt.queue} at offset {receipt.offset}")
+
+
+def consume(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="what to read")],
+    group: Annotated[
+        str | None,
+        typer.Option(help="consume as a member of this group, whose progress is kept; without it, only look"),
+    ] = None,
+    tag: Annotated[str, typer.Option(help="only messages with these tags: 'a || b'")] = "*",
+    start: Annotated[
+        str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
+    ] = "earliest",
+    count: Annotated[int | None, typer.Option("-c", "--count", min=1, help="stop after so many")] = None,
+    follow: Annotated[
+        bool, typer.Option("-f", "--follow", help="wait for more at the end (a group always does)")
+    ] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Print the messages of a topic, one per line; with --json everything that is known of each.
+
+    A body that is not UTF-8 text is printed with escapes, in JSON as body_base64. Ctrl-C ends it.
+    """
+    import metaq
+
+    where = _where(start)
+    if group is None:
+        with metaq.Reader(namesrv, topic, tags=tag, start=where, stop_at_end=not follow) as reader:
+            _print(itertools.islice(reader, count), as_json=as_json)
+        return
+    first = {"earliest": "first", "latest": "last"}.get(start, where)
+    with metaq.Consumer(namesrv, group=group, topics={topic: tag}, start=first) as consumer:
+        _print(_acknowledged(itertools.islice(consumer, count)), as_json=as_json)
+
+
+def _acknowledged(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
+    for message in messages:
+        with message:  # type: ignore[attr-defined]
+            yield message
+
+
+def _where(text: str) -> str | dt.datetime:
+    if text in {"earliest", "latest"}:
+        return text
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither earliest, latest nor a time", param_hint="--from") from None
+    return moment if moment.tzinfo else moment.astimezone()
+
+
+def _print(messages: Iterable[StoredMessage], *, as_json: bool) -> None:
+    for message in messages:
+        if as_json:
+            print_json_line(message_json(message))
+        else:
+            print(message.body.decode("utf-8", "backslashreplace"), flush=True)

@@ -1,0 +1,99 @@
+"""How commands print: tables for people, JSON for programs; and what their exit codes mean."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Annotated, Any, Final
+
+import typer
+
+from metaq.model import StoredMessage
+
+EXIT_FAILED: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_NOT_FOUND: Final = 3
+EXIT_INTERRUPTED: Final = 130
+EXIT_TERMINATED: Final = 143
+
+NAMESRV_DEFAULT: Final = "127.0.0.1:9876"
+
+NameServers = Annotated[
+    str,
+    typer.Option("-n", "--namesrv", envvar="NAMESRV_ADDR", metavar="HOST:PORT", help="name servers, ;-separated"),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="print JSON instead of a table")]
+
+
+def print_json(value: Any) -> None:
+    """One JSON document, indented."""
+    print(json.dumps(value, indent=2, ensure_ascii=False))
+
+
+def print_json_line(value: Any) -> None:
+    """One JSON document on one line, at once: for streams."""
+    print(json.dumps(value, ensure_ascii=False), flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table; columns whose cells are numbers are right-aligned. Never wrapped when it goes to a file or pipe."""
+    from rich.console import Console
+    from rich.table import Table
+
+    body = [list(row) for row in rows]
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, name in enumerate(columns):
+        numeric = bool(body) and all(isinstance(row[index], int | float) for row in body)
+        table.add_column(name, justify="right" if numeric else "left", no_wrap=True)
+    for row in body:
+        table.add_row(*("" if cell is None else str(cell) for cell in row))
+    console = Console(width=None if sys.stdout.isatty() else 1000, highlight=False, markup=False)
+    console.print(table)
+
+
+def iso_time(ms: int) -> str | None:
+    """Milliseconds since the epoch as ISO 8601 in UTC; None for 0, which means "never"."""
+    if ms <= 0:
+        return None
+    moment = dt.datetime.fromtimestamp(ms // 1000, dt.UTC).replace(microsecond=ms % 1000 * 1000)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def span(seconds: float | None) -> str:
+    """A time span for people: `3.2 s`, `12 min`, `5 h`, `2 d`; empty for None."""
+    if seconds is None:
+        return ""
+    for limit, unit, size in ((100, "s", 1), (6000, "min", 60), (172_800, "h", 3600)):
+        if seconds < limit:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds / 86_400:.1f} d"
+
+
+def message_json(message: StoredMessage) -> dict[str, Any]:
+    """A message for JSON output. A body that is UTF-8 text is `body`, any other is `body_base64`."""
+    import base64
+
+    host, port = message.born_host
+    shown: dict[str, Any] = {
+        "topic": message.topic,
+        "broker": message.queue.broker,
+        "queue_id": message.queue_id,
+        "queue_offset": message.queue_offset,
+        "message_id": message.message_id,
+        "offset_id": message.offset_id,
+        "tag": message.tag,
+        "keys": list(message.keys),
+        "born_time": iso_time(message.born_ms),
+        "store_time": iso_time(message.store_ms),
+        "born_host": f"{host}:{port}",
+        "flag": message.flag,
+        "reconsume_times": message.reconsume_times,
+        "properties": message.properties,
+    }
+    try:
+        shown["body"] = message.body.decode("utf-8")
+    except UnicodeDecodeError:
+        shown["body_base64"] = base64.b64encode(message.body).decode("ascii")
+    return shown

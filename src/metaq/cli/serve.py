@@ -1,0 +1,146 @@
+"""`metaq namesrv`, `metaq broker`, `metaq up`: the commands that become servers.
+
+They are parsed by argparse, apart from the other commands: importing typer and rich would double both the time to the
+first answer and the memory at rest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from metaq.app.configuration import Configuration, load, template
+from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
+from metaq.errors import ConfigError
+
+SERVERS = {
+    "namesrv": "Run a name server.",
+    "broker": "Run a broker.",
+    "up": "Run a name server and a broker in one process.",
+}
+
+DEFAULT_FOLDER = "metaq-data"
+
+_EPILOG = """\
+Every option of docs/configuration.md can be set by -o key=value. Prints one line that begins with `ready` when it
+accepts connections. SIGTERM and Ctrl-C stop it cleanly (exit 0). Other exit codes: 1 failed, 2 wrong usage or
+configuration.
+"""
+
+_SECTIONS = {"namesrv": ("namesrv",), "broker": ("broker", "store"), "up": ("broker", "store", "namesrv")}
+
+log = logging.getLogger("metaq")
+
+
+def main(argv: Sequence[str]) -> int:
+    """Run `argv` (command name first). Returns the exit code."""
+    arguments = _parser().parse_args(argv)
+    try:
+        configuration = _configure(arguments)
+    except ConfigError as error:
+        print(f"metaq {arguments.command}: {error}", file=sys.stderr)
+        return EXIT_USAGE
+    if arguments.print_config:
+        print(template({section: getattr(configuration, section) for section in _SECTIONS[arguments.command]}), end="")
+        return EXIT_OK
+    set_up_logging(arguments.log_level)
+    for warning in configuration.warnings:
+        log.warning("%s", warning)
+    return _run(arguments.command, configuration)
+
+
+def _run(command: str, configuration: Configuration) -> int:
+    import metaq
+    from metaq.wire import hot
+
+    log.info("metaq %s %s; hot module: %s; event loop: %s", metaq.__version__, command, hot.WHY, loop_name())
+    if command == "namesrv":
+        from metaq.app.namesrv import start_namesrv
+
+        return run(lambda: start_namesrv(configuration.namesrv))
+    if command == "broker":
+        from metaq.app.broker import start_broker
+
+        return run(lambda: start_broker(configuration.broker, configuration.store))
+    from metaq.app.up import start_up
+
+    return run(lambda: start_up(configuration.broker, configuration.store, configuration.namesrv))
+
+
+def _configure(arguments: argparse.Namespace) -> Configuration:
+    command = arguments.command
+    flags: dict[str, dict[str, Any]] = {"broker": {}, "store": {}, "namesrv": {}}
+    defaults = _folders(command, DEFAULT_FOLDER) if command == "up" else {}
+    if command == "namesrv":
+        flags["namesrv"] = {"bind_address": arguments.host, "listen_port": arguments.port}
+    else:
+        flags["broker"] = {"bind_address": arguments.host, "listen_port": arguments.port, "broker_name": arguments.name}
+    if command == "broker":
+        flags["broker"]["namesrv_addr"] = arguments.namesrv
+    if command == "up":
+        flags["namesrv"] = {"bind_address": arguments.host, "listen_port": arguments.namesrv_port}
+    for section, folders in _folders(command, arguments.data).items() if arguments.data else ():
+        flags[section] |= folders
+    return load(
+        arguments.file,
+        flags=flags,
+        settings=arguments.settings,
+        serving=_SECTIONS[command],
+        defaults=defaults,
+        environment={} if command == "up" else None,  # its broker belongs to its own name server
+        insecure=arguments.insecure,
+    )
+
+
+def _folders(command: str, data: str) -> dict[str, dict[str, str]]:
+    folder = pathlib.Path(data).expanduser()
+    kv = {"kv_config_path": str((folder / "namesrv" if command == "up" else folder) / "kvConfig.json")}
+    store = {"store_path_root_dir": str(folder)}
+    return {"namesrv": {"namesrv": kv}, "broker": {"store": store}, "up": {"store": store, "namesrv": kv}}[command]
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="metaq", epilog=_EPILOG)
+    commands = parser.add_subparsers(dest="command", required=True)
+    for name, text in SERVERS.items():
+        command = commands.add_parser(name, description=text, epilog=_EPILOG)
+        _add_flags(command, name)
+    return parser
+
+
+def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
+    port = 9876 if name == "namesrv" else 10911
+    file = "a RocketMQ namesrv.properties" if name == "namesrv" else "a RocketMQ broker.conf as it stands"
+    command.add_argument("-c", "--config", dest="file", metavar="FILE", help=f"{file}, or a metaq.toml; flags beat it")
+    if name == "broker":
+        command.add_argument(
+            "-n", "--namesrv", metavar="NAMESRV", help="name servers to register at, host:port;host:port"
+        )
+    command.add_argument("--host", metavar="H", help="address to listen on (default 127.0.0.1)")
+    command.add_argument("--port", type=int, metavar="P", help=f"port (default {port}; 0 takes a free one)")
+    if name == "up":
+        command.add_argument("--namesrv-port", type=int, metavar="P", help="port of the name server (default 9876)")
+    if name != "namesrv":
+        command.add_argument("--name", help="name of the broker (default: the host's name)")
+    what = {
+        "namesrv": "folder of the KV configuration (default ~/namesrv)",
+        "broker": "folder of the store (default ~/store)",
+        "up": f"folder of everything (default ./{DEFAULT_FOLDER})",
+    }[name]
+    command.add_argument("--data", metavar="DIR", help=what)
+    command.add_argument(
+        "-o", dest="settings", action="append", default=[], metavar="KEY=VALUE", help="set any option; may be repeated"
+    )
+    command.add_argument(
+        "-p", "-m", "--print-config", action="store_true", help="print a complete metaq.toml with these values and exit"
+    )
+    command.add_argument(
+        "--insecure", action="store_true", help="allow --host other than this machine without access control"
+    )
+    command.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error"), help="on standard error"
+    )

@@ -1,0 +1,23 @@
+"""pytest fixtures; installed with MetaQ, nothing to import (docs/testing.md)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from metaq.testing.embedded import EmbeddedBroker
+
+
+@pytest.fixture(scope="session")
+def metaq_broker() -> Iterator[EmbeddedBroker]:
+    """A running broker and name server, one for the whole test session. Tests keep apart by their topics and groups."""
+    with EmbeddedBroker() as broker:
+        yield broker
+
+
+@pytest.fixture
+def fresh_metaq_broker() -> Iterator[EmbeddedBroker]:
+    """A broker of this test's own, empty at its start; for tests that stop, kill or freeze it."""
+    with EmbeddedBroker() as broker:
+        yield broker

@@ -1,0 +1,3 @@
+"""Our own tests use what we ship for others."""
+
+pytest_plugins = ["metaq.testing.pytest_plugin"]
