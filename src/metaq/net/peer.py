@@ -248,9 +248,10 @@ class Stream(asyncio.BufferedProtocol):
             if self._filled == len(self._private):
                 self._grow(self._private)
             return memoryview(self._private)[self._filled :]
+        if not self._rest:
+            return self._shared
         size = len(self._rest)
-        if size:
-            self._shared[:size] = self._rest
+        self._shared[:size] = self._rest
         return self._shared[size:]
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -273,7 +274,7 @@ class Stream(asyncio.BufferedProtocol):
         self.seen = self._group.tick
         if self.on_writable is not None:
             self.on_writable()
-        if not self._group.server:
+        if not self._group.server or self.closed:
             return
         if self.held:  # What the session left when it saw the congestion.
             rest = bytes(memoryview(self._private)[: self._filled]) if self._private is not None else self._rest
@@ -287,12 +288,14 @@ class Stream(asyncio.BufferedProtocol):
     def _present(self, data: memoryview) -> None:
         """Give the session what came, and keep what it does not take."""
         session = self._session
-        if session is None or self._transport is None or self._transport.is_closing():
-            self._drop_rest()
+        if session is None:
             return
         try:
             consumed = session.data_received(data)
-            needed = session.frame_needed()
+            if consumed != len(data):
+                self._keep(data[consumed:], session.frame_needed())
+            elif self.held:
+                self._drop_rest()
         except RemoteProtocolError as error:
             self._drop_rest()
             self.close(str(error))
@@ -300,12 +303,6 @@ class Stream(asyncio.BufferedProtocol):
             log.exception("the connection of %s:%d is closed: its session failed", *self.address)
             self._drop_rest()
             self.close("its session failed")
-        else:
-            if consumed == len(data):
-                if self.held:
-                    self._drop_rest()
-            else:
-                self._keep(data[consumed:], needed)
 
     def _keep(self, rest: memoryview, needed: int) -> None:
         size = len(rest)
