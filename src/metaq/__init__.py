@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from metaq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from metaq.client.futures import SendFuture as SendFuture
     from metaq.client.producer import Producer as Producer
+    from metaq.client.reader import Reader as Reader
     from metaq.errors import BrokerError as BrokerError
     from metaq.errors import BufferFull as BufferFull
     from metaq.errors import ClientClosed as ClientClosed
@@ -49,6 +50,7 @@ _HOMES = {
     "metaq.client.consumer.received": ("ReceivedMessage",),
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),
+    "metaq.client.reader": ("Reader",),
     "metaq.errors": (
         "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed",
         "MetaqError", "NoRoute", "OffsetOutOfRange", "RequestTimeout", "SendFailed",

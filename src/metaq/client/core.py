@@ -28,6 +28,7 @@ from metaq.net.local import local_address
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode, request_name
 from metaq.wire.command import Command, reply, request
+from metaq.wire.extensions import MARK_FIELD
 
 log = logging.getLogger("metaq.client")
 
@@ -35,8 +36,6 @@ ROUTE_POLL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 30.0
 CALL_SECONDS = 3.0
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
-OURS = "metaqVersion"
-"""Ext field of a heartbeat's answer by which our broker says that it knows our extensions (extensions.md)."""
 
 
 class Member(Protocol):
@@ -76,7 +75,7 @@ class ClientCore:
         self.users = 0
         self._producer_groups: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
-        self._ours: dict[str, str] = {}
+        self._met: dict[str, str | None] = {}
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -160,7 +159,7 @@ class ClientCore:
 
     def is_ours(self, broker: str) -> bool:
         """Whether the broker of that name told us that it knows our extensions."""
-        return broker in self._ours
+        return self._met.get(broker) is not None
 
     def address_of(self, broker: str, broker_id: int = 0) -> str | None:
         """Where a broker listens, in the wanted role if that one is up, else in any."""
@@ -195,6 +194,13 @@ class ClientCore:
         body = self._heartbeat_body()
         await asyncio.gather(*(self._send_heartbeat(data, address, body) for data, address in targets))
 
+    async def greet(self, topic: str) -> None:
+        """Introduce ourselves to the topic's masters, to learn which brokers are ours. Raises NoRoute."""
+        route = await self.routes.route(topic)
+        strangers = [data for data in route.brokers if data.broker not in self._met and data.master]
+        body = self._heartbeat_body()
+        await asyncio.gather(*(self._send_heartbeat(data, data.master or "", body) for data in strangers))
+
     def _heartbeat_body(self) -> bytes:
         consumers = tuple(member.heartbeat() for member in self._members.values())
         return bodies.heartbeat(bodies.Heartbeat(self.client_id, consumers, tuple(self._producer_groups)))
@@ -205,8 +211,7 @@ class ClientCore:
         except (ClientError, BrokerError) as error:
             log.debug("no heartbeat to %s: %s", address, error)
             return
-        if (version := answer.ext.get(OURS)) is not None:
-            self._ours[broker.broker] = version
+        self._met[broker.broker] = answer.ext.get(MARK_FIELD)
 
     async def unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Tell every connected broker that this client has left the group. Brokers out of reach will notice."""

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from metaq.client.core import ClientCore
-from metaq.errors import BadRequest, BrokerError, ClientError, NoRoute
+from metaq.client.queue_offsets import broker_address
+from metaq.errors import BadRequest, BrokerError, ClientError
 from metaq.model import MessageQueue
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -44,7 +45,7 @@ class BrokerOffsets:
         header = headers.QueryOffsetHeader(
             group=self._group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker
         )
-        address = self._address(queue)
+        address = broker_address(self._core, queue)
         answer = await self._core.transport.call(
             address, request(RequestCode.QUERY_CONSUMER_OFFSET, header), CALL_SECONDS
         )
@@ -70,18 +71,15 @@ class BrokerOffsets:
         )
         try:
             await self._core.ask(
-                self._address(queue), RequestCode.UPDATE_CONSUMER_OFFSET, header, f"keep the offset of {queue}"
+                broker_address(self._core, queue),
+                RequestCode.UPDATE_CONSUMER_OFFSET,
+                header,
+                f"keep the offset of {queue}",
             )
         except (ClientError, BrokerError) as error:
             log.warning("the offset %d of %s for group %s was not kept: %s", offset, queue, self._group, error)
         else:
             self._kept[queue] = offset
-
-    def _address(self, queue: MessageQueue) -> str:
-        address = self._core.address_of(queue.broker)
-        if address is None:
-            raise NoRoute(f"no broker named {queue.broker} is up")
-        return address
 
 
 class LocalOffsets:

@@ -19,6 +19,7 @@ from metaq.client.consumer.window import Chunk, Window
 from metaq.client.core import ClientCore
 from metaq.client.offset_store import OffsetStore
 from metaq.client.pulling import PLAIN_COUNT, Pulled, PullStatus, Wanted, pull
+from metaq.client.queue_offsets import first_at_or_after, max_offset, min_offset
 from metaq.client.rebalance import Strategy
 from metaq.errors import BadRequest, BrokerError, ClientError, NoRoute, RemoteProtocolError
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue, SubscriptionData
@@ -262,13 +263,10 @@ class GroupMember:
         if stored is not None:
             return stored
         if queue.topic == self._retry_topic or self.options.consume_from is ConsumeFrom.FIRST:
-            return await self._ask_offset(RequestCode.GET_MIN_OFFSET, queue)
+            return await min_offset(self._core, queue)
         if self.options.consume_from is ConsumeFrom.TIMESTAMP:
-            return await search_offset(self._core, queue, self.options.start_ms)
-        return await self._ask_offset(RequestCode.GET_MAX_OFFSET, queue)
-
-    async def _ask_offset(self, code: RequestCode, queue: MessageQueue) -> int:
-        return await ask_offset(self._core, code, queue)
+            return await first_at_or_after(self._core, queue, self.options.start_ms)
+        return await max_offset(self._core, queue)
 
     # -------------------------------------------------------------- pulling
 
@@ -396,26 +394,3 @@ _NOT_YET = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_L
 
 def _by_offset(message: ReceivedMessage) -> int:
     return message.queue_offset
-
-
-async def ask_offset(core: ClientCore, code: RequestCode, queue: MessageQueue) -> int:
-    """The queue's min (31) or max (30) offset. Raises BrokerError, NoRoute and what `Transport.call` raises."""
-    header = headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)
-    answer = await core.ask(_address(core, queue), code, header, f"find an end of {queue}")
-    return headers.OffsetReplyHeader.from_ext(answer.ext).offset
-
-
-async def search_offset(core: ClientCore, queue: MessageQueue, store_ms: int) -> int:
-    """The offset at a store time, in milliseconds since the epoch, as the broker sees it (29)."""
-    header = headers.SearchOffsetHeader(
-        topic=queue.topic, queue_id=queue.queue_id, timestamp=store_ms, broker_name=queue.broker
-    )
-    answer = await core.ask(_address(core, queue), RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header, f"search {queue}")
-    return headers.OffsetReplyHeader.from_ext(answer.ext).offset
-
-
-def _address(core: ClientCore, queue: MessageQueue) -> str:
-    address = core.address_of(queue.broker)
-    if address is None:
-        raise NoRoute(f"no broker named {queue.broker} is up")
-    return address

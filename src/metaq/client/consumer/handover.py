@@ -7,6 +7,7 @@ gives it None, at once: what was not taken stays unfinished and comes again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import queue
 import threading
 from typing import Generic, TypeVar
@@ -57,6 +58,22 @@ class Handover(Generic[M]):
         self.closed = True
         self._chunks.put(None)
         self._wake()
+
+    def interrupt(self) -> None:
+        """Takers get None once they have what was put before, until `restart`."""
+        self._chunks.put(None)
+        self._wake()
+
+    def restart(self) -> None:
+        """Undo `interrupt`, and drop the chunks of dropped windows. Called where `put` is."""
+        kept: list[Chunk[M]] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                chunk = self._chunks.get_nowait()
+                if chunk is not None and not chunk.window.dropped:
+                    kept.append(chunk)
+        for chunk in kept:
+            self._chunks.put(chunk)
 
     def _taken(self, chunk: Chunk[M] | None) -> Chunk[M] | None:
         if chunk is None or self.closed:

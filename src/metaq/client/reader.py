@@ -1,0 +1,364 @@
+"""Reading without a group: from any offset or moment on, as often as wanted, leaving no trace at the brokers.
+
+Every queue has a task that keeps a bounded number of messages ready. Within one queue messages come in order; between
+queues in no order. A reader's position moves when a message is handed out, so `seek` to `positions()` of another
+reader goes on exactly there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import datetime as dt
+import logging
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Self
+
+from metaq.client import core as cores
+from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.window import Chunk, Window
+from metaq.client.core import ClientCore
+from metaq.client.names import checked, milliseconds
+from metaq.client.pulling import PLAIN_COUNT, PullStatus, Wanted, pull
+from metaq.client.queue_offsets import READER_GROUP, first_at_or_after, max_offset, min_offset
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import (
+    BadRequest,
+    BrokerError,
+    ClientError,
+    ConfigError,
+    MetaqError,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+)
+from metaq.model import MessageQueue, StoredMessage
+from metaq.model.subscription import subscribe
+from metaq.model.topic import check_topic
+from metaq.wire.codes import ResponseCode
+
+log = logging.getLogger("metaq.client")
+
+READY_MESSAGES_MAX = 2000
+"""Messages of one queue that wait to be handed out."""
+CALL_SECONDS = 10.0
+RETRY_SECONDS = 1.0
+POLL_SECONDS = 0.05
+
+Start = str | float | dt.datetime
+
+
+class _QueueReader:
+    """One queue: where to go on, and what is ready. Lives in the background loop."""
+
+    def __init__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
+        self.window: Window[StoredMessage] = Window(queue, offset)
+        self.end = end
+        self.ready = 0
+        self.drained = asyncio.Event()
+        self.task: asyncio.Task[None] | None = None
+
+
+class ReaderCore:
+    """The loop's side of a reader."""
+
+    def __init__(
+        self, core: ClientCore, topic: str, tags: str, handover: Handover[StoredMessage], *,
+        queues: Iterable[MessageQueue] | None, stop_at_end: bool, pull_count: int, pull_bytes: int,
+    ) -> None:  # fmt: skip
+        self._core, self.topic, self._handover = core, topic, handover
+        self._chosen = list(queues) if queues is not None else None
+        self._stop_at_end, self._pull_count = stop_at_end, pull_count
+        self._subscription = subscribe(topic, tags)
+        self._wanted = Wanted(READER_GROUP, StoredMessage, pull_bytes, inline=True, hold=not stop_at_end)
+        self._readers: dict[MessageQueue, _QueueReader] = {}
+        self.failure: MetaqError | None = None
+        """Raised to the user after what was ready before it, again and again until `seek`."""
+
+    async def queues(self) -> list[MessageQueue]:
+        """The queues that are read: those chosen, else all of the topic. Raises NoRoute."""
+        all_queues = await self._core.routes.subscribe_queues(self.topic, fresh=True)
+        if self._chosen is None:
+            return all_queues
+        if unknown := sorted(set(self._chosen) - set(all_queues)):
+            raise ConfigError(f"topic {self.topic} has no queue {', '.join(map(str, unknown))}")
+        return sorted(self._chosen)
+
+    async def begin(self, start: Start) -> None:
+        await self._core.routes.route(self.topic)
+        await self._core.greet(self.topic)
+        for queue in await self.queues():
+            await self._open(queue, await self.offset_of(queue, start))
+        self._finish_if_at_end()
+
+    async def offset_of(self, queue: MessageQueue, start: Start) -> int:
+        if start == "earliest":
+            return await min_offset(self._core, queue)
+        if start == "latest":
+            return await max_offset(self._core, queue)
+        if isinstance(start, str):
+            raise ConfigError(f"start={start!r}: need 'earliest', 'latest', a datetime, or seconds since the epoch")
+        return await first_at_or_after(self._core, queue, milliseconds(start))
+
+    async def seek(self, queue: MessageQueue | None, offset: int | None, time: float | dt.datetime | None) -> None:
+        known = await self.queues()
+        if queue is not None and queue not in known:
+            raise ConfigError(f"{queue} is not read here; the queues are {', '.join(map(str, known))}")
+        chosen = known if queue is None else [queue]
+        places = [offset if offset is not None else await self.offset_of(one, time or 0.0) for one in chosen]
+        for one in chosen:
+            self._close(one)
+        self.failure = None
+        self._handover.restart()
+        for one, place in zip(chosen, places, strict=True):
+            await self._open(one, place)
+        self._finish_if_at_end()
+
+    async def ranges(self) -> dict[MessageQueue, range]:
+        """What every queue holds now."""
+        return {
+            queue: range(await min_offset(self._core, queue), await max_offset(self._core, queue))
+            for queue in await self.queues()
+        }
+
+    async def stop(self) -> None:
+        for queue in list(self._readers):
+            self._close(queue)
+
+    async def _open(self, queue: MessageQueue, offset: int) -> None:
+        end = await max_offset(self._core, queue) if self._stop_at_end else None
+        reader = self._readers[queue] = _QueueReader(queue, offset, end)
+        if end is not None and offset > end:
+            self._fail(OffsetOutOfRange(queue, offset, range(await min_offset(self._core, queue), end)))
+        elif end is None or offset < end:
+            reader.task = self._core.spawn(self._read(reader))
+
+    def _close(self, queue: MessageQueue) -> None:
+        if (reader := self._readers.pop(queue, None)) is not None:
+            reader.window.dropped = True
+            if reader.task is not None:
+                reader.task.cancel()
+
+    def handed_out(self, chunk: Chunk[StoredMessage]) -> None:
+        reader = self._readers.get(chunk.window.queue)
+        if reader is not None and reader.window is chunk.window:
+            reader.ready -= len(chunk.messages)
+            reader.drained.set()
+
+    async def _read(self, reader: _QueueReader) -> None:
+        window = reader.window
+        while reader.end is None or window.next_offset < reader.end:
+            while reader.ready > READY_MESSAGES_MAX // 2:
+                reader.drained.clear()
+                await reader.drained.wait()
+            if not await self._pull_once(reader):
+                break
+        reader.task = None
+        self._finish_if_at_end()
+
+    async def _pull_once(self, reader: _QueueReader) -> bool:
+        """Returns False when the queue cannot be read on."""
+        window = reader.window
+        ours = self._core.is_ours(window.queue.broker)
+        count = min(self._pull_count, READY_MESSAGES_MAX // 2) if ours else PLAIN_COUNT
+        asked = self._core.clock.monotonic()
+        try:
+            pulled = await pull(self._core, self._wanted, window.queue, window.next_offset, count, self._subscription)
+        except (ClientError, BrokerError, BadRequest) as error:
+            if isinstance(error, BrokerError) and error.code != ResponseCode.SYSTEM_BUSY:
+                self._fail(error)
+                return False
+            log.debug("reading %s: %s", window.queue, error)
+            await asyncio.sleep(RETRY_SECONDS)
+            return True
+        except RemoteProtocolError as error:
+            self._fail(error)
+            return False
+        if pulled.status is PullStatus.OUT_OF_RANGE:
+            kept = range(pulled.min_offset, pulled.max_offset)
+            self._fail(OffsetOutOfRange(window.queue, window.next_offset, kept))
+            return False
+        if pulled.broken:
+            self._fail(BadRequest(f"{pulled.broken[0][0]}: {pulled.broken[0][1]}"))
+            return False
+        messages = pulled.messages
+        if reader.end is not None:
+            messages = [message for message in messages if message.queue_offset < reader.end]
+        chunk = window.add(messages, max(pulled.next_offset, window.next_offset))
+        if chunk is not None:
+            reader.ready += len(messages)
+            self._handover.put(chunk)
+        elif pulled.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < POLL_SECONDS:
+            await asyncio.sleep(POLL_SECONDS)  # Not held by the broker: it must not be asked all the time.
+        return True
+
+    def _fail(self, error: MetaqError) -> None:
+        self.failure = self.failure or error
+        self._handover.interrupt()
+
+    def _finish_if_at_end(self) -> None:
+        if self._stop_at_end and all(reader.task is None for reader in self._readers.values()):
+            self._handover.interrupt()
+
+
+class ReaderBase:
+    """What the two kinds of reader share."""
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        topic: str = "",
+        *,
+        start: Start = "earliest",
+        tags: str = "*",
+        queues: Iterable[MessageQueue] | None = None,
+        stop_at_end: bool = False,
+        instance_name: str = "DEFAULT",
+        pull_count: int = 1000,
+        pull_bytes: int = 1024 * 1024,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        """
+        Args: namesrv: name servers, `host:port`, `;`-separated; None reads the environment's NAMESRV_ADDR.
+              start: "earliest", "latest", or a moment (datetime, or seconds since the epoch): the first message stored
+              then or later. tags: tag expression, as in a subscription. queues: only these; by default all of the
+              topic. stop_at_end: iteration ends where each queue ended when it began. pull_count, pull_bytes: size of
+              one pull from a MetaQ broker.
+        Raises: ConfigError.
+        """
+        self._open = False
+        self.topic = checked(check_topic, topic)
+        if pull_count < 1 or pull_bytes < 1:
+            raise ConfigError("pull_count and pull_bytes must be positive")
+        try:
+            subscribe(topic, tags)
+        except BadRequest as error:
+            raise ConfigError(str(error)) from None
+        self._start: Start | None = start
+        self._core = cores.acquire(namesrv, instance_name, clock)
+        self._handover: Handover[StoredMessage] = Handover()
+        self._reading = ReaderCore(
+            self._core, topic, tags, self._handover,
+            queues=queues, stop_at_end=stop_at_end, pull_count=pull_count, pull_bytes=pull_bytes,
+        )  # fmt: skip
+        self._positions: dict[MessageQueue, int] = {}
+        self._current: Iterator[StoredMessage] = iter(())
+        self._open = True
+
+    def positions(self) -> dict[MessageQueue, int]:
+        """For every queue that something was read of: the offset after the last message handed out."""
+        return dict(self._positions)
+
+    async def _begin(self) -> None:
+        if self._start is not None:
+            start, self._start = self._start, None
+            await self._reading.begin(start)
+
+    async def _seek(self, queue: MessageQueue | None, offset: int | None, time: float | dt.datetime | None) -> None:
+        if (offset is None) == (time is None):
+            raise ConfigError("seek needs either offset= or time=")
+        await self._begin()
+        await self._reading.seek(queue, offset, time)
+        for one in [queue] if queue is not None else list(self._positions):
+            self._positions.pop(one, None)
+
+    def _end(self) -> None:
+        """The handover was interrupted: nothing more is ready. Raises what made a queue unreadable."""
+        if (failure := self._reading.failure) is not None:
+            raise failure
+
+    async def _close(self) -> None:
+        try:
+            await self._reading.stop()
+        finally:
+            await cores.release(self._core)
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False) and self._core.in_own_process:
+            warnings.warn(
+                f"{type(self).__name__} of topic {self.topic} was not closed: use `with`, or call close()",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            self._open = False
+            if self._core.thread.alive:
+                self._core.thread.start(self._close())
+
+
+class Reader(ReaderBase):
+    """Reads a topic without a group. Iterate over it; use it with `with`."""
+
+    def __iter__(self) -> Iterator[StoredMessage]:
+        """Messages as they come; with `stop_at_end` until there are no more.
+
+        Raises: OffsetOutOfRange: a queue's position left the log (`seek` to `error.kept.start` goes on with what is
+        kept, knowing what was missed). NoRoute, BrokerError.
+        """
+        self._core.check_process()
+        self._core.thread.run(self._begin(), CALL_SECONDS)
+        while (chunk := self._handover.take(None)) is not None:
+            yield from self._of(chunk)
+        self._end()
+
+    def receive(self, timeout: float | None = None) -> StoredMessage | None:
+        """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
+        self._core.check_process()
+        self._core.thread.run(self._begin(), CALL_SECONDS)
+        while (message := next(self._current, None)) is None:
+            try:
+                chunk = self._handover.take(timeout)
+            except TimeoutError:
+                return None
+            if chunk is None:
+                self._end()
+                return None
+            self._current = self._of(chunk)
+        return message
+
+    def _of(self, chunk: Chunk[StoredMessage]) -> Iterator[StoredMessage]:
+        window = chunk.window
+        for message in chunk.messages:
+            if window.dropped:  # `seek` has moved this queue elsewhere.
+                break
+            self._positions[window.queue] = message.queue_offset + 1
+            yield message
+        self._core.thread.post(self._reading.handed_out, chunk)
+
+    def seek(
+        self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None
+    ) -> None:
+        """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
+        self._core.check_process()
+        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
+
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are read. Raises NoRoute."""
+        self._core.check_process()
+        return self._core.thread.run(self._reading.queues(), CALL_SECONDS)
+
+    def ranges(self) -> Mapping[MessageQueue, range]:
+        """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
+        self._core.check_process()
+        return self._core.thread.run(self._reading.ranges(), CALL_SECONDS)
+
+    def close(self) -> None:
+        """End all iterations and disconnect."""
+        if not self._open:
+            return
+        self._open = False
+        self._core.check_process()
+        self._handover.close()
+        self._core.thread.run(self._close(), CALL_SECONDS)
+
+    def __enter__(self) -> Self:
+        """Finds the start: "latest" is the end as it is now."""
+        try:
+            self._core.check_process()
+            self._core.thread.run(self._begin(), CALL_SECONDS)
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
