@@ -1,0 +1,93 @@
+"""Consumer positions: blind writes, the file in RocketMQ's form, and where a group begins."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.broker.offsets import Offsets
+from metaq.clock import FakeClock
+from metaq.errors import BadRequest, ConfigError
+from metaq.wire.codes import ResponseCode
+from tests.broker.support import BORN_HOST, JAVA, MemoryFile, open_broker
+from tests.doors.support import send_header
+
+ROCKETMQ_TEXT = '{\n\t"offsetTable":{\n\t\t"TopicA@CG":{0:2,1:3,2:2,3:3\n\t},\n\t\t"%RETRY%CG@CG":{0:5\n\t}\n\t}\n}'
+
+
+def test_positions_are_overwritten_also_by_lower_ones():
+    """A reset is nothing but a write."""
+    offsets = Offsets(MemoryFile())
+    offsets.put("G", "orders", 0, 100)
+    offsets.put("G", "orders", 0, 7)
+    assert offsets.get("G", "orders", 0) == 7
+    assert offsets.get("G", "orders", 1) is None
+
+
+def test_a_file_of_rocketmq_is_read_and_written_back():
+    """Bare integer keys, topic@group, one line per map."""
+    file = MemoryFile(ROCKETMQ_TEXT)
+    offsets = Offsets(file)
+    assert offsets.queues("CG", "TopicA") == {0: 2, 1: 3, 2: 2, 3: 3}
+    assert sorted(offsets.topics_of("CG")) == ["%RETRY%CG", "TopicA"]
+    offsets.put("CG", "TopicA", 0, 9)
+    offsets.save()
+    assert '"TopicA@CG":{0:9,1:3,2:2,3:3' in file.text
+    assert Offsets(file).queues("CG", "%RETRY%CG") == {0: 5}
+
+
+def test_only_a_change_is_saved():
+    """The timer writes nothing while nothing moves."""
+    file = MemoryFile()
+    offsets = Offsets(file)
+    offsets.save()
+    offsets.put("G", "t", 0, 1)
+    offsets.save()
+    offsets.save()
+    assert file.saves == 1
+
+
+def test_they_are_saved_every_five_seconds(tmp_path):
+    """A crash moves a group back by seconds at most."""
+    clock = FakeClock()
+    with open_broker(tmp_path, clock) as broker:
+        broker.offsets.put("G", "orders", 0, 1)
+        clock.advance(4)
+        broker.tick()
+        assert not (tmp_path / "config" / "consumerOffset.json").exists()
+        clock.advance(1)
+        broker.tick()
+        assert '"orders@G":{0:1' in (tmp_path / "config" / "consumerOffset.json").read_text()
+
+
+def test_a_broken_file_stops_the_start():
+    """Starting without positions would consume everything again, or nothing."""
+    with pytest.raises(ConfigError, match=r"consumerOffset\.json"):
+        Offsets(MemoryFile('{"offsetTable":{"a@b":5}}'))
+
+
+def test_a_group_and_a_topic_can_be_forgotten():
+    """Deleting either drops its positions and no others."""
+    offsets = Offsets(MemoryFile())
+    for group in ("G", "H"):
+        for topic in ("a", "b"):
+            offsets.put(group, topic, 0, 1)
+    offsets.drop_group("G")
+    offsets.drop_topic("a")
+    assert offsets.groups_of("b") == ["H"]
+    assert offsets.groups_of("a") == []
+
+
+def test_a_young_queue_begins_at_0_whatever_the_client_prefers(tmp_path):
+    """While a queue's first message is recent, a new group gets 0 with success; later it is told "none" (22)."""
+    with open_broker(tmp_path) as broker:
+        for _ in range(3):
+            broker.sends.send(send_header("orders"), b"x", BORN_HOST, JAVA)
+        assert broker.lookup.consumer_offset("G", "orders", 0) == 0
+        assert broker.lookup.consumer_offset("G", "orders", 1) == 0
+        broker.offsets.put("G", "orders", 0, 2)
+        assert broker.lookup.consumer_offset("G", "orders", 0) == 2
+    with open_broker(tmp_path, store={"access_message_in_memory_max_ratio": 0}) as broker:
+        assert broker.lookup.consumer_offset("G", "orders", 0) == 2
+        with pytest.raises(BadRequest) as caught:
+            broker.lookup.consumer_offset("new", "orders", 0)
+        assert caught.value.code == ResponseCode.QUERY_NOT_FOUND

@@ -1,0 +1,167 @@
+"""Messages that come back: later and later, and in the end to the dead letters."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.errors import BadRequest
+from metaq.model import GroupConfig
+from metaq.model import properties as props
+from metaq.wire.codes import ResponseCode
+from metaq.wire.headers import SendBackHeader
+from metaq.wire.record import decode_record
+from tests.broker.support import BORN_HOST, JAVA, open_broker
+from tests.doors.support import send_header
+
+DAY = 86_400
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def broker(tmp_path, clock):
+    with open_broker(tmp_path, clock) as broker:
+        broker.groups.require("G")
+        yield broker
+
+
+def newest(broker, topic, queue_id=0):
+    queue = broker.store.existing_queue(topic, queue_id)
+    if queue is None or not queue.max_offset:
+        return None
+    return decode_record(broker.store.record_at(queue.units(queue.max_offset - 1, 1)[0].log_offset))
+
+
+def send(broker, body=b"bad", **more):
+    sent = broker.sends.send(send_header("orders", 0, "paid", **more), body, BORN_HOST, JAVA)
+    return sent.put.log_offset
+
+
+def back(broker, log_offset, level=0, version=JAVA, **more):
+    return broker.retries.send_back(SendBackHeader(offset=log_offset, group="G", delay_level=level, **more), version)
+
+
+def test_a_message_is_retried_16_times_ever_later_then_buried(broker, clock):
+    """The ladder: 10 s, 30 s, 1 m ... 2 h; the 17th failure goes to %DLQ%G and is not delivered again."""
+    place, delays = send(broker), []
+    for times in range(1, 17):
+        back(broker, place)
+        began = clock.now_ms()
+        while (found := newest(broker, "%RETRY%G")) is None or found.reconsume_times < times:
+            clock.advance(10)
+            broker.tick()
+        delays.append((clock.now_ms() - began) // 1000)
+        assert (found.body, found.reconsume_times, found.properties[props.RETRY_TOPIC]) == (b"bad", times, "orders")
+        place = found.log_offset
+    assert delays == [10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200]
+    back(broker, place)
+    dead = newest(broker, "%DLQ%G")
+    assert (dead.body, dead.reconsume_times, dead.properties[props.DELAY]) == (b"bad", 17, "0")
+    retried = broker.store.queue("%RETRY%G", 0).max_offset
+    clock.advance(DAY)
+    broker.tick()
+    assert broker.store.queue("%RETRY%G", 0).max_offset == retried
+    assert broker.topics.require("%DLQ%G").readable
+
+
+def test_the_copy_keeps_what_the_message_was(broker, clock):
+    """Tag, keys, flag, birth and the first offset id come along through every retry."""
+    first = send(broker, flag=5, properties={"KEYS": "42"})
+    original = decode_record(broker.store.record_at(first))
+    for _ in range(2):
+        back(broker, first)
+        clock.advance(60)
+        broker.tick()
+        copy = newest(broker, "%RETRY%G")
+        assert (copy.flag, copy.tag, copy.keys, copy.born_ms) == (5, "paid", ("42",), original.born_ms)
+        assert copy.properties[props.ORIGIN_MESSAGE_ID] == original.offset_id
+        assert copy.message_id == original.message_id
+        first = copy.log_offset
+
+
+@pytest.mark.parametrize(("level", "seconds"), [(1, 1), (5, 60), (99, 7200)])
+def test_a_consumer_may_name_the_level(broker, clock, level, seconds):
+    """delayLevel above 0 is taken as it is, at most the highest."""
+    back(broker, send(broker), level)
+    clock.advance(seconds - 1)
+    broker.tick()
+    assert newest(broker, "%RETRY%G") is None
+    clock.advance(1)
+    broker.tick()
+    assert newest(broker, "%RETRY%G").body == b"bad"
+
+
+def test_a_negative_level_buries_at_once(broker):
+    """delayLevel -1 means: never again."""
+    back(broker, send(broker), -1)
+    assert newest(broker, "%DLQ%G").body == b"bad"
+
+
+@pytest.mark.parametrize(("version", "topic"), [(JAVA, "%DLQ%G"), (120, "SCHEDULE_TOPIC_XXXX")])
+def test_a_clients_own_limit_counts_from_version_121_on(broker, version, topic):
+    """maxReconsumeTimes of the request beats the group's, if the client is young enough to mean it."""
+    back(broker, send(broker), max_reconsume_times=0, version=version)
+    assert newest(broker, topic, 2 if topic.startswith("SCHEDULE") else 0) is not None
+
+
+def test_the_groups_limit_counts_otherwise(broker):
+    """retryMaxTimes=0 of the group buries the first failure."""
+    broker.groups.update(GroupConfig("G", retry_max=0))
+    back(broker, send(broker))
+    assert newest(broker, "%DLQ%G").reconsume_times == 1
+
+
+def test_a_group_without_retry_queues_wants_none(broker):
+    """retryQueueNums=0: the request succeeds and nothing is stored."""
+    broker.groups.update(GroupConfig("G", retry_queues=0))
+    place = send(broker)
+    end = broker.store.log_end
+    assert back(broker, place) is None
+    assert broker.store.log_end == end
+
+
+@pytest.mark.parametrize("place", [-1, 7, 1 << 62])
+def test_a_record_that_is_not_there_is_told(broker, place):
+    """An offset where no record begins is answered 1 and named."""
+    send(broker)
+    with pytest.raises(BadRequest, match=str(place)):
+        back(broker, place)
+
+
+def test_an_unknown_group_is_told(broker):
+    """A group that nobody made is answered 26."""
+    place = send(broker)
+    with pytest.raises(BadRequest) as caught:
+        broker.retries.send_back(SendBackHeader(offset=place, group="nobody", delay_level=0), JAVA)
+    assert caught.value.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+# -------------------------------------------------------------------- sends to the retry topic
+
+
+def test_a_client_may_send_to_its_retry_topic_itself(broker, clock):
+    """When 36 fails, a client sends a new message to %RETRY%G; the delay that it asks for is kept."""
+    header = send_header("%RETRY%G", 0, reconsume_times=1, properties={"DELAY": "3"}, max_reconsume_times=16)
+    broker.sends.send(header, b"again", BORN_HOST, JAVA)
+    assert newest(broker, "%RETRY%G") is None
+    clock.advance(10)
+    broker.tick()
+    assert newest(broker, "%RETRY%G").reconsume_times == 1
+
+
+@pytest.mark.parametrize(("times", "limit", "topic"), [(16, 16, "%DLQ%G"), (15, 16, "%RETRY%G"), (3, 2, "%DLQ%G")])
+def test_sends_to_the_retry_topic_end_with_the_dead_letters(broker, times, limit, topic):
+    """Tried often enough, the message is stored in %DLQ%G at once, whatever delay its properties name."""
+    header = send_header("%RETRY%G", 0, reconsume_times=times, max_reconsume_times=limit)
+    broker.sends.send(header, b"again", BORN_HOST, JAVA)
+    assert newest(broker, topic).body == b"again"
+
+
+def test_gos_limit_of_0_means_nothing_elsewhere(broker):
+    """Go sends maxReconsumeTimes=0 with every message: it only counts for retry topics."""
+    send(broker, max_reconsume_times=0)
+    assert newest(broker, "orders").body == b"bad"

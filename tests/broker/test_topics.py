@@ -1,0 +1,103 @@
+"""Topics: those a broker is born with, automatic ones, administration, the file."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.broker.topics import Topics
+from metaq.clock import FakeClock
+from metaq.errors import BadRequest, ConfigError
+from metaq.model import Perm, TopicConfig
+from metaq.options import BrokerOptions
+from metaq.wire import fastjson
+from tests.broker.support import MemoryFile
+
+
+def make(file=None, clock=None, **options):
+    return Topics(BrokerOptions(**options), clock or FakeClock(), file or MemoryFile(), "broker-a")
+
+
+def test_a_broker_is_born_with_rocketmqs_topics():
+    """The boot topics, with their queues and permissions, as a live 4.9 broker registers them."""
+    table = make().table
+    assert {name: (topic.write_queues, topic.perm) for name, topic in table.items()} == {
+        "SELF_TEST_TOPIC": (1, 6), "BenchmarkTest": (1024, 6), "DefaultCluster": (16, 7), "broker-a": (1, 7),
+        "OFFSET_MOVED_EVENT": (1, 6), "SCHEDULE_TOPIC_XXXX": (18, 6), "DefaultCluster_REPLY_TOPIC": (1, 6),
+        "TBW102": (8, 7),
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(("asked", "made"), [(4, 4), (16, 8), (0, 1), (-3, 1)])
+def test_an_automatic_topic_copies_its_template(asked, made):
+    """At most the template's queues, without the inherit bit."""
+    topic = make().auto_create("orders", "TBW102", asked)
+    assert (topic.read_queues, topic.write_queues, topic.perm) == (made, made, int(Perm.READ | Perm.WRITE))
+
+
+def test_every_change_is_saved_before_it_is_told():
+    """topics.json holds the new table when listeners hear of it, and the version has moved."""
+    file, heard = MemoryFile(), []
+    topics = make(file)
+    before = topics.version
+    topics.on_change.append(lambda name: heard.append((name, "orders" in file.text)))
+    topics.auto_create("orders", "TBW102", 4)
+    assert heard == [("orders", True)]
+    assert topics.version.counter == before.counter + 1
+    topics.put(topics.require("orders"))
+    assert len(heard) == 1
+
+
+def test_the_table_survives_a_restart():
+    """What was saved is loaded, with its version."""
+    file = MemoryFile()
+    first = make(file)
+    first.update(TopicConfig("orders", 3, 5, 4))
+    second = make(file)
+    assert second.require("orders") == TopicConfig("orders", 3, 5, 4)
+    assert second.version == first.version
+
+
+def test_switching_automatic_creation_off_holds_after_a_restart():
+    """A template loaded from a time when it was on loses its inherit bit."""
+    file = MemoryFile()
+    make(file)
+    topics = make(file, auto_create_topic_enable=False)
+    assert topics.require("TBW102").perm == 6
+    with pytest.raises(BadRequest, match="autoCreateTopicEnable"):
+        topics.auto_create("orders", "TBW102", 4)
+
+
+def test_names_in_the_file_are_checked_like_any_others():
+    """A topics.json with a path for a name does not get that topic, and keeps the others."""
+    good, bad = {"topicName": "good", "perm": 6}, {"topicName": "../bad", "perm": 6}
+    text = fastjson.dumps({"topicConfigTable": {"good": good, "../bad": bad}}).decode()
+    topics = make(MemoryFile(text))
+    assert topics.get("good") is not None
+    assert topics.get("../bad") is None
+
+
+@pytest.mark.parametrize("text", ["{broken", "[]", '{"topicConfigTable":5}', '{"topicConfigTable":{"a":{"perm":"x"}}}'])
+def test_a_broken_file_stops_the_start(text):
+    """An unreadable topics.json is an error that names it, not an empty broker."""
+    with pytest.raises(ConfigError, match=r"topics\.json"):
+        make(MemoryFile(text))
+
+
+@pytest.mark.parametrize("name", ["TBW102", "SCHEDULE_TOPIC_XXXX", "DefaultCluster", "broker-a", "rmq_sys_anything"])
+def test_system_topics_are_not_administrators(name):
+    """They can be neither changed nor deleted."""
+    topics = make()
+    for act in (lambda: topics.update(TopicConfig(name)), lambda: topics.delete(name)):
+        with pytest.raises(BadRequest, match="conflict with system topic"):
+            act()
+
+
+def test_a_broker_that_may_not_write_says_so_of_every_topic():
+    """brokerPermission is what name servers are told."""
+    assert {topic.perm for topic in make(broker_permission=4).announced().values()} == {4}
+    assert make().announced()["TBW102"].perm == 7
+
+
+def test_deleting_an_unknown_topic_is_accepted():
+    """As RocketMQ does."""
+    assert make().delete("nope") is False

@@ -1,0 +1,135 @@
+"""SYNC_FLUSH at the door: when answers go out, and what they say when the disk is late or broken."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.doors.flush_gate import FlushGate
+from metaq.wire.codes import ResponseCode
+from tests.doors.support import Client, FakePeer, open_door
+from tests.support import eventually
+
+
+class FakeLog:
+    """A log whose flushing the test does."""
+
+    def __init__(self) -> None:
+        self.flushed = 0
+        self.asked = []
+
+    def when_flushed(self, log_end, done) -> None:
+        self.asked.append((log_end, done))
+
+    def flush(self, log_end: int, *, good: bool = True) -> None:
+        self.flushed = log_end
+        asked, self.asked = self.asked, []
+        for end, done in asked:
+            if end <= log_end or not good:
+                done(good)
+            else:
+                self.asked.append((end, done))
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def log():
+    return FakeLog()
+
+
+@pytest.fixture
+def gate(log, clock):
+    return FlushGate(log, clock, lambda act: act(), 5.0)
+
+
+def test_answers_wait_for_their_bytes(gate, log):
+    """What lies below the durable end goes out, in order; what lies above waits on."""
+    peers = [FakePeer() for _ in range(3)]
+    for n, peer in enumerate(peers):
+        gate.hold(peer, 100 * (n + 1), b"")
+    log.flush(200)
+    assert [len(peer.writes) for peer in peers] == [1, 1, 0]
+    log.flush(300)
+    assert len(peers[2].writes) == 1
+    assert len(gate) == 0
+
+
+def test_one_callback_serves_a_whole_group(gate, log):
+    """While a flush is under way no second one is asked for: that is what makes a group."""
+    for n in range(50):
+        gate.hold(FakePeer(), n + 1, b"")
+    assert len(log.asked) == 1
+    log.flush(50)
+    assert log.asked == []
+    assert len(gate) == 0
+
+
+def test_after_a_failed_flush_nobody_is_acknowledged(gate, log):
+    """A failed fsync leaves every waiting producer without an answer."""
+    peers = [FakePeer() for _ in range(3)]
+    for n, peer in enumerate(peers):
+        gate.hold(peer, n + 1, b"")
+    log.flush(0, good=False)
+    assert [peer.writes for peer in peers] == [[], [], []]
+    assert len(gate) == 0
+
+
+# -------------------------------------------------------------------- with a real store
+
+
+def test_a_synchronous_send_is_answered_once_it_is_durable(tmp_path):
+    """The answer comes from the flush, and the log is durable up to the record by then."""
+    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+        client = Client(door)
+        for n in range(3):  # the first in the slow lane, the others in the fast one
+            client.feed(_send(client))
+            (answer,) = eventually(client.received)
+            assert (answer.code, answer.ext["queueOffset"]) == (0, str(n))
+            assert broker.store.flushed >= broker.store.log_end
+
+
+def test_a_disk_that_is_late_is_told_per_message(tmp_path, monkeypatch):
+    """After syncFlushTimeout each send of the event is answered FLUSH_DISK_TIMEOUT with its full header."""
+    clock = FakeClock()
+    with open_door(tmp_path, clock, {"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        client = Client(door)
+        client.feed(_send(client) + _send(client) + _send(client))
+        assert client.received() == []
+        clock.advance(5)
+        door.tick()
+        answers = client.received()
+        assert [answer.code for answer in answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 3
+        assert [answer.ext["queueOffset"] for answer in answers] == ["0", "1", "2"]
+        assert all(len(answer.ext["msgId"]) == 32 for answer in answers)
+
+
+def test_who_does_not_want_to_wait_does_not(tmp_path, monkeypatch):
+    """WAIT=false is answered at once, in either lane, while others wait."""
+    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        client = Client(door)
+        assert client.send("orders", properties={"WAIT": "false"}).code == 0
+        client.feed(_send(client))
+        assert client.received() == []
+        assert client.send("orders", properties={"WAIT": "false"}).ext["queueOffset"] == "2"
+
+
+def test_pulls_do_not_wait_for_the_disk(tmp_path, monkeypatch):
+    """Only acknowledgements wait; a pull in the same event is answered at once."""
+    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        client = Client(door)
+        client.feed(_send(client))
+        assert [answer.remark for answer in client.pull("orders")] == ["FOUND"]
+
+
+def _send(client):
+    from metaq.wire.codes import RequestCode
+    from tests.doors.support import send_header
+
+    return client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x")
