@@ -507,6 +507,9 @@ cdef class Batch:
         self.bytes_max = bytes_max
         memset(&self.out, 0, sizeof(Growing))
 
+    def __init__(self, id_prefix=b"", bytes_max=BODY_BYTES_MAX):
+        """For subclasses, which call it as they call the twin's; __cinit__ has done the work."""
+
     def __dealloc__(self):
         PyMem_Free(self.out.data)
 
