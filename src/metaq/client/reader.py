@@ -86,9 +86,8 @@ class ReaderCore:
     async def begin(self, start: Start) -> None:
         await self._core.routes.route(self.topic)
         await self._core.greet(self.topic)
-        for queue in await self.queues():
-            await self._open(queue, await self.offset_of(queue, start))
-        self._finish_if_at_end()
+        queues = await self.queues()
+        await self._begin_at({queue: await self.offset_of(queue, start) for queue in queues})
 
     async def offset_of(self, queue: MessageQueue, start: Start) -> int:
         if start == "earliest":
@@ -104,13 +103,27 @@ class ReaderCore:
         if queue is not None and queue not in known:
             raise ConfigError(f"{queue} is not read here; the queues are {', '.join(map(str, known))}")
         chosen = known if queue is None else [queue]
-        places = [offset if offset is not None else await self.offset_of(one, time or 0.0) for one in chosen]
+        places = {one: offset if offset is not None else await self.offset_of(one, time or 0.0) for one in chosen}
         for one in chosen:
             self._close(one)
         self.failure = None
         self._handover.restart()
-        for one, place in zip(chosen, places, strict=True):
-            await self._open(one, place)
+        await self._begin_at(places)
+
+    async def _begin_at(self, places: Mapping[MessageQueue, int]) -> None:
+        """Begin to read queues. None starts before all ends are known, or a short one would look like the end of all."""
+        ends: dict[MessageQueue, int | None] = dict.fromkeys(places)
+        if self._stop_at_end:
+            ends = {queue: await max_offset(self._core, queue) for queue in places}
+        opened = [_QueueReader(queue, offset, ends[queue]) for queue, offset in places.items()]
+        for reader in opened:
+            queue, offset, end = reader.window.queue, reader.window.next_offset, reader.end
+            self._readers[queue] = reader
+            if end is not None and offset > end:
+                self._fail(OffsetOutOfRange(queue, offset, range(await min_offset(self._core, queue), end)))
+        for reader in opened:
+            if reader.end is None or reader.window.next_offset < reader.end:
+                reader.task = self._core.spawn(self._read(reader))
         self._finish_if_at_end()
 
     async def ranges(self) -> dict[MessageQueue, range]:
@@ -123,14 +136,6 @@ class ReaderCore:
     async def stop(self) -> None:
         for queue in list(self._readers):
             self._close(queue)
-
-    async def _open(self, queue: MessageQueue, offset: int) -> None:
-        end = await max_offset(self._core, queue) if self._stop_at_end else None
-        reader = self._readers[queue] = _QueueReader(queue, offset, end)
-        if end is not None and offset > end:
-            self._fail(OffsetOutOfRange(queue, offset, range(await min_offset(self._core, queue), end)))
-        elif end is None or offset < end:
-            reader.task = self._core.spawn(self._read(reader))
 
     def _close(self, queue: MessageQueue) -> None:
         if (reader := self._readers.pop(queue, None)) is not None:

@@ -111,7 +111,7 @@ class Sender:
                 if tries > self._retries or loop.time() + pause >= deadline:
                     if queue is None and isinstance(error, NoRoute):
                         raise
-                    raise _failure(outgoing, attempts, timeout) from error
+                    raise _failure(outgoing, attempts, tries, timeout) from error
                 await asyncio.sleep(pause)
 
     async def _queues(self, topic: str, deadline: float, *, fresh: bool) -> list[MessageQueue]:
@@ -182,10 +182,10 @@ def _pauses() -> Iterator[float]:
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
 
-def _failure(outgoing: Outgoing, attempts: list[tuple[str, str]], timeout: float) -> SendFailed:
-    tries = "; ".join(f"{broker}: {text}" for broker, text in attempts)
+def _failure(outgoing: Outgoing, attempts: list[tuple[str, str]], tries: int, timeout: float) -> SendFailed:
+    said = "; ".join(f"{broker}: {text}" for broker, text in attempts)
     return SendFailed(
-        f"sending to topic {outgoing.topic} failed after {len(attempts)} tries within {timeout:.1f} s ({tries}). "
+        f"sending to topic {outgoing.topic} failed after {tries} tries within {timeout:.1f} s ({said}). "
         "Whether a try without an answer was stored is unknown: sending again may store it twice",
         tuple(attempts),
     )
