@@ -17,16 +17,19 @@ IDENTITY = Identity("C", "a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
 
 
 class NameServers:
-    """Takes calls; those at an address in `down` fail."""
+    """Takes calls; those at an address in `down` fail, those at one in `silent` get no answer."""
 
     def __init__(self) -> None:
         self.down: set[str] = set()
+        self.silent: set[str] = set()
         self.calls: list[tuple[str, Command]] = []
         self.called = asyncio.Event()
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         self.calls.append((address, command))
         self.called.set()
+        if address in self.silent:
+            await asyncio.Event().wait()
         if address in self.down:
             raise ConnectionFailed(f"{address}: refused")
         return reply(command)
@@ -99,6 +102,51 @@ def test_a_name_server_that_is_down_is_tried_again_and_logged_once(caplog):
                 await asyncio.wait_for(servers.called.wait(), 5)
                 await asyncio.sleep(0)
         assert "again" in caplog.records[-1].message
+        await one.stop()
+
+    asyncio.run(run())
+
+
+def test_who_changed_a_topic_learns_when_all_name_servers_know():
+    """`when_told` waits for the change, not for the next period, and is at once without one."""
+
+    async def run() -> None:
+        servers, topics = NameServers(), {}
+        one = registrar(servers, topics, period=3600)
+        await one.start()
+        told = asyncio.Event()
+        one.when_told(told.set)
+        await asyncio.wait_for(told.wait(), 1)  # nothing has changed
+        servers.calls.clear()
+        told.clear()
+        topics["U"] = TopicConfig("U")
+        one.changed()
+        one.when_told(told.set)
+        await asyncio.wait_for(told.wait(), 1)
+        assert {address for address, _ in servers.calls} == {"n1", "n2"}
+        assert all(b'"U"' in command.body for _, command in servers.calls)
+        await one.stop()
+
+    asyncio.run(run())
+
+
+def test_a_silent_name_server_holds_up_nobody():
+    """The others are told every change at once, and who waits is answered after its time."""
+
+    async def run() -> None:
+        servers, topics = NameServers(), {}
+        one = registrar(servers, topics, period=3600)
+        await one.start()
+        servers.silent = {"n2"}
+        for name in ("U", "V"):
+            told = asyncio.Event()
+            topics[name] = TopicConfig(name)
+            servers.calls.clear()
+            one.changed()
+            one.when_told(told.set, timeout=0.05)
+            await asyncio.wait_for(told.wait(), 1)
+            assert "n1" in {address for address, _ in servers.calls}
+        servers.silent.clear()
         await one.stop()
 
     asyncio.run(run())

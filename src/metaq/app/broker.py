@@ -83,6 +83,7 @@ class RunningBroker:
         self._transport = Transport(_answer_nothing, _ignore, _ignore)
         registrar = self._registrar = Registrar(self._transport, name_servers, identity, self._describe, period)
         self._broker.topics.on_change.append(lambda _topic: registrar.changed())
+        self._door.after_registration = registrar.when_told
         await registrar.start()
         while len(registrar.failing) == len(name_servers):
             await asyncio.sleep(REGISTER_RETRY_SECONDS)

@@ -69,8 +69,10 @@ class RemotingDoor:
         self.handlers: dict[int, Handler] = {
             **MessageHandlers(broker, self.acks, self.pull_one).table(),
             **ClientHandlers(broker, self.notify).table(),
-            **AdminHandlers(broker).table(),
+            **AdminHandlers(broker, self._when_registered).table(),
         }
+        self.after_registration: Callable[[Callable[[], None]], None] = _at_once
+        """Calls its argument when the name servers know the topics as they are; set by whoever registers the broker."""
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         self._cold_reads = 0
 
@@ -85,6 +87,9 @@ class RemotingDoor:
         for pull, answer in self.broker.pulls.overdue():
             self.answer_pull(pull, answer)
         self.flush_gate.expire()
+
+    def _when_registered(self, done: Callable[[], None]) -> None:
+        self.after_registration(done)
 
     def close(self) -> None:
         self._cold_readers.shutdown(wait=False, cancel_futures=True)
@@ -140,6 +145,10 @@ class RemotingDoor:
             session.write_pull(pull, self.broker.pulls.after_cold(pull, future.result()))
         elif isinstance(error, Exception):
             session.pull_failed(pull, error)
+
+
+def _at_once(done: Callable[[], None]) -> None:
+    done()
 
 
 class BrokerSession(RemotingSession):

@@ -7,6 +7,7 @@ them: it is answered like any unknown request.
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from metaq.broker.broker import Broker
 from metaq.doors.dispatch import Handler, RemotingSession
@@ -23,10 +24,14 @@ FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 
 
 class AdminHandlers:
-    """Handlers of one broker."""
+    """Handlers of one broker.
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    `after_registration` calls its argument when the name servers know the topics as they are: a client that was told
+    that its topic exists asks for the route next.
+    """
+
+    def __init__(self, broker: Broker, after_registration: Callable[[Callable[[], None]], None]) -> None:
+        self._broker, self._after_registration = broker, after_registration
 
     def table(self) -> dict[int, Handler]:
         return {
@@ -49,7 +54,7 @@ class AdminHandlers:
         }
 
     # -- topics
-    def _create_topic(self, session: RemotingSession, command: Command) -> Command:
+    def _create_topic(self, session: RemotingSession, command: Command) -> None:
         header = headers.CreateTopicHeader.from_ext(command.ext)
         if header.topic_filter_type not in FILTER_TYPES:
             raise BadRequest(f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}")
@@ -64,7 +69,8 @@ class AdminHandlers:
                 filter_type=header.topic_filter_type,
             )
         )
-        return reply(command)
+        if not command.is_oneway:
+            self._after_registration(lambda: session.send(reply(command)))
 
     def _delete_topic(self, session: RemotingSession, command: Command) -> Command:
         topic = check_topic(headers.TopicHeader.from_ext(command.ext).topic)

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT = 6.0
 UNREGISTER_TIMEOUT = 3.0
+TOLD_TIMEOUT = 2.0
+"""Below the 3 seconds that clients wait for an answer."""
 
 
 class Caller(Protocol):
@@ -46,6 +48,8 @@ class Identity:
 class Registrar:
     """Keeps one broker registered at every name server.
 
+    Each name server has a task of its own, so that one that does not answer holds up nobody else.
+
     Args: describe: what to tell now, the DataVersion and the whole topic table. period: seconds between registrations.
     """
 
@@ -58,9 +62,10 @@ class Registrar:
         period: float = 30.0,
     ) -> None:
         self._caller, self._identity, self._describe, self._period = caller, identity, describe, period
-        self._name_servers = tuple(name_servers)
-        self._changed = asyncio.Event()
-        self._task: asyncio.Task[None] | None = None
+        self._links = [_Link(address) for address in name_servers]
+        self._changes = 0
+        self._waiters: list[tuple[int, asyncio.Future[None]]] = []
+        self._tasks: list[asyncio.Task[None]] = []
         self._failing: dict[str, str] = {}
 
     @property
@@ -73,40 +78,61 @@ class Registrar:
 
         A name server that cannot be reached is logged and tried again; it does not stop the broker.
         """
-        await self._register()
-        self._task = asyncio.create_task(self._keep_registering(), name="registrar")
+        await asyncio.gather(*(self._register(link) for link in self._links))
+        self._tasks = [
+            asyncio.create_task(self._keep_registering(link), name=f"registrar of {link.address}")
+            for link in self._links
+        ]
 
     def changed(self) -> None:
         """A topic changed: register at once. Several calls before that happens make one registration."""
-        self._changed.set()
+        self._changes += 1
+        for link in self._links:
+            link.changed.set()
+
+    def when_told(self, done: Callable[[], None], timeout: float = TOLD_TIMEOUT) -> None:
+        """Call `done` once every name server has been told, or failed to take, the table as it is now.
+
+        It is called after `timeout` seconds at the latest: who waits for a change should not wait for a dead machine.
+        """
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[None] = loop.create_future()
+        waiter.add_done_callback(lambda _: done())
+        self._waiters.append((self._changes, waiter))
+        loop.call_later(timeout, _finish, waiter)
+        self._tell_waiters()
 
     async def stop(self) -> None:
         """Say goodbye to every name server that can be reached."""
-        if self._task is not None:
-            self._task.cancel()
-            await asyncio.gather(self._task, return_exceptions=True)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        for _, waiter in self._waiters:
+            _finish(waiter)
+        await asyncio.gather(*(self._unregister(link.address) for link in self._links))
+
+    async def _unregister(self, address: str) -> None:
         who = self._identity
         header = headers.BrokerHeader(
             broker_name=who.broker, broker_address=who.address, cluster=who.cluster, broker_id=who.broker_id
         )
-        calls = (
-            self._caller.call(address, request(RequestCode.UNREGISTER_BROKER, header), UNREGISTER_TIMEOUT)
-            for address in self._name_servers
-        )
-        for address, answer in zip(
-            self._name_servers, await asyncio.gather(*calls, return_exceptions=True), strict=True
-        ):
-            if isinstance(answer, MetaqError):
-                log.info("could not unregister at name server %s: %s", address, answer)
+        try:
+            await self._caller.call(address, request(RequestCode.UNREGISTER_BROKER, header), UNREGISTER_TIMEOUT)
+        except MetaqError as error:
+            log.info("could not unregister at name server %s: %s", address, error)
 
-    async def _keep_registering(self) -> None:
+    async def _keep_registering(self, link: _Link) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._changed.wait(), self._period)
-            await self._register()
+                await asyncio.wait_for(link.changed.wait(), self._period)
+            try:
+                await self._register(link)
+            except Exception:
+                log.exception("registering at name server %s failed", link.address)  # the next period tries again
 
-    async def _register(self) -> None:
-        self._changed.clear()  # Before the table is read: a change during the calls must cause another round.
+    async def _register(self, link: _Link) -> None:
+        link.changed.clear()  # Before the table is read: a change during the call must cause another round.
+        changes = self._changes
         version, topics = self._describe()
         body = bodies.registration(version, topics)
         who = self._identity
@@ -118,7 +144,9 @@ class Registrar:
             broker_id=who.broker_id,
             body_crc32=crc31(body),
         )
-        await asyncio.gather(*(self._register_at(address, header, body) for address in self._name_servers))
+        await self._register_at(link.address, header, body)
+        link.told = changes
+        self._tell_waiters()
 
     async def _register_at(self, address: str, header: headers.RegisterBrokerHeader, body: bytes) -> None:
         try:
@@ -134,3 +162,24 @@ class Registrar:
         else:
             if self._failing.pop(address, None):
                 log.info("registered at name server %s again", address)
+
+    def _tell_waiters(self) -> None:
+        told = min((link.told for link in self._links), default=self._changes)
+        for changes, waiter in self._waiters:
+            if changes <= told:
+                _finish(waiter)
+        self._waiters = [(changes, waiter) for changes, waiter in self._waiters if not waiter.done()]
+
+
+class _Link:
+    """One name server: whether it must be told something, and up to which change it was."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.changed = asyncio.Event()
+        self.told = 0
+
+
+def _finish(waiter: asyncio.Future[None]) -> None:
+    if not waiter.done():
+        waiter.set_result(None)
