@@ -56,7 +56,7 @@ cdef class LogTail:
     def attach(self, buffer, int64_t file_offset, int64_t file_bytes, int64_t end):
         cdef Exported fresh = Exported()
         fresh.hold(buffer, PyBUF_WRITABLE)
-        if not 0 < file_bytes <= min(fresh.size, INT32_MAX) or not 0 <= end - file_offset <= file_bytes:
+        if not 0 < file_bytes <= min(fresh.size, INT32_MAX) or not 0 <= file_offset <= end or end - file_offset > file_bytes:
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {fresh.size}")
         self.file = fresh
         self.base, self.limit, self.end = file_offset, file_offset + file_bytes, end
@@ -105,8 +105,8 @@ cdef class QueueTail:
     def attach(self, buffer, int64_t first_unit, int64_t units):
         cdef Exported fresh = Exported()
         fresh.hold(buffer, PyBUF_WRITABLE)
-        if not 0 <= units <= fresh.size // UNIT_BYTES:
-            raise ValueError(f"{units} units in a buffer of {fresh.size} bytes")
+        if not 0 <= units <= fresh.size // UNIT_BYTES or not 0 <= first_unit < 1 << 60:
+            raise ValueError(f"{units} units from {first_unit} in a buffer of {fresh.size} bytes")
         self.units = fresh
         self.first, self.limit = first_unit, first_unit + units
 

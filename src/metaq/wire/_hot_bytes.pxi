@@ -77,16 +77,18 @@ cdef inline bint same(const uint8_t *at, Py_ssize_t size, const char *text, Py_s
 cdef int continue_hash(uint32_t *hash, const uint8_t *text, Py_ssize_t size) except -1:
     """Java's string hash continued over UTF-8 bytes, unit by unit of UTF-16."""
     cdef uint32_t before = hash[0], result
-    cdef Py_UCS4 point
+    cdef Py_UCS4 char
+    cdef uint32_t point
     if java_hash_ascii(hash, text, size):
         return 0
     result = before
-    for point in PyUnicode_DecodeUTF8(<const char *>text, size, "replace"):
+    for char in PyUnicode_DecodeUTF8(<const char *>text, size, "replace"):
+        point = <uint32_t>char
         if point > 0xFFFF:
             result = result * 31 + (0xD800 + ((point - 0x10000) >> 10))
             result = result * 31 + (0xDC00 + ((point - 0x10000) & 0x3FF))
         else:
-            result = result * 31 + <uint32_t>point
+            result = result * 31 + point
     hash[0] = result
     return 0
 

@@ -63,7 +63,11 @@ class LogTail:
 
     def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int) -> None:
         view = memoryview(buffer).cast("B")
-        if not 0 < file_bytes <= min(len(view), 0x7FFFFFFF) or not 0 <= end - file_offset <= file_bytes:
+        if (
+            not 0 < file_bytes <= min(len(view), 0x7FFFFFFF)
+            or not 0 <= end - file_offset <= file_bytes
+            or file_offset < 0
+        ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
         self._view.release()
         self._view, self._base, self._limit, self.end = view, file_offset, file_offset + file_bytes, end
@@ -108,8 +112,8 @@ class QueueTail:
 
     def attach(self, buffer: Any, first_unit: int, units: int) -> None:
         view = memoryview(buffer).cast("B")
-        if not 0 <= units * UNIT_BYTES <= len(view):
-            raise ValueError(f"{units} units in a buffer of {len(view)} bytes")
+        if not 0 <= units * UNIT_BYTES <= len(view) or not 0 <= first_unit < 1 << 60:
+            raise ValueError(f"{units} units from {first_unit} in a buffer of {len(view)} bytes")
         self._view.release()
         self._view, self._first, self._limit = view, first_unit, first_unit + units
 

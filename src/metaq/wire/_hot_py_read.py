@@ -132,6 +132,8 @@ def decode_records(
 ) -> list[_M]:
     view = memoryview(data).cast("B")
     messages: list[_M] = []
+    if not issubclass(cls, StoredMessage):
+        raise TypeError(f"{cls!r} is no StoredMessage class")
     for fields in _split_run(view, start, end, check_crc):
         message = cls.__new__(cls)
         (
@@ -236,16 +238,16 @@ def select(
     log_end: int,
 ) -> Selection:
     view = memoryview(units).cast("B")
-    if not first_unit <= start <= stop or (stop - first_unit) * _UNIT_BYTES > len(view):
+    if not 0 <= first_unit <= start <= stop or (stop - first_unit) * _UNIT_BYTES > len(view):
         raise ValueError(f"units [{start}, {stop}) in a buffer of {len(view)} bytes from {first_unit}")
     found: list[tuple[int, int]] = []
     total, last = 0, stop
     window = view[(start - first_unit) * _UNIT_BYTES : (stop - first_unit) * _UNIT_BYTES]
     for unit, (offset, size, _, code) in enumerate(struct.iter_unpack(">qiii", window), start):
-        if len(found) >= count_max or offset >= log_end or offset + size > log_end:
+        if len(found) >= count_max or offset >= log_end or (offset >= 0 and offset + size > log_end):
             last = unit
             break
-        if offset < log_min or size <= 0 or (tag_hashes is not None and code not in tag_hashes):
+        if offset < log_min or offset < 0 or size <= 0 or (tag_hashes is not None and code not in tag_hashes):
             continue
         if found and total + size > bytes_max:
             last = unit
@@ -260,7 +262,7 @@ def gather(selection: Selection, data: Any, file_offset: int) -> bytes:
     parts: list[memoryview] = []
     for offset, size in selection.spans():
         at = offset - file_offset
-        if not 0 <= at <= at + size <= len(view):
+        if not 0 <= file_offset <= offset or at + size > len(view):
             raise ValueError(f"record at {offset} is not in the file [{file_offset}, {file_offset + len(view)})")
         parts.append(view[at : at + size])
     return b"".join(parts)

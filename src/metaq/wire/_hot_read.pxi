@@ -437,7 +437,7 @@ def select(
     cdef int64_t unit, offset
     cdef int32_t size
     held.hold(units, PyBUF_SIMPLE)
-    if not first_unit <= start <= stop or stop - first_unit > held.size // UNIT_BYTES:
+    if not 0 <= first_unit <= start <= stop or stop - first_unit > held.size // UNIT_BYTES:
         raise ValueError(f"units [{start}, {stop}) in a buffer of {held.size} bytes from {first_unit}")
     memset(&wanted, 0, sizeof(Growing))
     try:
@@ -451,9 +451,9 @@ def select(
         while unit < stop:
             at = held.data + (unit - first_unit) * UNIT_BYTES
             offset, size = get64(at), get32(at + 8)
-            if chosen.count >= count_max or offset >= log_end or offset + size > log_end:
+            if chosen.count >= count_max or offset >= log_end or (offset >= 0 and size > log_end - offset):
                 break
-            if offset >= log_min and size > 0 and (
+            if offset >= log_min and offset >= 0 and size > 0 and (
                 tag_hashes is None or hash_wanted(get32(at + 16), <const int32_t *>wanted.data, wanted.used >> 2)
             ):
                 if chosen.count and chosen.size + size > bytes_max:
@@ -475,7 +475,7 @@ def gather(Selection selection not None, data, int64_t file_offset):
     cdef uint8_t *to
     held.hold(data, PyBUF_SIMPLE)
     for place in range(selection.stretch_count):
-        at = found[place].offset - file_offset
+        at = found[place].offset - file_offset if 0 <= file_offset <= found[place].offset else -1
         if at < 0 or at > held.size or found[place].size > held.size - at:
             raise ValueError(
                 f"record at {found[place].offset} is not in the file [{file_offset}, {file_offset + held.size})"
