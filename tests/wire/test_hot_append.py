@@ -368,6 +368,18 @@ def test_watched_queues_are_reported_once(hot):
 
 
 @both
+def test_the_outcome_can_be_written(hot):
+    """The store joins several runs into one outcome, so its fields are its own to set."""
+    tails = Tails(hot)
+    outcome = tails.append(send())
+    outcome.stop, outcome.row, outcome.messages, outcome.size, outcome.needed = 4, 7, 100, 1 << 40, 5
+    outcome.queue, outcome.touched = tails.queues[0], [tails.queues[1]]
+    assert (outcome.row, outcome.size, outcome.touched) == (7, 1 << 40, [tails.queues[1]])
+    tails.append(send())
+    assert (outcome.stop, outcome.row, outcome.messages, outcome.needed, outcome.queue) == (hot.STOP_END, 1, 1, 0, None)
+
+
+@both
 def test_queue_put(hot):
     """Recovery puts units one by one; a record that is there already is passed over, a full queue refuses."""
     queue, memory = hot.QueueTail(b"t", 0), bytearray(40)

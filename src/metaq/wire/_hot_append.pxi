@@ -255,13 +255,13 @@ cdef class TopicGate:
 
 
 cdef class AppendOutcome:
-    cdef readonly int stop
-    cdef readonly Py_ssize_t row
-    cdef readonly Py_ssize_t needed
-    cdef readonly QueueTail queue
-    cdef readonly list touched
-    cdef readonly Py_ssize_t messages
-    cdef readonly int64_t size
+    cdef public int stop
+    cdef public Py_ssize_t row
+    cdef public Py_ssize_t needed
+    cdef public QueueTail queue
+    cdef public list touched
+    cdef public Py_ssize_t messages
+    cdef public int64_t size
     cdef Growing entries  # of Entry: the messages of the row under way
 
     def __cinit__(self):
