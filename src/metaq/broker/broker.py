@@ -68,7 +68,8 @@ class Broker:
         )
         self.retries = RetryService(options, clock, store, self.topics, self.groups, self.appender, self.ladder)
         self.pulls = PullService(
-            options, clock, store, self.topics, self.groups, self.members, self.offsets, self.hold, self.stats
+            options, store_options, clock, store, self.topics, self.groups, self.members, self.offsets, self.hold,
+            self.stats,
         )  # fmt: skip
         self.lookup = Lookup(store_options, store, self.topics, self.offsets)
         self.reports = Reports(

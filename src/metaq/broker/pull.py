@@ -25,7 +25,7 @@ from metaq.clock import Clock
 from metaq.errors import BadRequest
 from metaq.model import GroupConfig, MessageModel, Perm
 from metaq.model.subscription import subscribe
-from metaq.options import MIB, BrokerOptions
+from metaq.options import MIB, BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire.codes import ResponseCode
@@ -33,7 +33,7 @@ from metaq.wire.headers import PullHeader
 
 LIFTED_BYTES_MAX = 8 * MIB
 """The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
-COUNT_MAX = 65_535
+LIFTED_COUNT_MAX = 65_535
 HOLD_SECONDS_MAX = 600.0
 """Who asks to be held for longer is answered after this."""
 VERDICTS_MAX = 100_000
@@ -73,8 +73,7 @@ class Pull:
     queue_id: int
     offset: int
     count_max: int
-    bytes_max: int | None
-    """None: RocketMQ's limits of count and bytes."""
+    bytes_max: int
     tag_hashes: frozenset[int] | None
     hold_ms: int
     """0: answer at once."""
@@ -98,6 +97,7 @@ class PullService:
     def __init__(
         self,
         options: BrokerOptions,
+        store_options: StoreOptions,
         clock: Clock,
         store: MessageStore,
         topics: Topics,
@@ -107,7 +107,7 @@ class PullService:
         hold: HeldPulls,
         stats: Stats,
     ) -> None:
-        self._options, self._clock = options, clock
+        self._options, self._store_options, self._clock = options, store_options, clock
         self._store, self._topics, self._groups, self._members = store, topics, groups, members
         self._offsets, self._hold, self._stats = offsets, hold, stats
         self._verdicts: dict[tuple[str | bytes | None, ...], Verdict] = {}
@@ -226,13 +226,17 @@ class PullService:
                 tag_hashes = None
         if flags & PullHeader.COMMIT_OFFSET and commit_offset >= 0:
             self._offsets.put(verdict.group.name, verdict.topic, queue_id, commit_offset)
-        bytes_max = min(lifted_bytes, LIFTED_BYTES_MAX) if lifted_bytes > 0 else None
+        if lifted_bytes > 0:
+            bytes_max, count_limit = min(lifted_bytes, LIFTED_BYTES_MAX), LIFTED_COUNT_MAX
+        else:
+            bytes_max = self._store_options.max_transfer_bytes_on_message_in_memory
+            count_limit = self._store_options.max_transfer_count_on_message_in_memory
         if not flags & PullHeader.SUSPEND or suspend_ms < 0:
             suspend_ms = 0
         elif not self._options.long_polling_enable:
             suspend_ms = self._options.short_polling_time_mills
         return Pull(
-            channel, verdict, queue_id, offset, max(1, min(count_max, COUNT_MAX)), bytes_max, tag_hashes, suspend_ms,
+            channel, verdict, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, tag_hashes, suspend_ms,
             reply_to,
         )  # fmt: skip
 
