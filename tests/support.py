@@ -14,6 +14,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
+from metaq.errors import MetaqError
+
 Value = TypeVar("Value")
 
 ROOT = pathlib.Path(__file__).parent.parent
@@ -22,8 +24,9 @@ ROOT = pathlib.Path(__file__).parent.parent
 def eventually(probe: Callable[[], Value], timeout: float = 10.0, *, what: str = "") -> Value:
     """Call `probe` until it returns something true, and return that.
 
-    For what another process or thread does in its own time and announces nowhere. Assertion errors and refused
-    connections count as "not yet". Raises AssertionError with the last outcome after `timeout` seconds.
+    For what another process or thread does in its own time and announces nowhere. Assertion errors, refused
+    connections and MetaQ's own errors count as "not yet". Raises AssertionError with the last outcome after `timeout`
+    seconds.
     """
     deadline = time.monotonic() + timeout
     pause = threading.Event()
@@ -33,7 +36,7 @@ def eventually(probe: Callable[[], Value], timeout: float = 10.0, *, what: str =
             if value := probe():
                 return value
             outcome = value
-        except (AssertionError, OSError) as error:
+        except (AssertionError, OSError, MetaqError) as error:
             outcome = error
         if time.monotonic() > deadline:
             raise AssertionError(f"{what or 'the condition'} did not come true in {timeout} s; last: {outcome!r}")

@@ -1,0 +1,176 @@
+"""The command line against a running broker, as a user types it."""
+
+from __future__ import annotations
+
+import json
+import signal
+
+import pytest
+
+from tests.support import eventually, metaq_command, process, read_line, run_metaq
+
+
+@pytest.fixture(scope="module")
+def cli(metaq_broker):
+    """Run a command at the session's broker: cli("topic", "list")."""
+
+    def run(*args, **options):
+        return run_metaq(*args, "-n", metaq_broker.namesrv, **options)
+
+    return run
+
+
+@pytest.fixture(scope="module")
+def orders(cli):
+    """A topic with three queues and three messages."""
+    assert cli("topic", "create", "cli-orders", "--queues", "3").returncode == 0
+    for body, tag in (("one", "paid"), ("two", "open"), ("three", "paid")):
+        sent = cli("send", "cli-orders", body, "--tag", tag, "--key", f"k-{body}", "--property", "from=test")
+        assert sent.returncode == 0, sent.stderr
+    return "cli-orders"
+
+
+def test_topic_is_created_listed_shown_and_deleted(cli):
+    """The life of a topic, in text and in JSON."""
+    created = cli("topic", "create", "cli-life", "--queues", "2", "--json")
+    assert json.loads(created.stdout)["queues"] == 2
+    assert "cli-life" in json.loads(cli("topic", "list", "--json").stdout)
+    shown = json.loads(cli("topic", "show", "cli-life", "--json").stdout)
+    assert [queue["queue_id"] for queue in shown["queues"]] == [0, 1]
+    assert cli("topic", "delete", "cli-life", "--yes").returncode == 0
+    assert "cli-life" not in cli("topic", "list").stdout.split()
+    assert cli("topic", "show", "cli-life").returncode == 3
+
+
+def test_system_topics_are_listed_on_request_only(cli):
+    """`topic list` shows what users made; --all adds the broker's own."""
+    assert "TBW102" not in cli("topic", "list").stdout.split()
+    assert "TBW102" in cli("topic", "list", "--all").stdout.split()
+
+
+def test_send_tells_where_the_message_is(cli):
+    """One message from an argument, one from standard input."""
+    sent = json.loads(cli("send", "cli-send", "hello", "--json").stdout)
+    assert sent["status"] == "SEND_OK"
+    assert len(sent["message_id"]) == 32
+    piped = cli("send", "cli-send", stdin="from a pipe")
+    assert piped.stdout.startswith("SEND_OK ")
+
+
+def test_send_takes_a_message_from_each_line(cli):
+    """--lines sends every line of standard input and says how many are stored."""
+    assert cli("topic", "create", "cli-lines").returncode == 0
+    sent = cli("send", "cli-lines", "--lines", stdin="".join(f"line {n}\n" for n in range(500)))
+    assert "500 messages are stored" in sent.stdout, sent.stderr
+    assert json.loads(cli("topic", "show", "cli-lines", "--json").stdout)["messages"] == 500
+
+
+def test_consume_without_a_group_only_looks(cli, orders):
+    """Every message is printed, twice if asked twice; --json tells all that is known of each."""
+    for _ in range(2):
+        got = cli("consume", orders)
+        assert got.returncode == 0, got.stderr
+        assert sorted(got.stdout.split()) == ["one", "three", "two"]
+    lines = [json.loads(line) for line in cli("consume", orders, "--json").stdout.splitlines()]
+    one = next(line for line in lines if line["body"] == "one")
+    assert (one["tag"], one["keys"], one["properties"]["from"]) == ("paid", ["k-one"], "test")
+
+
+def test_consume_filters_by_tag_and_stops_at_a_count(cli, orders):
+    """--tag keeps what matches, --count ends after so many."""
+    assert sorted(cli("consume", orders, "--tag", "paid").stdout.split()) == ["one", "three"]
+    assert len(cli("consume", orders, "--count", "2").stdout.split()) == 2
+
+
+def test_consume_as_a_group_goes_on_where_it_stopped(cli, orders):
+    """A group's progress is kept, and `group show` tells what is left in messages and in time."""
+    first = cli("consume", orders, "--group", "cli-group", "--count", "2")
+    assert first.returncode == 0, first.stderr
+    shown = json.loads(cli("group", "show", "cli-group", "--json").stdout)
+    assert shown["lag"] == 1
+    assert shown["lag_seconds"] > 0
+    second = cli("consume", orders, "--group", "cli-group", "--count", "1")
+    assert sorted((first.stdout + second.stdout).split()) == ["one", "three", "two"]
+    done = json.loads(cli("group", "show", "cli-group", "--json").stdout)
+    assert (done["lag"], done["lag_seconds"]) == (0, 0.0)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_waiting_consumer_ends_cleanly_on_a_signal(cli, metaq_broker, orders, number, code):
+    """Ctrl-C and SIGTERM leave the group and end without a trace of Python."""
+    group = f"cli-signal-{code}"
+    command = metaq_command("consume", orders, "--group", group, "-n", metaq_broker.namesrv)
+    with process(*command) as child:
+        read_line(child, "")
+        child.send_signal(number)
+        assert child.wait(10) == code
+        assert "Traceback" not in child.stderr.read()
+    eventually(lambda: not json.loads(cli("group", "show", group, "--json").stdout)["members"], what="the member left")
+
+
+def test_cluster_lists_the_broker(cli, metaq_broker):
+    """The broker with its address and version, and every runtime value in JSON."""
+    [broker] = json.loads(cli("cluster", "--json").stdout)
+    assert broker["address"] == metaq_broker.broker
+    assert broker["runtime"]["brokerVersionDesc"] == broker["version"]
+    assert metaq_broker.broker in cli("cluster").stdout
+
+
+def test_store_dump_reads_the_folder_of_a_running_broker(cli, metaq_broker, orders):
+    """Records as JSON lines, in the order of the log, nothing locked and nothing changed."""
+    dumped = run_metaq("store", "dump", str(metaq_broker.data), "--topic", orders)
+    assert [json.loads(line)["body"] for line in dumped.stdout.splitlines()] == ["one", "two", "three"]
+    assert "end of the log" in dumped.stderr
+
+
+@pytest.mark.parametrize(
+    ("command", "code", "says"),
+    [
+        (("topic", "show", "cli-nowhere"), 3, "there is no topic cli-nowhere"),
+        (("group", "show", "cli-nobody"), 3, "knows consumer group cli-nobody"),
+        (("topic", "delete", "cli-nowhere", "-y"), 3, "there is no topic"),
+        (("topic", "create", "a/b"), 2, "characters outside"),
+        (("topic", "create", "cli-x", "--broker", "nobody"), 3, "no broker nobody"),
+        (("topic", "create", "cli-x", "--perm", "x"), 2, "none of rw, r, w"),
+        (("consume", "cli-nowhere"), 3, "no route for topic cli-nowhere"),
+        (("consume", "cli-nowhere", "--from", "yesterday"), 2, "neither earliest, latest nor a time"),
+        (("send", "cli-x", "b", "--property", "novalue"), 2, "NAME=VALUE"),
+    ],
+)
+def test_failed_command_says_why_and_exits_with_its_code(cli, command, code, says):
+    """One sentence on standard error, a documented exit code, no traceback."""
+    done = cli(*command)
+    assert done.returncode == code, done.stderr
+    assert says in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+def test_unreachable_name_server_is_named():
+    """Nobody at the address: exit 1, and the address in the text."""
+    done = run_metaq("topic", "list", "-n", "127.0.0.1:1")
+    assert done.returncode == 1
+    assert "127.0.0.1:1" in done.stderr
+
+
+def test_name_server_is_taken_from_the_environment(metaq_broker, monkeypatch):
+    """NAMESRV_ADDR replaces -n."""
+    monkeypatch.setenv("NAMESRV_ADDR", metaq_broker.namesrv)
+    assert run_metaq("topic", "list").returncode == 0
+
+
+def test_help_names_every_command():
+    """`metaq --help` has the servers and the tools; every command has a help of its own."""
+    listed = run_metaq("--help").stdout
+    for name in ("up", "broker", "namesrv", "topic", "send", "consume", "cluster", "group", "store", "doctor"):
+        assert f" {name} " in listed
+        assert run_metaq(name, "--help").returncode == 0
+    assert run_metaq("bogus").returncode == 2
+
+
+def test_doctor_says_what_runs():
+    """Hot module, loop, Java and Spark each have a line; the same in JSON."""
+    findings = json.loads(run_metaq("doctor", "--json").stdout)
+    assert {"python", "hot module", "event loop", "java", "spark", "disk", "limits"} <= {
+        one["what"] for one in findings
+    }
+    assert "hot module:" in run_metaq("doctor").stdout
