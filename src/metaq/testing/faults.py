@@ -1,0 +1,47 @@
+"""Disks that fail when told to: for tests of what a broker does on a full or broken one."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+from metaq.store.disk import Disk
+
+
+class FaultyDisk(Disk):
+    """A real disk with switches. Hand it to `MessageStore(..., disk=FaultyDisk())`.
+
+    `room`: bytes that may still be reserved, None for no limit; what does not fit raises ENOSPC.
+    `sync_error`: errno that every sync raises, 0 for none. `used`: what `used_percent` answers, None for the truth.
+    """
+
+    def __init__(self, room: int | None = None) -> None:
+        self.room = room
+        self.sync_error = 0
+        self.used: float | None = None
+        self.synced: list[tuple[int, int]] = []
+        """(address, bytes) of each range synced, in order."""
+
+    def reserve(self, descriptor: int, start: int, size: int) -> None:
+        if self.room is not None:
+            if size > self.room:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            self.room -= size
+        super().reserve(descriptor, start, size)
+
+    def sync_range(self, address: int, size: int) -> None:
+        self._may_sync()
+        super().sync_range(address, size)
+        self.synced.append((address, size))
+
+    def sync_file(self, descriptor: int) -> None:
+        self._may_sync()
+        super().sync_file(descriptor)
+
+    def used_percent(self, path: Path) -> float:
+        return super().used_percent(path) if self.used is None else self.used
+
+    def _may_sync(self) -> None:
+        if self.sync_error:
+            raise OSError(self.sync_error, os.strerror(self.sync_error))

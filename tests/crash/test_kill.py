@@ -1,0 +1,67 @@
+"""kill -9 of a process that stores messages: whatever it said was stored is there afterwards."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import sys
+
+import pytest
+
+from metaq.store.reader import StoreReader
+from tests.store.support import open_store, read_all
+from tests.support import process
+
+WRITER = """
+import sys
+sys.path.insert(0, sys.argv[3])
+import pathlib
+from tests.store.support import open_store, put
+from metaq.clock import SystemClock
+changes = dict(mapped_file_size_commit_log=1 << 20, flush_interval_consume_queue=20, flush_interval_commit_log=20,
+               flush_disk_type=sys.argv[2])
+store = open_store(pathlib.Path(sys.argv[1]), SystemClock(), **changes)
+number = max(len([0 for _ in range(queue.min_offset, queue.max_offset)]) for queue in store.queues().values()) if store.queues() else 0
+print("ready", flush=True)
+for round in range(1 << 30):
+    done = [put(store, "orders", queue_id, *[b"%d:%d:" % (queue_id, number + i) + b"x" * (50 + 7 * i) for i in range(3)],
+                tag="t", key=f"k{number}") for queue_id in range(4)]
+    number += 3
+    if sys.argv[2] == "SYNC_FLUSH" and round % 16 == 0:
+        import threading
+        event = threading.Event()
+        store.when_flushed(done[-1].log_end, lambda ok: event.set())
+        event.wait()
+    print(number, flush=True)
+"""
+
+
+@pytest.mark.parametrize("flush", ["ASYNC_FLUSH", "SYNC_FLUSH"])
+def test_killed_three_times_over_everything_acknowledged_is_there_in_order(tmp_path: pathlib.Path, flush: str) -> None:
+    """Each time the writer is killed in full run; the next one goes on in the same folder."""
+    root = pathlib.Path(__file__).parent.parent.parent
+    acknowledged = 0
+    for goal in (300, 1500, 4000):
+        with process(sys.executable, "-c", WRITER, str(tmp_path / "store"), flush, str(root)) as writer:
+            for line in writer.stdout:
+                if line.strip().isdigit():
+                    acknowledged = int(line)
+                if acknowledged >= goal:
+                    break
+            assert acknowledged >= goal, writer.stderr.read()
+            os.kill(writer.pid, signal.SIGKILL)
+            rest, _ = writer.communicate(timeout=30)
+            acknowledged = max([acknowledged, *(int(text) for text in rest.split() if text.isdigit())])
+        assert (tmp_path / "store" / "abort").exists()
+        with open_store(tmp_path / "store", mapped_file_size_commit_log=1 << 20) as store:
+            for queue_id in range(4):
+                numbers = [int(body.split(b":")[1]) for body in read_all(store, "orders", queue_id)]
+                assert numbers == list(range(len(numbers)))
+                assert len(numbers) >= acknowledged
+            for number in range(0, acknowledged, max(3, acknowledged // 30 // 3 * 3)):
+                found = store.query("orders", f"k{number}", 32, 0, 1 << 60)
+                assert sum(b":%d:" % number in record for record in found) == 4
+        (tmp_path / "store" / "abort").touch()  # the look above ended in order, the writer did not
+        stored = [message.queue_offset for message in StoreReader(tmp_path / "store").records() if not message.queue_id]
+        assert stored == list(range(len(stored)))
