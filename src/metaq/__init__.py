@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from metaq import admin as admin
+    from metaq import aio as aio
     from metaq import spark as spark
     from metaq import testing as testing
     from metaq.client.consumer.consumer import Consumer as Consumer

@@ -42,6 +42,9 @@ def queue_for_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
 class ProducerBase:
     """What the two kinds of producer share."""
 
+    _may_block = True
+    """Whether `submit` may wait for room; in an event loop it must not."""
+
     def __init__(
         self,
         namesrv: str | None = None,
@@ -83,10 +86,11 @@ class ProducerBase:
             linger=linger,
             batch_bytes=batch_bytes,
             max_pending_bytes=max_pending_bytes,
-            block_when_full=when_full == "block",
+            block_when_full=when_full == "block" and self._may_block,
             compress_over=compress_over,
             message_bytes_max=max_message_bytes,
         )
+        self._waits_when_full = when_full == "block"
         self._accumulator = Accumulator(self._core, self._sender, limits)
         self._lanes = self._accumulator.lanes
         self._tags: dict[str | None, bytes | None] = {None: None}

@@ -143,10 +143,10 @@ class ReaderCore:
             if reader.task is not None:
                 reader.task.cancel()
 
-    def handed_out(self, chunk: Chunk[StoredMessage]) -> None:
-        reader = self._readers.get(chunk.window.queue)
-        if reader is not None and reader.window is chunk.window:
-            reader.ready -= len(chunk.messages)
+    def handed_out(self, window: Window[StoredMessage], count: int) -> None:
+        reader = self._readers.get(window.queue)
+        if reader is not None and reader.window is window:
+            reader.ready -= count
             reader.drained.set()
 
     async def _read(self, reader: _QueueReader) -> None:
@@ -266,6 +266,21 @@ class ReaderBase:
         for one in [queue] if queue is not None else list(self._positions):
             self._positions.pop(one, None)
 
+    def _of(self, chunk: Chunk[StoredMessage]) -> Iterator[StoredMessage]:
+        """The messages of a chunk, each moving the position. Closed early, it leaves the rest to the next taker."""
+        window, number = chunk.window, 0
+        try:
+            for message in chunk.messages:
+                if window.dropped:  # `seek` has moved this queue elsewhere.
+                    return
+                number += 1
+                self._positions[window.queue] = message.queue_offset + 1
+                yield message
+        finally:
+            self._core.thread.post(self._reading.handed_out, window, number)
+            if number < len(chunk.messages) and not window.dropped:
+                self._handover.give_back(chunk.rest(number))
+
     def _end(self) -> None:
         """The handover was interrupted: nothing more is ready. Raises what made a queue unreadable."""
         if (failure := self._reading.failure) is not None:
@@ -319,15 +334,6 @@ class Reader(ReaderBase):
                 return None
             self._current = self._of(chunk)
         return message
-
-    def _of(self, chunk: Chunk[StoredMessage]) -> Iterator[StoredMessage]:
-        window = chunk.window
-        for message in chunk.messages:
-            if window.dropped:  # `seek` has moved this queue elsewhere.
-                break
-            self._positions[window.queue] = message.queue_offset + 1
-            yield message
-        self._core.thread.post(self._reading.handed_out, chunk)
 
     def seek(
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None

@@ -115,11 +115,27 @@ class ConsumerBase:
         """End all iterations, from any thread or signal handler. What was not handed out stays for the group."""
         self._handover.close()
 
-    def _given(self, chunk: Chunk[ReceivedMessage]) -> None:
-        """All messages of a chunk are in somebody's hands."""
-        window = chunk.window
-        if window.paused:
-            self._core.thread.post(self._member.resume, window)
+    def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
+        """The messages of a chunk, then word to the loop that they are in somebody's hands.
+
+        Closed early, it leaves the rest to the next taker.
+        """
+        window, number = chunk.window, 0
+        try:
+            for message in chunk.messages:
+                if window.dropped:  # The queue went to another member, which gets the rest.
+                    number = len(chunk.messages)
+                    break
+                number += 1
+                yield message
+        finally:
+            if number < len(chunk.messages):
+                self._handover.give_back(chunk.rest(number))
+            elif window.paused:
+                self._core.thread.post(self._member.resume, window)
+
+    async def _assigned(self) -> None:
+        await self._member.assigned.wait()
 
     async def _close(self) -> None:
         """In the loop."""
@@ -150,14 +166,8 @@ class Consumer(ConsumerBase):
 
         Several threads may iterate, each with an iterator of its own; a chunk of messages then goes to one of them.
         """
-        take = self._handover.take
-        while (chunk := take(None)) is not None:
-            window = chunk.window
-            for message in chunk.messages:
-                if window.dropped:  # The queue went to another member, which gets the rest.
-                    break
-                yield message
-            self._given(chunk)
+        while (chunk := self._handover.take(None)) is not None:
+            yield from self._of(chunk)
 
     def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
         """The next message; None after `timeout` seconds, or once stopped. Safe from many threads."""
@@ -175,13 +185,6 @@ class Consumer(ConsumerBase):
             return message
         finally:
             self._one_by_one.release()
-
-    def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
-        for message in chunk.messages:
-            if chunk.window.dropped:
-                break
-            yield message
-        self._given(chunk)
 
     def run(self, handler: Handler, threads: int = 1) -> None:
         """Call `handler(message)` for each message in `threads` threads, until `stop`, SIGTERM or Ctrl-C.
@@ -242,7 +245,7 @@ class Consumer(ConsumerBase):
     def wait_assigned(self, timeout: float | None = None) -> None:
         """Wait until the group has given this member its queues for the first time. Raises RequestTimeout."""
         self._core.check_process()
-        self._core.thread.run(_wait(self._member), timeout)
+        self._core.thread.run(self._assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, commit what is finished, leave the group, disconnect. Raises RequestTimeout after `timeout` seconds."""
@@ -284,10 +287,6 @@ def settle_by_result(message: ReceivedMessage, result: object) -> None:
             "the handler returned %r for %s: need None, Later or Reject; it will be delivered again", result, message
         )
         message.retry()
-
-
-async def _wait(member: GroupMember) -> None:
-    await member.assigned.wait()
 
 
 def _topics(topics: Topics) -> dict[str, str]:

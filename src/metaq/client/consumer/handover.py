@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import queue
 import threading
+from collections import deque
 from typing import Generic, TypeVar
 
 from metaq.client.consumer.window import Chunk
@@ -23,6 +24,7 @@ class Handover(Generic[M]):
 
     def __init__(self) -> None:
         self._chunks: queue.SimpleQueue[Chunk[M] | None] = queue.SimpleQueue()
+        self._returned: deque[Chunk[M]] = deque()
         self._lock = threading.Lock()
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.closed = False
@@ -34,17 +36,23 @@ class Handover(Generic[M]):
 
     def take(self, timeout: float | None) -> Chunk[M] | None:
         """The next chunk; None once closed. Raises TimeoutError after `timeout` seconds."""
-        try:
-            chunk = self._chunks.get(timeout=timeout)
-        except queue.Empty:
-            raise TimeoutError from None
-        return self._taken(chunk)
+        while True:
+            with contextlib.suppress(IndexError):
+                return self._taken(self._returned.popleft())
+            try:
+                chunk = self._chunks.get(timeout=timeout)
+            except queue.Empty:
+                raise TimeoutError from None
+            if chunk is None or chunk.messages:
+                return self._taken(chunk)
 
     async def take_async(self) -> Chunk[M] | None:
         """The next chunk; None once closed."""
         while True:
             try:
-                return self._taken(self._chunks.get_nowait())
+                chunk = self._returned.popleft() if self._returned else self._chunks.get_nowait()
+                if chunk is None or chunk.messages:
+                    return self._taken(chunk)
             except queue.Empty:
                 loop = asyncio.get_running_loop()
                 future: asyncio.Future[None] = loop.create_future()
@@ -53,6 +61,11 @@ class Handover(Generic[M]):
                 if not self._chunks.empty():  # It came between the look and the wait.
                     self._wake()
                 await future
+
+    def give_back(self, chunk: Chunk[M]) -> None:
+        """What its taker did not get to, for the next taker."""
+        self._returned.append(chunk)
+        self.put(chunk.rest(len(chunk.messages)))  # Empty: makes a waiting taker look.
 
     def close(self) -> None:
         self.closed = True
@@ -66,7 +79,8 @@ class Handover(Generic[M]):
 
     def restart(self) -> None:
         """Undo `interrupt`, and drop the chunks of dropped windows. Called where `put` is."""
-        kept: list[Chunk[M]] = []
+        kept = [chunk for chunk in self._returned if not chunk.window.dropped]
+        self._returned.clear()
         with contextlib.suppress(queue.Empty):
             while True:
                 chunk = self._chunks.get_nowait()

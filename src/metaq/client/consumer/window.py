@@ -39,6 +39,10 @@ class Chunk(Generic[M]):
     def end(self) -> int:
         return self.base + len(self.flags)
 
+    def rest(self, start: int) -> Chunk[M]:
+        """Our messages from number `start` on, under the same flags."""
+        return Chunk(self.window, self.base, self.flags, self.messages[start:])
+
     def again(self, message: M) -> Chunk[M]:
         """One of our messages, to be handed out once more under the same flag."""
         return Chunk(self.window, self.base, self.flags, [message])
