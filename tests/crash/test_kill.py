@@ -22,18 +22,19 @@ from metaq.clock import SystemClock
 changes = dict(mapped_file_size_commit_log=1 << 20, flush_interval_consume_queue=20, flush_interval_commit_log=20,
                flush_disk_type=sys.argv[2])
 store = open_store(pathlib.Path(sys.argv[1]), SystemClock(), **changes)
-number = max(len([0 for _ in range(queue.min_offset, queue.max_offset)]) for queue in store.queues().values()) if store.queues() else 0
+queues = [store.queue("orders", queue_id) for queue_id in range(4)]
 print("ready", flush=True)
 for round in range(1 << 30):
-    done = [put(store, "orders", queue_id, *[b"%d:%d:" % (queue_id, number + i) + b"x" * (50 + 7 * i) for i in range(3)],
-                tag="t", key=f"k{number}") for queue_id in range(4)]
-    number += 3
+    for queue in queues:
+        number = queue.max_offset
+        bodies = [b"%d:%d:" % (queue.queue_id, number + i) + b"x" * (50 + 7 * i) for i in range(3)]
+        done = put(store, "orders", queue.queue_id, *bodies, tag="t", key=f"k{number}")
     if sys.argv[2] == "SYNC_FLUSH" and round % 16 == 0:
         import threading
         event = threading.Event()
-        store.when_flushed(done[-1].log_end, lambda ok: event.set())
+        store.when_flushed(done.log_end, lambda ok: event.set())
         event.wait()
-    print(number, flush=True)
+    print(min(queue.max_offset for queue in queues), flush=True)
 """
 
 

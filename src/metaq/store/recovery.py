@@ -19,10 +19,13 @@ from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.dispatch import Dispatcher, topic_of
 from metaq.store.index_file import Index, IndexHeader
 from metaq.store.log_scan import Judge, LogScan, NeedsWholeLog
+from metaq.store.mapped_file import any_byte
 from metaq.wire import hot
+from metaq.wire.record import decode_record
 
 log = logging.getLogger(__name__)
 Key = tuple[str, int]
+_SECTOR_BYTES: Final = 512
 _NOTHING: Final[frozenset[Key]] = frozenset()
 
 
@@ -79,7 +82,9 @@ def choose_start(facts: Facts) -> Start:
     if facts.checkpoint.log_ms == 0:
         return Start(facts.log_min, "the checkpoint is young: the whole log is read")
     if facts.tails is not None:
-        return Start(facts.tails.last_record, "all is known to be durable up to here", facts.tails.last_store_ms)
+        # After a crash the newest record is looked at once more: its index entries may have been cut short.
+        place = facts.tails.log_end if facts.clean else facts.tails.last_record
+        return Start(place, "all is known to be durable up to here", facts.tails.last_store_ms)
     for start, first_ms in reversed(facts.first_ms):
         if 0 < first_ms <= facts.checkpoint.safe_ms:
             return Start(start, "the newest file that begins before the checkpoint")
@@ -141,7 +146,7 @@ class Recovery:
     def _damaged(self, start: Start) -> frozenset[Key]:
         """Queues that hold less than the tails say, or nothing at all in a log that holds something."""
         tails = self._facts.tails
-        if tails is None or start.log_offset != tails.last_record:
+        if tails is None or start.log_offset not in {tails.last_record, tails.log_end}:
             return _NOTHING
         found = set()
         for topic, ends in tails.queues.items():
@@ -181,7 +186,7 @@ class Recovery:
         return Plan(start, log_end, why, dispatch_from, ends, rebuild, index_drop, index_from, records, judge.last_ms)
 
     def _judged_end(self, scan: LogScan, judge: Judge) -> tuple[int, str, int]:
-        records = 0
+        records, head = 0, None
         for heads in scan:
             for head in heads:
                 topic = topic_of(head)
@@ -191,7 +196,21 @@ class Recovery:
                 if refusal:
                     return head.log_offset, refusal, records
                 records += 1
+        if head is not None and self._is_torn(head):
+            return head.log_offset, "a record whose last properties are missing", records - 1
         return scan.end, scan.why, records
+
+    def _is_torn(self, head: hot.RecordHead) -> bool:
+        """Whether the last record lost what lies behind a sector's border, all of it properties.
+
+        They carry no checksum, and the sizes in front of them are right. What never reached the disk reads as zeros.
+        """
+        file = self._log.run.find(head.log_offset)
+        record = file.read(head.log_offset, head.size) if file else b""
+        end = head.log_offset + head.size
+        behind = end - (end - 1) // _SECTOR_BYTES * _SECTOR_BYTES
+        lost = min(behind, len(decode_record(record).properties_raw))
+        return behind < head.size and lost > 0 and not any_byte(record[-lost:])
 
     def _walk(self, start: int, stop: int) -> None:
         """Make sure that the log can be read from `start` to `stop`, before anything is changed."""
