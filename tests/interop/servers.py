@@ -118,7 +118,7 @@ class MetaqServer:
         command = metaq_command("broker" if self._alone else "up", "--data", str(self.data))
         command += ["--port", self.broker.rpartition(":")[2]]
         command += ["-n", self.namesrv] if self._alone else ["--namesrv-port", self.namesrv.rpartition(":")[2]]
-        command += ["-o", f"messageDelayLevel={DELAY_LEVELS}", "-o", "mapedFileSizeCommitLog=67108864"]
+        command += ["-o", f"messageDelayLevel={DELAY_LEVELS}", "-o", "mappedFileSizeCommitLog=67108864"]
         pattern = (
             r"^ready broker \S+ (?P<broker>\S+)"
             if self._alone
@@ -155,7 +155,7 @@ class RocketmqServer:
         (folder / "broker.properties").write_text(
             f"brokerClusterName={CLUSTER}\nbrokerName=broker-a\nbrokerIP1=127.0.0.1\nbrokerIP2=127.0.0.1\n"
             f"listenPort={self._port}\nnamesrvAddr={self.namesrv}\nstorePathRootDir={self.data}\n"
-            f"storePathCommitLog={self.data}/commitlog\nmapedFileSizeCommitLog=67108864\n"
+            f"storePathCommitLog={self.data}/commitlog\nmappedFileSizeCommitLog=67108864\n"
             f"messageDelayLevel={DELAY_LEVELS}\nwarmMapedFileEnable=false\n"
         )
 
