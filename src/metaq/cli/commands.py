@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import metaq
-from metaq.cli import group, messages, store, topic
+from metaq.cli import group, messages, pipeline, store, topic
 from metaq.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -44,6 +44,7 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(store.app, name="store")
+app.add_typer(pipeline.app, name="pipeline")
 app.command("send")(messages.send)
 app.command("consume")(messages.consume)
 

@@ -181,14 +181,18 @@ def _keys(decoded: Decoded) -> pa.Array:
 
 def _properties(decoded: Decoded) -> pa.Array:
     pieces = pc.split_pattern(_text(decoded, "properties"), PAIR_END)
+    values, offsets = pieces.values, pieces.offsets.to_numpy()
     # A trailing separator leaves an empty piece; one without a name or a value is no pair (as in Java).
-    good = pc.match_substring_regex(pieces.values, f"(?s)^[^{NAME_END}]+{NAME_END}.").to_numpy(zero_copy_only=False)
-    kept = np.concatenate(([0], np.cumsum(good, dtype=np.int32)), dtype=np.int32)
-    offsets = kept[pieces.offsets.to_numpy()]
-    pairs = pc.split_pattern(pieces.values.filter(pa.array(good)), NAME_END, max_splits=1).values
-    count = len(pairs) // 2
-    names, values = pairs.take(pa.array(np.arange(count) * 2)), pairs.take(pa.array(np.arange(count) * 2 + 1))
-    return pa.MapArray.from_arrays(pa.array(offsets, pa.int32()), names, values)
+    name_bytes = pc.find_substring(values, NAME_END).to_numpy()
+    good = (name_bytes > 0) & (pc.binary_length(values).to_numpy() > name_bytes + 1)
+    if not good.all():
+        offsets = np.concatenate(([0], np.cumsum(good, dtype=np.int32)))[offsets]
+        values = values.filter(pa.array(good))
+    pairs = pc.split_pattern(values, NAME_END, max_splits=1).values
+    even = np.arange(0, len(pairs), 2)
+    return pa.MapArray.from_arrays(
+        pa.array(offsets, pa.int32()), pairs.take(pa.array(even)), pairs.take(pa.array(even + 1))
+    )
 
 
 def _body(decoded: Decoded) -> pa.Array:

@@ -1,0 +1,157 @@
+"""`metaq pipeline`: the ready-made Spark jobs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metaq.cli.output import NAMESRV_DEFAULT, NameServers, print_json_line
+from metaq.errors import MetaqError
+
+if TYPE_CHECKING:
+    from metaq.spark.pipelines.archive import BatchReport
+
+app = typer.Typer(help="Run the ready-made Spark pipelines.", no_args_is_help=True)
+run_app = typer.Typer(help="Run one of them.", no_args_is_help=True)
+app.add_typer(run_app, name="run")
+
+LOOK_SECONDS = 0.5
+
+
+@app.callback()
+def pipelines() -> None:
+    """Run the ready-made Spark pipelines."""
+
+
+@run_app.callback()
+def run_pipeline() -> None:
+    """Run one of them: each takes its own options."""
+
+
+@run_app.command("archive")
+def run_archive(
+    topic: Annotated[list[str], typer.Option("--topic", help="topic to archive; may be given several times")],
+    output: Annotated[Path, typer.Option(metavar="DIR", help="the archive's folder, its own")],
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="by default inside the output")] = None,
+    once: Annotated[bool, typer.Option("--once", help="archive what is there now, then end")] = False,
+    trigger: Annotated[float, typer.Option(metavar="SECONDS", help="look for new messages this often", min=0)] = 10.0,
+    group: Annotated[str | None, typer.Option(help="report progress as this consumer group")] = None,
+    dedupe: Annotated[
+        float, typer.Option(metavar="SECONDS", help="leave out repeats of a unique id within this time; 0: off", min=0)
+    ] = 600.0,
+    starting_offsets: Annotated[str, typer.Option(help="where a new archive begins: earliest or latest")] = "earliest",
+    master: Annotated[str | None, typer.Option(help="Spark master, by default this machine")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="one JSON line per batch")] = False,
+) -> None:
+    """Write topics to Parquet, every message once, partitioned by topic and store date (UTC).
+
+    Killed at any moment, it goes on where it stopped when it is started again.
+    """
+    from metaq.spark import session
+    from metaq.spark.pipelines.archive import archive
+
+    shown = _Shown(as_json)
+    shown.status("starting Spark")
+    spark = session("metaq archive", master=master)
+    try:
+        query = archive(
+            spark,
+            name_servers=namesrv,
+            topics=topic,
+            output=output,
+            checkpoint=checkpoint,
+            once=once,
+            trigger_seconds=trigger,
+            progress_group=group,
+            dedupe_seconds=dedupe,
+            on_batch=shown.batch,
+            source={"startingOffsets": starting_offsets},
+        )
+        _watch(query, shown)
+    finally:
+        shown.close()
+        spark.stop()
+
+
+def _watch(query: Any, shown: _Shown) -> None:
+    """Wait for the query's end, or for Ctrl-C or SIGTERM, which stop it: what it had published stays, nothing else."""
+    stopping = threading.Event()
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        stopping.set()
+
+    # Set after the session was made: Spark's own handler for Ctrl-C would raise in the middle of a call.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+    while not stopping.is_set() and query.isActive:
+        stopping.wait(LOOK_SECONDS)
+        shown.behind(_messages_behind(query.lastProgress))
+    query.stop()
+    fault = None if stopping.is_set() else query.exception()
+    if fault is not None:
+        raise MetaqError(f"the query failed: {root_text(str(fault))}")
+
+
+def root_text(text: str) -> str:
+    """The line of a Spark failure that says what went wrong: our own error, out of the traces around it."""
+    lines = [line.strip() for line in text.splitlines()]
+    ours = [line for line in lines if line.startswith("metaq.errors.")]
+    return ours[-1].partition(": ")[2] if ours else next((line for line in lines if line), "no reason was given")
+
+
+def _messages_behind(progress: Any) -> int | None:
+    """Backlog in messages, from a query's last progress."""
+    if not progress or not progress["sources"]:
+        return None
+    from metaq.spark import offsets
+
+    source = progress["sources"][0]
+    if not source.get("latestOffset") or not source.get("endOffset"):
+        return None
+    latest, end = offsets.from_json(source["latestOffset"]), offsets.from_json(source["endOffset"])
+    return sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())
+
+
+class _Shown:
+    """What the user sees: a line per batch, and on a terminal a status line under them."""
+
+    def __init__(self, as_json: bool) -> None:
+        from rich.console import Console
+
+        self._json, self._total = as_json, 0
+        self._status = None if as_json or not sys.stdout.isatty() else Console().status("")
+        if self._status is not None:
+            self._status.start()
+
+    def status(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+
+    def behind(self, messages: int | None) -> None:
+        lag = "" if messages is None else f", {messages:,} behind"
+        self.status(f"{self._total:,} messages archived{lag}")
+
+    def batch(self, report: BatchReport) -> None:
+        self._total += report.rows
+        if self._json:
+            print_json_line({name: getattr(report, name) for name in type(report).__dataclass_fields__})
+            return
+        rate = report.rows / report.seconds if report.seconds else 0
+        repeats = f", {report.repeats:,} repeats left out" if report.repeats else ""
+        how = "was published before the restart" if report.replayed else f"{report.seconds:.1f} s, {rate:,.0f}/s"
+        print(
+            f"batch {report.batch}: {report.rows:,} messages in {report.files} files, "
+            f"{report.size / 1e6:,.1f} MB{repeats} ({how})",
+            flush=True,
+        )
+
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
