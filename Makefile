@@ -42,7 +42,7 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 	METAQ_FRESH_CLONE=1 $(PYTEST) $(ARGS)
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
-	METAQ_HOT=0 $(PYTEST) tests/wire tests/store tests/system/test_first_whole.py $(ARGS)
+	METAQ_HOT=0 $(PYTEST) $(wildcard tests/wire tests/store) tests/system/test_first_whole.py $(ARGS)
 
 lint: $(VENV)/has-lint  ## style
 	$(BIN)/ruff check $(SOURCES)
@@ -56,7 +56,7 @@ types: $(VENV)/has-lint  ## mypy --strict over the sources
 	$(BIN)/mypy src
 
 bench-small: $(VENV)/has-test  ## every benchmark with small input, to see that it still runs
-	$(PYTEST) tests/bench $(ARGS)
+	$(PYTEST) tests/test_bench_small.py $(ARGS)
 
 ##@ Look after
 
