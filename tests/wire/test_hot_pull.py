@@ -134,9 +134,13 @@ def test_pull_reply(hot):
     offsets=st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 4), body=st.integers(0, 1 << 24),
 )  # fmt: skip
 def test_twin_and_native_answer_pulls_alike(opaque, binary, code, remark, offsets, body):
-    """Any answer to a pull is the same from both modules, but for how JSON spells a remark."""
-    native, twin = (hot.pull_reply(opaque, binary, code, remark, *offsets, body) for hot in (NATIVE, TWIN))
-    if remark.isascii() and remark.isprintable():
-        assert native == twin
-    else:
-        assert native[:1] == twin[:1]
+    """Any answer to a pull is the same from both modules, alone and among other answers."""
+    alone, among = [], []
+    for hot in (NATIVE, TWIN):
+        alone.append(hot.pull_reply(opaque, binary, code, remark, *offsets, body))
+        replies = hot.Replies(b"r", True)
+        replies.add_pull(opaque, binary, code, remark, *offsets, bytearray(b"records"))
+        among.append(replies.take())
+        assert among[-1] == hot.pull_reply(opaque, binary, code, remark, *offsets, 7) + b"records"
+    assert alone[0] == alone[1]
+    assert among[0] == among[1]

@@ -258,16 +258,22 @@ class BrokerSession(RemotingSession):
 
     def write_pull(self, pull: Pull, answer: PullAnswer) -> None:
         """Write the answer to a pull: its body by itself if it is long, else with the event's other answers."""
-        pulled, body = answer.pulled, answer.pulled.body
+        pulled, body, door = answer.pulled, answer.pulled.body, self._door
         opaque, binary = pull.reply_to
-        head = hot.pull_reply(
+        facts = (
             opaque, binary, answer.code, answer.status.name, answer.suggest_broker_id, answer.next_offset,
-            pulled.min_offset, pulled.max_offset, len(body),
+            pulled.min_offset, pulled.max_offset,
         )  # fmt: skip
-        if len(body) < LONG_BODY_BYTES:
-            self.write(b"".join((head, body)))
+        if len(body) < LONG_BODY_BYTES and door.current is self:
+            door.answers.add_pull(*facts, body)
+            if len(door.answers) >= JOINED_BYTES_MAX:
+                self.peer.write(door.answers.take())
             return
-        if self._door.current is self:
+        head = hot.pull_reply(*facts, len(body))
+        if len(body) < LONG_BODY_BYTES:
+            self.peer.write(b"".join((head, body)))
+            return
+        if door.current is self:
             self._flush()
         self.peer.write(head)
         self.peer.write(body)

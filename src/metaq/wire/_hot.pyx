@@ -18,6 +18,8 @@ from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
+from msgspec.json import encode as msgspec_encode
+
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.model.message import BODY_BYTES_MAX

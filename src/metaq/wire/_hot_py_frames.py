@@ -308,6 +308,23 @@ class Replies:
         head = (self._json % (queue_id, message_id, queue_offset, opaque)).encode()
         self.parts.append(_FRAME_HEAD.pack(4 + len(head), 0, len(head) >> 16, len(head) & 0xFFFF) + head)
 
+    def add_pull(
+        self,
+        opaque: int,
+        binary: bool,
+        code: int,
+        remark: str,
+        suggest_broker: int,
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+        body: Any,
+    ) -> None:
+        head = pull_reply(
+            opaque, binary, code, remark, suggest_broker, next_offset, min_offset, max_offset, len(body), self.version
+        )
+        self.parts += head, bytes(body)
+
 
 def _pair(name: bytes, value: bytes) -> bytes:
     return len(name).to_bytes(2, "big") + name + len(value).to_bytes(4, "big") + value

@@ -4,15 +4,21 @@ cdef bytes binary_pair(bytes name, bytes value):
     return len(name).to_bytes(2, "big") + name + len(value).to_bytes(4, "big") + value
 
 
-cdef bytes json_text(bytes text):
-    """A JSON string of UTF-8 text, with its quotes."""
-    import json
-
-    return json.dumps(text.decode("utf-8", "replace"), ensure_ascii=False).encode()
+cdef bytes json_text(str text):
+    """A JSON string, with its quotes."""
+    cdef bytes raw = text.encode("utf-8", "replace")
+    cdef const uint8_t *start = <const uint8_t *>PyBytes_AS_STRING(raw)
+    cdef const uint8_t *end = start + PyBytes_GET_SIZE(raw)
+    cdef const uint8_t *at = start
+    while at < end:
+        at = json_plain(at, end)
+        if at < end and at[0] < 0x80:
+            return msgspec_encode(text)
+        at += 1
+    return b'"' + raw + b'"'
 
 
 cdef enum:
-    NUMBER_BYTES = 20
     REPLY_OVERHEAD = 160  # all of an answer but its ids, region and pieces: lengths, head and five numbers
 
 
@@ -28,7 +34,7 @@ cdef class Replies:
         memset(&self.out, 0, sizeof(Growing))
         self.version = version
         self.json_start = b'{"code":0,"extFields":{"queueId":"'
-        self.json_middle = b'","TRACE_ON":"' + trace + b'","MSG_REGION":' + json_text(region) + b',"msgId":"'
+        self.json_middle = b'","TRACE_ON":"' + trace + b'","MSG_REGION":' + json_text(region.decode("utf-8", "replace")) + b',"msgId":"'
         self.json_offset = b'","queueOffset":"'
         self.json_opaque = b'"},"flag":1,"language":"PYTHON","opaque":'
         self.json_end = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % version
@@ -65,6 +71,23 @@ cdef class Replies:
         self.begin(opaque, binary, queue_id, len(ids))
         put_object(&self.out, ids)
         self.finish(opaque, binary, queue_offset)
+
+    def add_pull(
+        self, int opaque, bint binary, int code, str remark not None, int64_t suggest_broker, int64_t next_offset,
+        int64_t min_offset, int64_t max_offset, body,
+    ):
+        cdef Py_buffer view
+        PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
+        try:
+            grow(&self.out, view.len + 512)
+            put_pull_head(
+                &self.out, opaque, binary, code, remark, suggest_broker, next_offset, min_offset, max_offset, view.len,
+                self.version,
+            )
+            grow(&self.out, view.len)
+            put_bytes(&self.out, <const uint8_t *>view.buf, view.len)
+        finally:
+            PyBuffer_Release(&view)
 
     cdef int reserve(self, Py_ssize_t id_bytes) except -1:
         """Make room for one answer, so that writing it cannot fail."""
@@ -129,27 +152,77 @@ cdef class Replies:
         put32(at + 4, <int>(self.out.used - self.begun - 8) | (0x01000000 if binary else 0))
 
 
+cdef inline void put_number(Growing *out, bytes before, int64_t number) noexcept:
+    put_object(out, before)
+    out.used += decimal(out.data + out.used, number)
+
+
+cdef inline void put_pair(Growing *out, bytes name, int64_t number) noexcept:
+    """One numeric ext field of a binary header."""
+    cdef uint8_t digits[20]
+    cdef int size = decimal(digits, number)
+    put16(out.data + out.used, <int>PyBytes_GET_SIZE(name))
+    out.used += 2
+    put_object(out, name)
+    put32(out.data + out.used, size)
+    out.used += 4
+    put_bytes(out, digits, size)
+
+
+cdef int put_pull_head(
+    Growing *out, int opaque, bint binary, int code, str remark, int64_t suggest_broker, int64_t next_offset,
+    int64_t min_offset, int64_t max_offset, Py_ssize_t body_bytes, int version,
+) except -1:
+    """Length, type and header of the answer to a pull."""
+    cdef bytes text = remark.encode() if binary else json_text(remark)
+    cdef Py_ssize_t start = out.used, place
+    cdef uint8_t *at
+    grow(out, 320 + PyBytes_GET_SIZE(text))
+    out.used += 8
+    if binary:
+        at = out.data + out.used
+        put16(at, code)
+        at[2] = 3
+        put16(at + 3, version)
+        put32(at + 5, opaque)
+        put32(at + 9, 1)
+        put32(at + 13, <int>PyBytes_GET_SIZE(text))
+        out.used += 17
+        put_object(out, text)
+        place = out.used
+        out.used += 4
+        put_pair(out, b"suggestWhichBrokerId", suggest_broker)
+        put_pair(out, b"nextBeginOffset", next_offset)
+        put_pair(out, b"minOffset", min_offset)
+        put_pair(out, b"maxOffset", max_offset)
+        put32(out.data + place, <int>(out.used - place - 4))
+    else:
+        put_number(out, b'{"code":', code)
+        put_number(out, b',"extFields":{"suggestWhichBrokerId":"', suggest_broker)
+        put_number(out, b'","nextBeginOffset":"', next_offset)
+        put_number(out, b'","minOffset":"', min_offset)
+        put_number(out, b'","maxOffset":"', max_offset)
+        put_number(out, b'"},"flag":1,"language":"PYTHON","opaque":', opaque)
+        put_object(out, b',"remark":')
+        put_object(out, text)
+        put_number(out, b',"serializeTypeCurrentRPC":"JSON","version":', version)
+        put_object(out, b"}")
+    at = out.data + start
+    put32(at, <int32_t>(out.used - start - 4 + body_bytes))
+    put32(at + 4, <int32_t>((out.used - start - 8) | (0x01000000 if binary else 0)))
+    return 0
+
+
 def pull_reply(
     int opaque, bint binary, int code, str remark not None, int64_t suggest_broker, int64_t next_offset,
     int64_t min_offset, int64_t max_offset, Py_ssize_t body_bytes, int version=409,
 ):
-    cdef bytes remark_text = remark.encode()
-    cdef bytes head
-    if binary:
-        ext = (
-            binary_pair(b"suggestWhichBrokerId", b"%d" % suggest_broker)
-            + binary_pair(b"nextBeginOffset", b"%d" % next_offset)
-            + binary_pair(b"minOffset", b"%d" % min_offset)
-            + binary_pair(b"maxOffset", b"%d" % max_offset)
+    cdef Growing out
+    memset(&out, 0, sizeof(Growing))
+    try:
+        put_pull_head(
+            &out, opaque, binary, code, remark, suggest_broker, next_offset, min_offset, max_offset, body_bytes, version
         )
-        head = b"".join((
-            (code & 0xFFFF).to_bytes(2, "big"), b"\3", version.to_bytes(2, "big"), (opaque & 0xFFFFFFFF).to_bytes(4, "big"),
-            b"\0\0\0\1", len(remark_text).to_bytes(4, "big"), remark_text, len(ext).to_bytes(4, "big"), ext,
-        ))
-    else:
-        head = (
-            b'{"code":%d,"extFields":{"suggestWhichBrokerId":"%d","nextBeginOffset":"%d","minOffset":"%d","maxOffset":"%d"},'
-            b'"flag":1,"language":"PYTHON","opaque":%d,"remark":%b,"serializeTypeCurrentRPC":"JSON","version":%d}'
-            % (code, suggest_broker, next_offset, min_offset, max_offset, opaque, json_text(remark_text), version)
-        )
-    return (4 + len(head) + body_bytes).to_bytes(4, "big") + (len(head) | (0x01000000 if binary else 0)).to_bytes(4, "big") + head
+        return to_bytes(out.data, out.used)
+    finally:
+        PyMem_Free(out.data)

@@ -89,6 +89,19 @@ class Replies:
     def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None: ...
     def add_send(self, opaque: int, binary: bool, queue_id: int, message_id: str, queue_offset: int) -> None:
         """The success answer of a send. append() calls it; the slow lane may."""
+    def add_pull(
+        self,
+        opaque: int,
+        binary: bool,
+        code: int,
+        remark: str,
+        suggest_broker: int,
+        next_offset: int,
+        min_offset: int,
+        max_offset: int,
+        body: Buffer,
+    ) -> None:
+        """A pull's answer, head and body."""
     def extend(self, data: Buffer) -> None:
         """Whole frames made elsewhere: the slow lane's answers, in their place."""
     def take(self) -> bytes:
