@@ -29,7 +29,7 @@ from metaq.store.pull import Pulled, PullStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
-from metaq.wire.frame import LENGTH_BYTES
+from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 from metaq.wire.headers import ConsumerGroupHeader
 
 log = logging.getLogger(__name__)
@@ -177,6 +177,7 @@ class BrokerSession(RemotingSession):
                 if rows < ROWS_MAX:
                     break
             if table.error:
+                frame_bytes(data, start, end, door.frame_bytes_max)  # raises with more to say about TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
             return start

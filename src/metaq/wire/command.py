@@ -165,9 +165,9 @@ def encode_prefix(command: Command, body_bytes: int) -> bytes:
     """All of the frame before its body, for bodies that are written by themselves (a slice of the log)."""
     header = _encode_json(command) if command.serialize is _JSON else _encode_binary(command)
     length = LENGTH_BYTES + len(header) + body_bytes
-    if length > FRAME_BYTES_MAX:
+    if LENGTH_BYTES + length > FRAME_BYTES_MAX:
         raise LocalProtocolError(
-            f"a frame of {length} bytes (code {command.code}, body {body_bytes}), the limit is {FRAME_BYTES_MAX}"
+            f"a frame of {LENGTH_BYTES + length} bytes (code {command.code}, body {body_bytes}), the limit is {FRAME_BYTES_MAX}"
         )
     word = command.serialize << 24 | len(header)
     return length.to_bytes(4, "big") + word.to_bytes(4, "big") + header

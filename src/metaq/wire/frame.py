@@ -20,7 +20,7 @@ from metaq.errors import RemoteProtocolError
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 FRAME_BYTES_MAX = 16 * 1024 * 1024
-"""RocketMQ's `com.rocketmq.remoting.frameMaxLength`; L itself is compared with it."""
+"""RocketMQ's `com.rocketmq.remoting.frameMaxLength`: the whole frame, its 4-byte length included, as Netty counts."""
 LENGTH_BYTES = 4
 HEAD_BYTES = 8
 SERIALIZE_TYPES = 2
@@ -39,7 +39,7 @@ def frame_bytes(data: Buffer, start: int, end: int, limit: int = FRAME_BYTES_MAX
     if have < LENGTH_BYTES:
         return 0
     length = int.from_bytes(data[start : start + LENGTH_BYTES], "big")
-    if length > limit:
+    if LENGTH_BYTES + length > limit:
         raise RemoteProtocolError(_not_a_length(bytes(data[start : start + LENGTH_BYTES]), length, limit))
     if length < LENGTH_BYTES:
         raise RemoteProtocolError(f"a frame of {length} bytes has no room for its header length")
@@ -57,4 +57,4 @@ def _not_a_length(start: bytes, length: int, limit: int) -> str:
         return "the peer opened with TLS, and this port speaks plain text only"
     if start in _HTTP_STARTS:
         return "the peer speaks HTTP, and this port speaks RocketMQ's remoting protocol"
-    return f"a frame of {length} bytes, the limit is {limit}"
+    return f"a frame of {LENGTH_BYTES + length} bytes, the limit is {limit}"
