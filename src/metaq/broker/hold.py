@@ -17,6 +17,9 @@ from metaq.store.message_store import MessageStore
 
 QueueKey = tuple[str, int]
 
+CHANNEL_HELD_MIN = 1024
+"""One connection may hold a quarter of the table, but at least this many: nobody can take it all from the others."""
+
 
 @dataclass(slots=True, eq=False)
 class HeldPull:
@@ -53,8 +56,9 @@ class HeldPulls:
         return self._count
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull. False when the table is full: answer it now."""
-        if self._count >= self._held_max:
+        """Keep a pull. False when the table, or the connection's share of it, is full: answer it now."""
+        mine = self._by_channel.get(pull.channel, ())
+        if self._count >= self._held_max or len(mine) >= max(CHANNEL_HELD_MIN, self._held_max // 4):
             return False
         self._waiting.setdefault(pull.key, []).append(pull)
         self._by_channel.setdefault(pull.channel, set()).add(pull)

@@ -19,7 +19,7 @@ from metaq.wire.command import Command
 
 LEASE_SECONDS = 120.0
 SETS_MAX = 1024
-"""Groups, or subscriptions of one group, in one heartbeat."""
+"""Groups of one connection, or topics of one group: a heartbeat with more is refused before it is kept."""
 
 
 class Channel(Protocol):
@@ -87,8 +87,12 @@ class Members:
     # -- heartbeats
     def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Notice]:
         """Take one heartbeat. Returns whom to notify of changed groups. Raises BadRequest for an absurd one."""
-        if len(beat.consumers) > SETS_MAX or len(beat.producers) > SETS_MAX:
-            raise BadRequest(f"a heartbeat with more than {SETS_MAX} groups")
+        for known, named in (
+            (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
+            (self._producing.get(channel, set()), set(beat.producers)),
+        ):
+            if len(known | named) > SETS_MAX:
+                raise BadRequest(f"the connection {channel.remote} is in more than {SETS_MAX} groups")
         now, notices = self._clock.monotonic(), list[Notice]()
         for view in beat.consumers:
             if len(view.subscriptions) > SETS_MAX:

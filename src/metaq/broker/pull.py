@@ -37,6 +37,9 @@ LIFTED_COUNT_MAX = 65_535
 HOLD_SECONDS_MAX = 600.0
 """Who asks to be held for longer is answered after this."""
 VERDICTS_MAX = 100_000
+SUBSCRIPTION_BYTES_MAX = 64 * 1024
+"""Of a filter that a request brings: held pulls keep what it parses to."""
+CACHED_SUBSCRIPTION_BYTES_MAX = 1024
 
 CODE_OF = {
     PullStatus.FOUND: ResponseCode.SUCCESS,
@@ -128,10 +131,16 @@ class PullService:
         key = (group, topic, subscription, expression_type, b"4" if brought else b"")
         known = self._verdicts.get(key)
         if known is None:
+            if subscription is not None and len(subscription) > SUBSCRIPTION_BYTES_MAX:
+                raise BadRequest(
+                    f"a subscription of {len(subscription)} bytes, the limit is {SUBSCRIPTION_BYTES_MAX}",
+                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+                )
             known = self._judge(
                 _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), brought
             )
-            if (self._topics.changes, self._groups.changes, self._members.changes) == self._seen_changes:
+            unchanged = (self._topics.changes, self._groups.changes, self._members.changes) == self._seen_changes
+            if unchanged and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
                 self._verdicts[key] = known
         return known
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable
 
 from metaq.broker.broker import Broker
 from metaq.broker.members import Notice
 from metaq.doors.dispatch import Handler, RemotingSession
 from metaq.errors import BadRequest
+from metaq.options import MIB
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, reply
 from metaq.wire.extensions import OUR_MARK
 
-log = logging.getLogger(__name__)
+HEARTBEAT_BYTES_MAX = 4 * MIB
+"""What a heartbeat says is kept as long as its connection lives."""
 
 
 class ClientHandlers:
@@ -32,6 +33,8 @@ class ClientHandlers:
         }
 
     def _beat(self, session: RemotingSession, command: Command) -> Command:
+        if len(command.body) > HEARTBEAT_BYTES_MAX:
+            raise BadRequest(f"a heartbeat of {len(command.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")
         beat = bodies.heartbeat_of(command.body)
         notices = self._broker.beat(session, command.language, command.version, beat)
         self._notify(notices)

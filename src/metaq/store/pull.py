@@ -172,7 +172,7 @@ class Puller:
         return b"".join(parts) if sum(map(len, parts)) == found.size else None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # not frozen: that triples the cost of making one, and each pull makes one
 class _Wanted:
     """A pull that passed the first checks: units [offset, stop) of a queue that holds [low, high)."""
 

@@ -1,0 +1,83 @@
+"""The registry of clients, where the door's tests do not reach."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.broker.members import SETS_MAX, Members
+from metaq.clock import FakeClock
+from metaq.errors import BadRequest
+from metaq.model.subscription import subscribe
+from metaq.wire.bodies import ConsumerData, Heartbeat
+from tests.broker.support import FakeChannel
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def members(clock):
+    return Members(clock)
+
+
+def beat(members, channel, group="G", topics=("orders",), version=1, client_id="a@1", producers=()):
+    view = ConsumerData(group, {topic: subscribe(topic, "*", version) for topic in topics})
+    return members.beat(channel, "JAVA", 409, Heartbeat(client_id, (view,) if group else (), producers))
+
+
+def test_the_newest_subscription_wins(members):
+    """A newer version replaces, an older one does not; a topic that is not named any more is dropped."""
+    channel = FakeChannel()
+    beat(members, channel, topics=("a", "b"), version=5)
+    beat(members, channel, topics=("a",), version=3)
+    assert {topic: data.version for topic, data in members.consumers["G"].subscriptions.items()} == {"a": 5}
+
+
+def test_a_change_that_pulls_must_know_of_is_counted(members):
+    """`changes` moves with members and filters, and rests while heartbeats repeat themselves."""
+    channel = FakeChannel()
+    beat(members, channel)
+    before = members.changes
+    beat(members, channel)
+    assert members.changes == before
+    beat(members, channel, version=2)
+    assert members.changes > before
+
+
+def test_the_last_one_out_ends_the_group(members):
+    """A group without members is offline."""
+    channel = FakeChannel()
+    beat(members, channel)
+    assert members.closed(channel) == []
+    assert members.consumers == {}
+
+
+def test_producers_expire_like_consumers(members, clock):
+    """120 s of silence end a producer's membership."""
+    beat(members, FakeChannel(), group="", producers=("PG",))
+    clock.advance(119)
+    members.expire()
+    assert "PG" in members.producers
+    clock.advance(2)
+    members.expire()
+    assert members.producers == {}
+
+
+def test_a_client_that_comes_back_on_a_new_connection_is_counted_once(members):
+    """Until the old connection is noticed dead, the client id stands in the list once."""
+    beat(members, FakeChannel("1:1"))
+    beat(members, FakeChannel("1:2"))
+    assert members.client_ids("G") == ["a@1"]
+
+
+def test_groups_of_one_connection_are_bounded(members):
+    """Heartbeat after heartbeat with new names fills no memory."""
+    channel = FakeChannel()
+    beat(members, channel, group="", producers=tuple(f"p{n}" for n in range(SETS_MAX)))
+    with pytest.raises(BadRequest, match=str(SETS_MAX)):
+        beat(members, channel, group="", producers=("one more",))
+    with pytest.raises(BadRequest, match=str(SETS_MAX)):
+        beat(members, FakeChannel(), topics=tuple(f"t{n}" for n in range(SETS_MAX + 1)))
+    assert len(members.producers) == SETS_MAX
