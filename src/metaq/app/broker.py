@@ -22,6 +22,7 @@ from metaq.net.peer import ListenLimits, Peer, Session, join_address
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.registry.namesrv import Identity, Registrar
 from metaq.store.config_file import ConfigFile
+from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
 from metaq.wire.command import Command
 
@@ -101,9 +102,12 @@ class RunningBroker:
         self._broker.store.close()
 
 
-async def start_broker(options: BrokerOptions, store_options: StoreOptions, clock: Clock = SYSTEM) -> RunningBroker:
+async def start_broker(
+    options: BrokerOptions, store_options: StoreOptions, clock: Clock = SYSTEM, disk: Disk | None = None
+) -> RunningBroker:
     """Start a broker; returns when it accepts connections and, if it has name servers, is registered at one.
 
+    Args: disk: for tests, a `metaq.testing.FaultyDisk`.
     Raises: ConfigError: its port is taken or a configuration file is broken. StoreLocked, StoreForeign, StoreCorrupt:
     the folder cannot be opened; nothing in it was changed.
     """
@@ -122,7 +126,7 @@ async def start_broker(options: BrokerOptions, store_options: StoreOptions, cloc
 
     listener = await listen(options.bind_address, options.listen_port, session, limits)
     try:
-        running = _compose(options, store_options, clock, listener, doors)
+        running = _compose(options, store_options, clock, disk, listener, doors)
     except BaseException:
         await listener.close()
         raise
@@ -145,12 +149,17 @@ async def start_broker(options: BrokerOptions, store_options: StoreOptions, cloc
 
 
 def _compose(
-    options: BrokerOptions, store_options: StoreOptions, clock: Clock, listener: Listener, doors: list[RemotingDoor]
+    options: BrokerOptions,
+    store_options: StoreOptions,
+    clock: Clock,
+    disk: Disk | None,
+    listener: Listener,
+    doors: list[RemotingDoor],
 ) -> RunningBroker:
     name = options.broker_name or platform.node() or "DEFAULT_BROKER"
     host = options.broker_ip1 or (local_address() if listener.host in {EVERYWHERE, "::"} else listener.host)
     store_host = host_bytes(host, listener.port)
-    store = MessageStore(store_options, clock, store_host, options.broker_cluster_name)
+    store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
         broker = Broker(
             options, store_options, store, clock, name, store_host, lambda file: ConfigFile(store.folder.config / file)

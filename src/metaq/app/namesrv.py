@@ -8,7 +8,7 @@ from typing import Final
 
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.namesrv import NamesrvDoor
-from metaq.errors import ConfigError
+from metaq.errors import BadRequest, ConfigError
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.net.listener import Listener, listen
@@ -76,5 +76,5 @@ def _kv_table(file: ConfigFile) -> KvTable:
         return KvTable(
             {str(name): {str(key): str(text) for key, text in table.items()} for name, table in tables.items()}
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (BadRequest, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"{file.path} is not a KV configuration: {error}; mend it or move it away") from None

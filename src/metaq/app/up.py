@@ -7,6 +7,7 @@ from metaq.app.configuration import EVERYWHERE, LOOPBACK
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
 from metaq.clock import SYSTEM, Clock
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
+from metaq.store.disk import Disk
 
 
 class RunningUp:
@@ -26,14 +27,18 @@ class RunningUp:
 
 
 async def start_up(
-    broker: BrokerOptions, store: StoreOptions, namesrv: NamesrvOptions, clock: Clock = SYSTEM
+    broker: BrokerOptions,
+    store: StoreOptions,
+    namesrv: NamesrvOptions,
+    clock: Clock = SYSTEM,
+    disk: Disk | None = None,
 ) -> RunningUp:
     """Start both; the broker registers at this very name server (and at those of `namesrvAddr`, if it is set)."""
     first = await start_namesrv(namesrv, clock)
     try:
         own = first.address.replace(EVERYWHERE, LOOPBACK)
         addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
-        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock)
+        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk)
     except BaseException:
         await first.close()
         raise

@@ -46,6 +46,7 @@ class StoreFolder:
         with reserving(self.root):
             self.root.mkdir(parents=True, exist_ok=True)
             self.commit_log.mkdir(parents=True, exist_ok=True)
+            self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
         self._take_lock()
 
     def _refuse_foreign(self) -> None:

@@ -9,6 +9,7 @@ Under pytest the fixture `metaq_broker` is such a broker (docs/testing.md). Proc
 
 from metaq.clock import FakeClock
 from metaq.testing.embedded import EmbeddedBroker
+from metaq.testing.faults import FaultyDisk
 from metaq.testing.network import FlakyNetwork
 
-__all__ = ["EmbeddedBroker", "FakeClock", "FlakyNetwork"]
+__all__ = ["EmbeddedBroker", "FakeClock", "FaultyDisk", "FlakyNetwork"]
