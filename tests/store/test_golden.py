@@ -40,7 +40,7 @@ def test_schedule_topic_units_hold_the_time_of_delivery(tmp_path):
     )  # fmt: skip
     assert len(record) == 246
     heads, _, _ = hot.scan_records(record, 0, len(record), 982, 10, True)
-    Dispatcher(lambda *_: queue, None, delay_ladder("1s 2s 3s"), 0).dispatch(heads[0], 0)
+    Dispatcher(lambda *_: queue, None, delay_ladder("1s 2s 3s")).dispatch(heads[0], 0)
     data = (tmp_path / "SCHEDULE_TOPIC_XXXX/1/00000000000000000000").read_bytes()
     assert data[:20].hex() == "00000000000003d6000000f6000001a1fbd73960"
 

@@ -7,7 +7,7 @@ scan of the log, for what the queues and the index have lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Final
 
 from metaq.errors import BadRequest, ConfigError
@@ -72,10 +72,19 @@ class Dispatcher:
     """Feeds scanned records to queues and index; what they already hold is passed over."""
 
     def __init__(
-        self, queue: Callable[[str, int], ConsumeQueue], index: Index | None, ladder: tuple[int, ...], index_from: int
+        self,
+        queue: Callable[[str, int], ConsumeQueue],
+        index: Index | None,
+        ladder: tuple[int, ...],
+        *,
+        queues_from: int = 0,
+        rebuild: Container[tuple[str, int]] = (),
+        index_from: int = 0,
     ) -> None:
-        """`index_from`: records that begin below it are indexed already."""
-        self._queue, self._index, self._ladder, self._index_from = queue, index, ladder, index_from
+        """Records that begin below `queues_from` are in their queues already, unless these are in `rebuild`, or were
+        deleted; those below `index_from` are indexed already."""
+        self._queue, self._index, self._ladder = queue, index, ladder
+        self._queues_from, self._rebuild, self._index_from = queues_from, rebuild, index_from
         self.messages = 0
         """Units put."""
 
@@ -84,11 +93,12 @@ class Dispatcher:
         topic = topic_of(head)
         if topic is None or head.queue_id < 0:
             return
-        if is_queued(head.sys_flag):
-            self._put_unit(self._queue(topic, head.queue_id), head)
+        key = (topic, head.queue_id)
+        if is_queued(head.sys_flag) and (head.log_offset >= self._queues_from or key in self._rebuild):
+            self._put_unit(self._queue(*key), head)
         if self._index is not None and head.log_offset >= self._index_from:
-            for key in index_keys(head):
-                self._index.put(key, head.log_offset, head.store_ms, now_ms)
+            for words in index_keys(head):
+                self._index.put(words, head.log_offset, head.store_ms, now_ms)
 
     def _put_unit(self, queue: ConsumeQueue, head: hot.RecordHead) -> None:
         if head.log_offset + head.size <= queue.tail.log_end:

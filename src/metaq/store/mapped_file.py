@@ -13,15 +13,17 @@ import contextlib
 import ctypes
 import mmap
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 from metaq.errors import StoreCorrupt, StoreForeign
-from metaq.store.disk import Disk, reserving
+from metaq.store.disk import Disk, populate, reserving
 
 NAME_DIGITS = 20
 TEMPORARY = ".tmp"
 _ZERO_STEP = 1024 * 1024
+_mapping_lock = threading.Lock()
 
 
 class MappedFile:
@@ -30,12 +32,11 @@ class MappedFile:
     Both are opened when first asked for; 10 000 queues cost no descriptors until they are used.
     """
 
-    __slots__ = ("_address", "_descriptor", "_map", "disk", "path", "size", "start")
+    __slots__ = ("_descriptor", "_mapped", "disk", "path", "size", "start")
 
     def __init__(self, path: Path, start: int, size: int, disk: Disk) -> None:
         self.path, self.start, self.size, self.disk = path, start, size, disk
-        self._map: mmap.mmap | None = None
-        self._address = 0
+        self._mapped: tuple[mmap.mmap, int] | None = None
         self._descriptor = -1
 
     @classmethod
@@ -63,20 +64,21 @@ class MappedFile:
     @property
     def buffer(self) -> mmap.mmap:
         """The whole file, writable."""
-        if self._map is None:
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-            try:
-                self._map = mmap.mmap(descriptor, self.size)
-            finally:
-                os.close(descriptor)
-        return self._map
+        return self._mapping()[0]
 
-    @property
-    def address(self) -> int:
-        """Where the mapping begins in memory, for msync and madvise. Good as long as this object lives."""
-        if not self._address:
-            self._address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer))
-        return self._address
+    def _mapping(self) -> tuple[mmap.mmap, int]:
+        """The mapping and where it begins in memory. The address is good while the caller holds the tuple."""
+        if (found := self._mapped) is not None:
+            return found
+        with _mapping_lock:  # two threads at once would each map it, and one of the mappings would go again
+            if self._mapped is None:
+                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+                try:
+                    mapped = mmap.mmap(descriptor, self.size)
+                finally:
+                    os.close(descriptor)
+                self._mapped = (mapped, ctypes.addressof(ctypes.c_char.from_buffer(mapped)))
+            return self._mapped
 
     @property
     def descriptor(self) -> int:
@@ -101,7 +103,13 @@ class MappedFile:
     def sync(self, offset: int, stop: int) -> None:
         """Make [offset, stop) durable. Raises OSError."""
         if stop > offset:
-            self.disk.sync_range(self.address + offset - self.start, stop - offset)
+            held = self._mapping()
+            self.disk.sync_range(held[1] + offset - self.start, stop - offset)
+
+    def populate(self, offset: int, size: int) -> bool:
+        """Fault in [offset, offset + size) for writing. False: this kernel cannot."""
+        held = self._mapping()
+        return populate(held[1] + offset - self.start, size)
 
     def zero(self, offset: int) -> bool:
         """Zero the file from `offset` to its end, durably, where anything is written. True if anything was.
@@ -132,7 +140,7 @@ class MappedFile:
 
     def release(self) -> None:
         """Let the mapping go once nobody looks at it any more; it comes back when asked for."""
-        self._map, self._address = None, 0
+        self._mapped = None
 
     def close(self) -> None:
         """Let mapping and descriptor go."""

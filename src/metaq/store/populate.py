@@ -14,7 +14,6 @@ from typing import Final
 from metaq.clock import Clock
 from metaq.errors import StoreError
 from metaq.store.commit_log import CommitLog
-from metaq.store.disk import populate
 
 log = logging.getLogger(__name__)
 AHEAD_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -67,7 +66,7 @@ class Populator:
             if file is None:
                 break
             size = min(_STEP_BYTES, stop - start, file.end - start)
-            self.works = populate(file.address + start - file.start, size)
+            self.works = file.populate(start, size)
             start += size
         self._populated = max(self._populated, start)
         self.due_at = end + ahead // 2

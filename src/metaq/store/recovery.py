@@ -98,6 +98,8 @@ def index_verdict(facts: Facts, start: Start, log_end: int) -> tuple[frozenset[s
     names = {name for name, _ in facts.index}
     newest = max((header.end_log for _, header in facts.index if header.next_ordinal > 1), default=-1)
     lost = facts.tails is not None and any(name not in names for name in facts.tails.index_files)
+    if newest < 0 and facts.tails is not None and not facts.index_unfit and not lost:
+        return frozenset(names), start.log_offset  # nothing that has a key was stored yet
     if facts.index_unfit or lost or newest < 0:
         return frozenset(names.union(facts.index_unfit)), facts.log_min
     trusted = facts.clean or (facts.same_boot and facts.tails is not None)
@@ -163,7 +165,7 @@ class Recovery:
             key: 0 if key in rebuild else self._true_end(queue, start.log_offset) for key, queue in self._queues.items()
         }
         no_queues = not any(ends.values()) and start.log_offset > facts.log_min
-        if no_queues and not rebuild:
+        if no_queues and facts.tails is None:
             start = Start(facts.log_min, "there are no consume queues: the whole log is read")
         whole_log = start.log_offset == facts.log_min
         judge = Judge(
@@ -292,7 +294,14 @@ class Recovery:
         if self._index is not None:
             self._index.forget(set(plan.index_drop))
             self._index.start()
-        dispatcher = Dispatcher(queue, self._index, ladder, plan.index_from)
+        dispatcher = Dispatcher(
+            queue,
+            self._index,
+            ladder,
+            queues_from=plan.start.log_offset,
+            rebuild=plan.rebuild,
+            index_from=plan.index_from,
+        )
         for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
             for head in heads:
                 dispatcher.dispatch(head, now_ms)

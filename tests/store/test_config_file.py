@@ -1,0 +1,30 @@
+"""Configuration texts survive a crash at any moment."""
+
+from __future__ import annotations
+
+from metaq.store.config_file import ConfigFile
+
+
+def test_saved_text_is_loaded_and_the_version_before_is_kept(tmp_path):
+    """In `.bak`, as RocketMQ does."""
+    file = ConfigFile(tmp_path / "config" / "topics.json")
+    assert file.load() == ""
+    file.save("one")
+    assert (file.load(), (tmp_path / "config/topics.json.bak").exists()) == ("one", False)
+    file.save("two ä")
+    assert file.load() == "two ä"
+    assert (tmp_path / "config/topics.json.bak").read_text() == "one"
+    assert not (tmp_path / "config/topics.json.tmp").exists()
+
+
+def test_backup_answers_for_a_file_that_is_missing_or_empty(tmp_path):
+    """What a crash of RocketMQ between its steps leaves."""
+    file = ConfigFile(tmp_path / "topics.json")
+    file.save("one")
+    file.save("two")
+    file.path.write_text("")
+    assert file.load() == "one"
+    file.path.unlink()
+    assert file.load() == "one"
+    file.save("three")
+    assert file.load() == "three"

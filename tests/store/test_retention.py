@@ -1,0 +1,100 @@
+"""Which log files go, when, and what goes with them."""
+
+from __future__ import annotations
+
+import datetime as dt
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.store.retention import FILES_PER_RUN_MAX, FileAge, decide, is_due
+from metaq.testing.faults import FaultyDisk
+from tests.store.support import open_store, put, read_all, small_options
+
+HOUR_MS = 3_600_000
+FOUR = int(dt.datetime(2026, 5, 5, 4, 30).timestamp() * 1000)  # noqa: DTZ001  deleteWhen is local time
+NOON = FOUR + 8 * HOUR_MS
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "used", "changes", "hours_old", "files", "writable"),
+    [
+        (FOUR, 10, {}, [100, 90, 80, 10], 3, True),
+        (NOON, 10, {}, [100, 90, 80, 10], 0, True),
+        (NOON, 10, {"delete_when": "04;12"}, [100, 90, 80, 10], 3, True),
+        (NOON, 76, {}, [100, 90, 80, 10], 3, True),
+        (NOON, 76, {}, [71, 10], 0, True),
+        (NOON, 86, {}, [71, 10], 2, True),
+        (NOON, 86, {"clean_file_forcibly_enable": False}, [71, 10], 0, True),
+        (NOON, 91, {"clean_file_forcibly_enable": False}, [100, 10], 1, False),
+        (NOON, 91, {}, [10, 1], 2, False),
+        (FOUR, 10, {"file_reserved_time": 200}, [100, 90], 0, True),
+        (FOUR, 10, {}, [100] * 40, FILES_PER_RUN_MAX, True),
+        (FOUR, 10, {}, [], 0, True),
+    ],
+)
+def test_verdict(tmp_path, now_ms, used, changes, hours_old, files, writable):
+    """Hours of deleteWhen, disk ratios 75, 85 and 90, at most ten files a run."""
+    ages = [FileAge(i * 100, i * 100 + 100, now_ms - hours * HOUR_MS) for i, hours in enumerate(hours_old)]
+    verdict = decide(ages, used_percent=used, now_ms=now_ms, options=small_options(tmp_path, **changes))
+    assert (verdict.files, verdict.writable) == (files, writable)
+    assert verdict.drop_before == files * 100
+
+
+def test_delete_when_names_local_hours():
+    """`04`, `4`, several; anything else is never due."""
+    assert is_due("04", FOUR)
+    assert is_due("4", FOUR)
+    assert is_due("12; 4", FOUR)
+    assert not is_due("12", FOUR)
+    assert not is_due("", FOUR)
+    assert not is_due("x;-4", FOUR)
+
+
+def test_expired_files_go_with_what_points_into_them(tmp_path):
+    """Log files, consume-queue files and index files; min offsets follow, later messages stay."""
+    clock = FakeClock(NOON)
+    with open_store(tmp_path, clock) as store:
+        for i in range(400):
+            put(store, "T", i % 2, b"%d" % i * 100, key=f"k{i}")
+        put(store, "old", 0, b"gone soon", key="o")
+        for i in range(400, 800):
+            clock.advance(180)
+            put(store, "T", i % 2, b"%d" % i * 100, key=f"k{i}")
+        files, index_files = len(store.log.run.files), len(store.index.files)
+        queue = store.queue("T", 0)
+        assert store.retain(clock.now_ms()) == 0, "not yet time"
+        clock.advance(60 * 3600)
+        first = store.retain(clock.now_ms(), at_once=True)
+        assert 0 < first < files - 1, "those whose newest record is older than 72 hours"
+        clock.set_wall(FOUR + 24 * HOUR_MS * 30)
+        gone = store.retain(clock.now_ms())
+        assert gone == files - 1 - first, "all but the newest file, which always stays"
+        assert len(list((tmp_path / "commitlog").iterdir())) == 1
+        assert store.min_log == int(min((tmp_path / "commitlog").iterdir()).name)
+        assert queue.unit(queue.min_offset).log_offset >= store.min_log
+        assert queue.unit(queue.min_offset - 1) is None or queue.unit(queue.min_offset - 1).log_offset < store.min_log
+        assert len(queue.run.files) == 1
+        assert len(store.index.files) < index_files
+        old = store.queue("old", 0)
+        assert (old.min_offset, old.max_offset) == (1, 1)
+        assert read_all(store, "T", 0)[-1] == b"798" * 100
+        assert store.query("T", "k1", 10, 0, 1 << 60) == []
+        assert put(store, "old", 0, b"again").queue_offset == 1
+        assert read_all(store, "old", 0) == [b"again"]
+    with open_store(tmp_path, clock) as store:
+        assert (store.queue("old", 0).min_offset, store.queue("old", 0).max_offset) == (1, 2)
+        assert read_all(store, "T", 1)[-1] == b"799" * 100
+
+
+def test_tick_has_the_thread_look_every_clean_resource_interval(tmp_path):
+    """`tick` itself only looks at the time."""
+    clock, disk = FakeClock(FOUR), FaultyDisk()
+    with open_store(tmp_path, clock, disk=disk) as store:
+        seen = []
+        store._housekeeper.retain = lambda now_ms, **_: seen.append(now_ms)
+        store._housekeeper.stop()
+        for _ in range(5):
+            store.tick(clock.now_ms())
+            clock.advance(4)
+        assert store._housekeeper._retain_at == FOUR + 12_000
