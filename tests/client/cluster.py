@@ -1,0 +1,200 @@
+"""A name server and a broker in one scripted peer: it answers as RocketMQ would, or as a test tells it.
+
+It runs in a thread of its own over `metaq.net`, so that the client under test is the real one down to its sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable
+
+from metaq.model import BrokerData, QueueData, Route
+from metaq.net.listener import listen
+from metaq.net.peer import ListenLimits
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, decode, encode, reply
+from metaq.wire.frame import LENGTH_BYTES, frame_bytes
+from metaq.wire.record import decode_batch
+
+Answer = Callable[[Command], Command | None]
+
+
+class Session:
+    def __init__(self, cluster: FakeCluster, peer) -> None:
+        self.cluster, self.peer = cluster, peer
+        cluster.sessions.append(self)
+
+    def data_received(self, data: memoryview) -> int:
+        start = 0
+        while (size := frame_bytes(data, start, len(data))) and start + size <= len(data):
+            command = decode(bytes(data[start + LENGTH_BYTES : start + size]))
+            start += size
+            answer = self.cluster.answer(self, command)
+            if answer is not None and not command.is_oneway:
+                self.peer.write(encode(answer))
+        return start
+
+    def frame_needed(self) -> int:
+        return 0
+
+    def connection_lost(self, why: str) -> None:
+        if self in self.cluster.sessions:
+            self.cluster.sessions.remove(self)
+
+
+class FakeCluster:
+    """`topics` maps a topic to its queue count. `script[code]` may answer a request instead of us, or swallow it."""
+
+    def __init__(self, brokers: int = 1) -> None:
+        self.topics = {"orders": 4}
+        self.sessions: list[Session] = []
+        self.accepted = 0
+        self.seen: list[Command] = []
+        self.script: dict[int, Callable[[Session, Command], Command | None]] = {}
+        self.stored: dict[tuple[str, int], list[tuple[int, bytes, bytes]]] = defaultdict(list)
+        self.broker_names = [f"broker-{letter}" for letter in "abc"[:brokers]]
+        self.ports: list[int] = []
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+
+    def __enter__(self) -> FakeCluster:
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(5)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(5)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(5)
+        self._loop.close()
+
+    async def _listen(self) -> None:
+        def make(port_index: int):
+            def session(peer) -> Session:
+                self.accepted += 1
+                made = Session(self, peer)
+                made.broker = port_index
+                return made
+
+            return session
+
+        self._listeners = [
+            await listen("127.0.0.1", 0, make(index), ListenLimits()) for index in range(len(self.broker_names) + 1)
+        ]
+        self.ports = [listener.port for listener in self._listeners]
+
+    async def _close(self) -> None:
+        for listener in self._listeners:
+            await listener.close()
+
+    @property
+    def namesrv(self) -> str:
+        return f"127.0.0.1:{self.ports[-1]}"
+
+    def count(self, code: int) -> int:
+        return sum(command.code == code for command in list(self.seen))
+
+    def drop_connections(self) -> None:
+        """Every broker connection breaks at once."""
+
+        def drop() -> None:
+            for session in list(self.sessions):
+                if session.broker < len(self.broker_names):
+                    session.peer.abort("the test says so")
+
+        self._loop.call_soon_threadsafe(drop)
+
+    def push(self, command: Command) -> None:
+        """A request of the broker's own, to every client."""
+        self._loop.call_soon_threadsafe(lambda: [session.peer.write(encode(command)) for session in self.sessions])
+
+    def answer(self, session: Session, command: Command) -> Command | None:
+        self.seen.append(command)
+        if command.is_response:
+            return None
+        if (scripted := self.script.get(command.code)) is not None:
+            answer = scripted(session, command)
+            if answer is not NotImplemented:
+                return answer
+        return _HANDLERS.get(command.code, _unknown)(self, session, command)
+
+    def route(self, topic: str) -> Route:
+        queues = self.topics[topic]
+        return Route(
+            topic,
+            tuple(QueueData(name, queues, queues, 6) for name in self.broker_names),
+            tuple(
+                BrokerData("C", name, {0: f"127.0.0.1:{port}"})
+                for name, port in zip(self.broker_names, self.ports, strict=False)
+            ),
+        )
+
+
+def _route(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    topic = command.ext["topic"]
+    if topic not in cluster.topics:
+        return reply(command, ResponseCode.TOPIC_NOT_EXIST, remark="No topic route info")
+    return reply(command, body=bodies.route(cluster.route(topic)))
+
+
+def _send(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    header = headers.SendHeader.from_ext(command.ext)
+    entries = (
+        decode_batch(command.body)
+        if header.batch
+        else [(header.flag, bytes(command.body), header.properties.encode())]
+    )
+    log = cluster.stored[header.topic, header.queue_id]
+    offset = len(log)
+    log.extend(entries)
+    ids = ",".join(f"{offset + index:032X}" for index in range(len(entries)))
+    said = headers.SendReplyHeader(message_id=ids, queue_id=header.queue_id, queue_offset=offset)
+    return reply(command, 0, {**said.to_ext(), "MSG_REGION": "DefaultRegion", "TRACE_ON": "true"})
+
+
+def _ok(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    return reply(command)
+
+
+def _unknown(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="no")
+
+
+_HANDLERS = {
+    RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
+    RequestCode.SEND_MESSAGE_V2: _send,
+    RequestCode.SEND_BATCH_MESSAGE: _send,
+    RequestCode.HEART_BEAT: _ok,
+    RequestCode.UNREGISTER_CLIENT: _ok,
+}
+
+
+def refuse(code: int, remark: str = "refused", times: int = 1_000_000) -> Callable[[Session, Command], object]:
+    """A script entry: answer with an error code, the first `times` times."""
+    left = [times]
+
+    def script(session: Session, command: Command) -> object:
+        if left[0] <= 0:
+            return NotImplemented
+        left[0] -= 1
+        return reply(command, code, remark=remark)
+
+    return script
+
+
+def swallow(session: Session, command: Command) -> None:
+    """A script entry: never answer."""
+
+
+def slowly(seconds: float) -> Callable[[Session, Command], object]:
+    """A script entry: the peer's whole thread is slow."""
+
+    def script(session: Session, command: Command) -> object:
+        time.sleep(seconds)
+        return NotImplemented
+
+    return script

@@ -1,0 +1,85 @@
+"""Chunks change hands once, closing wakes everybody, and what a taker leaves goes to the next."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.window import Chunk, Window
+from metaq.model import MessageQueue, StoredMessage
+
+
+def chunk(*offsets: int) -> Chunk[StoredMessage]:
+    messages = [StoredMessage(topic="t", body=b"x", queue_offset=offset) for offset in offsets]
+    made = Window(MessageQueue("t", "b", 0), offsets[0]).add(messages, offsets[-1] + 1)
+    assert made is not None
+    return made
+
+
+def test_chunks_come_in_order_and_time_out():
+    """First in, first out; TimeoutError when there is none."""
+    handover: Handover[StoredMessage] = Handover()
+    first, second = chunk(0), chunk(1)
+    handover.put(first)
+    handover.put(second)
+    assert handover.take(0) is first
+    assert handover.take(0) is second
+    with pytest.raises(TimeoutError):
+        handover.take(0.01)
+
+
+def test_close_wakes_every_taker_and_drops_what_waits():
+    """Threads and tasks alike get None."""
+    handover: Handover[StoredMessage] = Handover()
+    got: list[object] = []
+    threads = [threading.Thread(target=lambda: got.append(handover.take(10))) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+
+    async def two() -> list[object]:
+        takers = [asyncio.create_task(handover.take_async()) for _ in range(2)]
+        await asyncio.sleep(0)
+        handover.put(chunk(5))
+        handover.close()
+        return await asyncio.wait_for(asyncio.gather(*takers), 5)
+
+    tasks = asyncio.run(two())
+    for thread in threads:
+        thread.join(5)
+    assert len(got) == 3
+    assert [item for item in [*got, *tasks] if item is not None] == [] or len(
+        [item for item in [*got, *tasks] if item is not None]
+    ) == 1
+    assert handover.take(0) is None
+
+
+def test_what_was_given_back_reaches_a_waiting_taker():
+    """A taker that waits is woken for the rest of somebody else's chunk."""
+    handover: Handover[StoredMessage] = Handover()
+    got: list[Chunk[StoredMessage] | None] = []
+    thread = threading.Thread(target=lambda: got.append(handover.take(10)))
+    thread.start()
+    handover.give_back(chunk(3, 4).rest(1))
+    thread.join(5)
+    assert [message.queue_offset for message in got[0].messages] == [4]
+
+
+def test_interrupt_ends_after_what_is_ready_and_restart_goes_on():
+    """A reader at its end: chunks first, then None again and again, until restart; dropped windows' chunks go."""
+    handover: Handover[StoredMessage] = Handover()
+    kept, dropped = chunk(0), chunk(1)
+    handover.put(kept)
+    handover.interrupt()
+    handover.put(dropped)
+    assert handover.take(0) is kept
+    assert handover.take(0) is None
+    dropped.window.dropped = True
+    later = chunk(2)
+    handover.put(later)
+    handover.restart()
+    assert handover.take(0) is later
+    with pytest.raises(TimeoutError):
+        handover.take(0.01)
