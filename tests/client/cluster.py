@@ -10,6 +10,7 @@ import threading
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from typing import Self
 
 from metaq.model import BrokerData, QueueData, Route
 from metaq.net.listener import listen
@@ -61,7 +62,7 @@ class FakeCluster:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
-    def __enter__(self) -> FakeCluster:
+    def __enter__(self) -> Self:
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(5)
         return self
@@ -144,9 +145,7 @@ def _route(cluster: FakeCluster, session: Session, command: Command) -> Command:
 def _send(cluster: FakeCluster, session: Session, command: Command) -> Command:
     header = headers.SendHeader.from_ext(command.ext)
     entries = (
-        decode_batch(command.body)
-        if header.batch
-        else [(header.flag, bytes(command.body), header.properties.encode())]
+        decode_batch(command.body) if header.batch else [(header.flag, bytes(command.body), header.properties.encode())]
     )
     log = cluster.stored[header.topic, header.queue_id]
     offset = len(log)

@@ -107,7 +107,7 @@ def test_tags_filter(broker, producer, topic):
 
 
 def test_start_last_and_start_at_a_time(broker, producer, topic):
-    """"last" begins behind what is there; a moment begins at the first message not older."""
+    """ "last" begins behind what is there; a moment begins at the first message not older."""
     fill(producer, topic, 20)
     moment = time.time()
     eventually(lambda: time.time() > moment + 0.01)
@@ -202,7 +202,11 @@ def test_listener_results(broker, producer, topic, caplog):
     ):
         consumer.run(handler, threads=3)
     assert sorted(calls) == sorted(
-        [(b"none", 0), (b"reject", 0), *((body, times) for body in (b"later", b"raised later", b"true") for times in (0, 1))]
+        [
+            (b"none", 0),
+            (b"reject", 0),
+            *((body, times) for body in (b"later", b"raised later", b"true") for times in (0, 1)),
+        ]
     )
     assert "returned True" in caplog.text
     assert "Later" not in caplog.text.replace("need None, Later or Reject", "")
@@ -298,7 +302,7 @@ def test_sigterm_drains(broker, producer, topic):
     lines = ["begin", *out.split()]
     assert child.returncode == 0
     assert lines[-1] == "left"
-    assert lines.count("begin") == lines.count("end")
+    assert lines.count("begin") == lines.count("end") <= 4
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer:
         assert len(take(consumer, 20 - lines.count("end"))) == 20 - lines.count("end")
         assert consumer.receive(0.5) is None

@@ -76,7 +76,7 @@ class ReaderCore:
 
     async def queues(self) -> list[MessageQueue]:
         """The queues that are read: those chosen, else all of the topic. Raises NoRoute."""
-        all_queues = await self._core.routes.subscribe_queues(self.topic, fresh=True)
+        all_queues = await self._core.routes.subscribe_queues(self.topic, fresh=True, patient=True)
         if self._chosen is None:
             return all_queues
         if unknown := sorted(set(self._chosen) - set(all_queues)):
@@ -84,9 +84,8 @@ class ReaderCore:
         return sorted(self._chosen)
 
     async def begin(self, start: Start) -> None:
-        await self._core.routes.route(self.topic)
-        await self._core.greet(self.topic)
         queues = await self.queues()
+        await self._core.greet(self.topic)
         await self._begin_at({queue: await self.offset_of(queue, start) for queue in queues})
 
     async def offset_of(self, queue: MessageQueue, start: Start) -> int:

@@ -23,6 +23,7 @@ from metaq.wire.command import Command, request
 log = logging.getLogger("metaq.client")
 
 NAMESRV_SECONDS = 3.0
+_PATIENCE = (0.05, 0.15, 0.3)
 AUTO_CREATE_QUEUES = 4
 """RocketMQ's `defaultTopicQueueNums` of a producer."""
 
@@ -157,8 +158,17 @@ class RouteTable:
         """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet."""
         return self._writable.get(topic)
 
-    async def subscribe_queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
-        """Queues that can be read. Raises NoRoute."""
+    async def subscribe_queues(self, topic: str, *, fresh: bool = False, patient: bool = False) -> list[MessageQueue]:
+        """Queues that can be read. Raises NoRoute.
+
+        `patient` gives a topic half a second to appear: one that a send has just created is told to the name servers
+        behind the acknowledgement.
+        """
+        for pause in _PATIENCE if patient else ():
+            try:
+                return (await self.route(topic, fresh=fresh)).readable()
+            except NoRoute:
+                await asyncio.sleep(pause)
         return (await self.route(topic, fresh=fresh)).readable()
 
     def broker(self, name: str) -> BrokerData | None:

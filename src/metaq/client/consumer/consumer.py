@@ -114,6 +114,7 @@ class ConsumerBase:
     def stop(self) -> None:
         """End all iterations, from any thread or signal handler. What was not handed out stays for the group."""
         self._handover.close()
+        self._member.hand_out_no_more()
 
     def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
         """The messages of a chunk, then word to the loop that they are in somebody's hands.
@@ -123,7 +124,7 @@ class ConsumerBase:
         window, number = chunk.window, 0
         try:
             for message in chunk.messages:
-                if window.dropped:  # The queue went to another member, which gets the rest.
+                if window.dropped:  # We are stopping, or the queue went to another member: the rest is the group's.
                     number = len(chunk.messages)
                     break
                 number += 1

@@ -126,6 +126,11 @@ class GroupMember:
             self._core.every(PERSIST_SECONDS, self.persist),
         ]
 
+    def hand_out_no_more(self) -> None:
+        """Any thread: the messages of a chunk that nobody has taken yet stay unfinished. Acks still count."""
+        for window in list(self.windows.values()):
+            window.dropped = True
+
     async def stop(self) -> None:
         """Leave: stop pulling, keep the progress, tell the brokers."""
         for task in [*self._tasks, *self._pullers.values()]:
@@ -133,8 +138,6 @@ class GroupMember:
         await asyncio.gather(*self._tasks, *self._pullers.values(), return_exceptions=True)
         await self.send_back_service.drain()
         await self.persist()
-        for window in self.windows.values():
-            window.dropped = True
         self._core.remove_member(self)
         await self._core.unregister(consumer_group=self.group)
 

@@ -58,7 +58,7 @@ class Window(Generic[M]):
         self.next_offset = next_offset
         """Where the next pull begins."""
         self.dropped = False
-        """The queue is no longer ours: hand out nothing of it any more."""
+        """Hand out nothing of it any more: the queue is no longer ours, or we are stopping."""
         self.paused = False
         """Nothing is pulled because too much is unfinished."""
         self._chunks: deque[Chunk[M]] = deque()

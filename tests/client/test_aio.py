@@ -1,0 +1,162 @@
+"""The asyncio twins: the same signatures, in any loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import itertools
+import os
+
+import pytest
+
+import metaq
+from metaq import aio
+from tests.client.cluster import FakeCluster, swallow
+
+_names = itertools.count()
+PAIRS = [(metaq.Producer, aio.Producer), (metaq.Consumer, aio.Consumer), (metaq.Reader, aio.Reader)]
+RENAMED = {"threads": "tasks"}
+NOT_SHARED = {"__iter__", "__enter__", "__exit__", "__aiter__", "__anext__", "__aenter__", "__aexit__"}
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"aio_test_{os.getpid()}_{next(_names)}"
+
+
+def public(cls: type) -> dict[str, object]:
+    return {
+        name: getattr(cls, name)
+        for name in dir(cls)
+        if (not name.startswith("_") or name == "__init__") and callable(getattr(cls, name))
+    }
+
+
+def parameters(function) -> list[tuple[str, object, object]]:
+    return [
+        (RENAMED.get(parameter.name, parameter.name), parameter.kind, parameter.default)
+        for parameter in inspect.signature(function).parameters.values()
+    ]
+
+
+@pytest.mark.parametrize(("sync", "asynchronous"), PAIRS, ids=lambda cls: f"{cls.__module__}.{cls.__name__}")
+def test_twins_have_the_same_methods_and_parameters(sync, asynchronous):
+    """Name by name, kind by kind, default by default; and what waits in one is awaited in the other."""
+    assert set(public(sync)) == set(public(asynchronous))
+    for name, method in public(sync).items():
+        twin = public(asynchronous)[name]
+        assert parameters(method) == parameters(twin), name
+        if method is not twin and name != "__init__":
+            assert inspect.iscoroutinefunction(twin), name
+        if method is not twin:
+            assert twin.__doc__, name
+
+
+def test_round_trip(metaq_broker, topic):
+    """Send alone, together and by submit; read; consume by iteration and by handler tasks."""
+
+    async def main() -> None:
+        async with aio.Producer(metaq_broker.namesrv) as producer:
+            await asyncio.gather(*(producer.send(topic, b"%d" % number) for number in range(100)))
+            futures = [producer.submit(topic, b"%d" % number) for number in range(100, 200)]
+            assert len({(await future).message_id for future in futures}) == 100
+            await producer.send_batch([metaq.Message(topic, b"200"), metaq.Message(topic, b"201")])
+            keyed = [await producer.send(topic, b"%d" % number, ordering_key="k") for number in range(202, 206)]
+            assert len({receipt.queue for receipt in keyed}) == 1
+        async with aio.Reader(metaq_broker.namesrv, topic, stop_at_end=True) as reader:
+            assert sorted([int(message.body) async for message in reader]) == list(range(206))
+        seen: set[int] = set()
+        async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="first") as consumer:
+            async for message in consumer:
+                async with message:
+                    seen.add(int(message.body))
+                if len(seen) == 100:
+                    break
+
+            async def handler(message: metaq.ReceivedMessage) -> None:
+                await asyncio.sleep(0)
+                seen.add(int(message.body))
+                if len(seen) == 206:
+                    consumer.stop()
+
+            await asyncio.wait_for(consumer.run(handler, tasks=5), 20)
+        assert seen == set(range(206))
+
+    asyncio.run(main())
+
+
+def test_failing_handler_retries_and_cancelling_leaves_messages_unfinished(metaq_broker, topic):
+    """A cancelled task neither acknowledges nor sends back."""
+
+    async def main() -> None:
+        async with aio.Producer(metaq_broker.namesrv) as producer:
+            await producer.send(topic, b"x")
+        async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="first") as consumer:
+            began = asyncio.Event()
+
+            async def handler(message: metaq.ReceivedMessage) -> None:
+                began.set()
+                await asyncio.sleep(60)
+
+            task = asyncio.create_task(consumer.run(handler))
+            await asyncio.wait_for(began.wait(), 10)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="first") as consumer:
+            message = await consumer.receive(10)
+            assert message is not None
+            assert message.reconsume_times == 0
+            message.ack()
+
+    asyncio.run(main())
+
+
+def test_one_process_many_loops_one_connection():
+    """A4 for tasks: producers made in several event loops share the client core."""
+    with FakeCluster() as cluster:
+
+        async def main() -> None:
+            async with aio.Producer(cluster.namesrv, instance_name="shared") as producer:
+                await asyncio.gather(*(producer.send("orders", b"%d" % number) for number in range(320)))
+
+        with metaq.Producer(cluster.namesrv, instance_name="shared") as other:
+            other.send("orders", b"x")
+            for _ in range(3):
+                asyncio.run(main())
+            assert cluster.accepted == 2
+        assert sum(map(len, cluster.stored.values())) == 961
+
+
+def test_full_buffer_never_blocks_the_loop():
+    """submit raises BufferFull; send waits, and the loop goes on meanwhile."""
+    with FakeCluster() as cluster:
+        from metaq.wire.codes import RequestCode
+
+        cluster.script[RequestCode.SEND_BATCH_MESSAGE] = cluster.script[RequestCode.SEND_MESSAGE_V2] = swallow
+
+        async def main() -> None:
+            limits = {"max_pending_bytes": 10_000, "batch_bytes": 5_000, "timeout": 1.0}
+            async with aio.Producer(cluster.namesrv, **limits) as producer:
+                with pytest.raises(metaq.BufferFull):
+                    for _ in range(1000):
+                        producer.submit("orders", bytes(100))
+                waiting = asyncio.create_task(producer.send("orders", b"x"))
+                await asyncio.sleep(0.05)
+                assert not waiting.done()
+                cluster.script.clear()
+                assert (await asyncio.wait_for(waiting, 10)).offset >= 0
+
+        asyncio.run(main())
+
+
+def test_waits_end_on_time(metaq_broker, topic):
+    """receive(timeout) gives None, wait_assigned and flush raise RequestTimeout."""
+
+    async def main() -> None:
+        async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic) as consumer:
+            assert await consumer.receive(0.05) is None
+            with pytest.raises(metaq.RequestTimeout):
+                await consumer.wait_assigned(0.05)
+
+    asyncio.run(main())
