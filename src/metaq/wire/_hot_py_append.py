@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from metaq.errors import LocalProtocolError
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.wire._hot_py_frames import KIND_BATCH, KIND_OTHER, KIND_PULL, FrameTable, Replies
+from metaq.wire._hot_py_frames import KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies
 from metaq.wire.hashing import crc31, java_hash
 from metaq.wire.record import (
     BATCH_ENTRY_BYTES_MIN,
@@ -49,17 +49,25 @@ _CACHED_MAX = 50_000
 
 class LogTail:
     __slots__ = (
-        "_base", "_limit", "_view", "appended", "cluster", "end", "id_prefix", "message_bytes_max", "store_host",
+        "appended",
+        "base",
+        "cluster",
+        "end",
+        "id_prefix",
+        "limit",
+        "message_bytes_max",
+        "store_host",
         "store_ms",
+        "view",
     )  # fmt: skip
 
     def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
         self.store_host, self.message_bytes_max = store_host, message_bytes_max
         self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
-        self.id_prefix = store_host.hex().upper()
+        self.id_prefix = store_host.hex().upper().encode()
         self.end = self.appended = self.store_ms = 0
-        self._view = memoryview(b"")
-        self._base = self._limit = 0
+        self.view = memoryview(b"")
+        self.base = self.limit = 0
 
     def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int) -> None:
         view = memoryview(buffer).cast("B")
@@ -69,30 +77,30 @@ class LogTail:
             or file_offset < 0
         ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
-        self._view.release()
-        self._view, self._base, self._limit, self.end = view, file_offset, file_offset + file_bytes, end
+        self.view.release()
+        self.view, self.base, self.limit, self.end = view, file_offset, file_offset + file_bytes, end
 
     def detach(self) -> None:
-        self._view.release()
-        self._view, self._base, self._limit = memoryview(b""), self.end, self.end
+        self.view.release()
+        self.view, self.base, self.limit = memoryview(b""), self.end, self.end
 
     def room(self) -> int:
-        return self._limit - self.end
+        return self.limit - self.end
 
     def pad(self) -> None:
         room = self.room()
         if room < BLANK_BYTES_MIN:
             raise ValueError(f"{room} bytes are too few for the blank record")
-        at = self.end - self._base
-        self._view[at + 4 : at + 8] = _SIZE.pack(BLANK_MAGIC)
-        _SIZE.pack_into(self._view, at, room)
-        self.end = self._limit
+        at = self.end - self.base
+        self.view[at + 4 : at + 8] = _SIZE.pack(BLANK_MAGIC)
+        _SIZE.pack_into(self.view, at, room)
+        self.end = self.limit
 
     def write(self, record: bytes) -> int:
         """Append encoded bytes whose TOTALSIZE is written last. The caller has looked at room()."""
-        at, size = self.end - self._base, len(record)
-        self._view[at + 4 : at + size] = memoryview(record)[4:]
-        self._view[at : at + 4] = record[:4]
+        at, size = self.end - self.base, len(record)
+        self.view[at : at + size] = b"\0\0\0\0" + record[4:]
+        self.view[at : at + 4] = record[:4]
         offset = self.end
         self.end = offset + size
         self.appended += 1
@@ -100,48 +108,48 @@ class LogTail:
 
 
 class QueueTail:
-    __slots__ = ("_first", "_limit", "_view", "log_end", "next_offset", "queue_id", "run", "topic", "watched")
+    __slots__ = ("first", "limit", "log_end", "next_offset", "queue_id", "run", "topic", "view", "watched")
 
     def __init__(self, topic: bytes, queue_id: int) -> None:
         self.topic, self.queue_id = topic, queue_id
         self.next_offset = self.log_end = 0
         self.watched = False
         self.run: object = None
-        self._view = memoryview(b"")
-        self._first = self._limit = 0
+        self.view = memoryview(b"")
+        self.first = self.limit = 0
 
     def attach(self, buffer: Any, first_unit: int, units: int) -> None:
         view = memoryview(buffer).cast("B")
         if not 0 <= units * UNIT_BYTES <= len(view) or not 0 <= first_unit < 1 << 60:
             raise ValueError(f"{units} units from {first_unit} in a buffer of {len(view)} bytes")
-        self._view.release()
-        self._view, self._first, self._limit = view, first_unit, first_unit + units
+        self.view.release()
+        self.view, self.first, self.limit = view, first_unit, first_unit + units
 
     def detach(self) -> None:
-        self._view.release()
-        self._view, self._first, self._limit = memoryview(b""), 0, 0
+        self.view.release()
+        self.view, self.first, self.limit = memoryview(b""), 0, 0
 
     def room(self) -> int:
-        return max(0, self._limit - self.next_offset) if self.next_offset >= self._first else 0
+        return max(0, self.limit - self.next_offset) if self.next_offset >= self.first else 0
 
     def put(self, log_offset: int, size: int, tags_code: int) -> bool:
         if log_offset + size <= self.log_end:
             return True
         if self.room() < 1:
             return False
-        _UNIT.pack_into(self._view, (self.next_offset - self._first) * UNIT_BYTES, log_offset, size, tags_code)
+        _UNIT.pack_into(self.view, (self.next_offset - self.first) * UNIT_BYTES, log_offset, size, tags_code)
         self.next_offset += 1
         self.log_end = log_offset + size
         return True
 
 
 class IndexTail:
-    __slots__ = ("_entries_at", "_header", "_limit", "_reserved", "_slots", "_view", "count")
+    __slots__ = ("_entries_at", "_entries_max", "_header", "_slots", "count", "limit", "view")
 
     def __init__(self) -> None:
-        self._view = memoryview(b"")
+        self.view = memoryview(b"")
         self._header = [0, 0, 0, 0, 0]
-        self._slots = self._entries_at = self._limit = self._reserved = 0
+        self._slots = self._entries_at = self._entries_max = self.limit = 0
         self.count = 1
 
     def attach(self, buffer: Any, slots: int, entries_max: int) -> None:
@@ -150,34 +158,40 @@ class IndexTail:
         if slots < 1 or entries_at + entries_max * INDEX_ENTRY_BYTES > len(view):
             raise ValueError(f"{slots} slots and {entries_max} entries do not fit into {len(view)} bytes")
         *header, count = _INDEX_HEADER.unpack_from(view)
-        self._view.release()
-        self._view, self._slots, self._entries_at, self._header = view, slots, entries_at, header
-        self._limit = self._reserved = entries_max
+        self.view.release()
+        self.view, self._slots, self._entries_at, self._header = view, slots, entries_at, header
+        self._entries_max = self.limit = entries_max
         self.count = max(1, count)
 
     def detach(self) -> None:
-        self._view.release()
-        self._view = memoryview(b"")
-        self._limit = self._reserved = 0
+        self.view.release()
+        self.view = memoryview(b"")
+        self._entries_max = self.limit = 0
 
     @property
     def end_log(self) -> int:
         return self._header[3]
 
     def room(self) -> int:
-        return max(0, min(self._limit, self._reserved) - self.count)
+        return max(0, self.limit - self.count)
 
     def reserve(self, entries: int) -> None:
-        self._reserved = entries
+        self.limit = min(entries, self._entries_max)
 
     def put(self, key: bytes, log_offset: int, store_ms: int) -> bool:
-        return self.put_hash(java_hash(key) & _MASK32, log_offset, store_ms)
-
-    def put_hash(self, unsigned: int, log_offset: int, store_ms: int) -> bool:
-        """put() of a key whose unsigned Java hash is known."""
         if self.room() < 1:
             return False
-        view, header, count = self._view, self._header, self.count
+        self.put_hash(java_hash(key) & _MASK32, log_offset, store_ms)
+        self.put_header()
+        return True
+
+    def put_header(self) -> None:
+        if self.count > 1:
+            _INDEX_HEADER.pack_into(self.view, 0, *self._header, self.count)
+
+    def put_hash(self, unsigned: int, log_offset: int, store_ms: int) -> None:
+        """One entry for a key whose unsigned Java hash is known. The caller looked at room(), and calls put_header()."""
+        view, header, count = self.view, self._header, self.count
         hashed = unsigned if unsigned < 1 << 31 else (1 << 32) - unsigned
         if hashed >> 31:
             hashed = 0
@@ -187,16 +201,14 @@ class IndexTail:
         (previous,) = _SIZE.unpack_from(view, slot_at)
         if previous >= count:
             previous = 0
-        seconds = (store_ms - header[0]) // 1000 if header[0] > 0 else 0
+        seconds = min((store_ms - header[0]) // 1000, 0x7FFFFFFF) if 0 < header[0] < store_ms else 0
         at = self._entries_at + count * INDEX_ENTRY_BYTES
-        _INDEX_ENTRY.pack_into(view, at, hashed, log_offset, min(max(seconds, 0), 0x7FFFFFFF), previous)
+        _INDEX_ENTRY.pack_into(view, at, hashed, log_offset, seconds, previous)
         _SIZE.pack_into(view, slot_at, count)
         if previous == 0:
             header[4] += 1
         header[1], header[3] = store_ms, log_offset
         self.count = count + 1
-        _INDEX_HEADER.pack_into(view, 0, *header, count + 1)
-        return True
 
 
 class TopicGate:
@@ -335,30 +347,103 @@ def _batch_entries(body: Any, gate: TopicGate, log: LogTail, wait_is_slow: bool)
     return entries
 
 
-def _plain(
-    found: tuple[Any, ...], view: memoryview, gates: Mapping[bytes, TopicGate], log: LogTail, wait_is_slow: bool
-) -> tuple[TopicGate, QueueTail, list[_Entry]] | None:
-    """Where the row goes and what it holds; None if it is not plain."""
-    kind, ext, start, stop = found[0], found[4], found[6], found[7]
-    if kind in {KIND_OTHER, KIND_PULL} or ext.sys_flag & _SYS_FLAG_SLOW:
+_Done = tuple[QueueTail, int, bytes, int]
+"""Of a row that was appended: (queue, first queue offset, message ids, messages)."""
+
+
+def _append_send(
+    found: tuple[Any, ...],
+    table: FrameTable,
+    gates: Mapping[bytes, TopicGate],
+    log: LogTail,
+    index: IndexTail | None,
+    born_host: bytes,
+    store_ms: int,
+    wait_is_slow: bool,
+    outcome: AppendOutcome,
+) -> _Done | None:
+    """Append one message. None: `outcome` says why not, and nothing was written.
+
+    Most rows of most brokers come this way, so it is one function without a call that could be spared.
+    """
+    ext, start, stop = found[4], found[6], found[7]
+    gate, queue_id, text = gates.get(ext.topic.encode()), ext.queue_id, ext.properties
+    body_bytes = stop - start
+    facts = _facts(text.encode() if text else b"", log.cluster, False)
+    if (
+        gate is None
+        or facts is None
+        or not 0 <= queue_id < len(gate.queues)
+        or not 1 <= body_bytes <= gate.body_bytes_max
+        or body_bytes > log.message_bytes_max
+        or (wait_is_slow and facts[3])
+    ):
+        outcome.stop = STOP_SLOW
         return None
+    properties, tag, keys, _ = facts
+    queue, offset = gate.queues[queue_id], log.end
+    queue_offset = queue.next_offset
+    size = RECORD_BYTES_MIN + body_bytes + len(gate.topic) + len(properties)
+    if _no_room(size, 1, len(keys), queue, log, index, outcome):
+        return None
+    body, at, log_view = table.raw[start - table.raw_start : stop - table.raw_start], offset - log.base, log.view
+    log_view[at : at + size] = b"".join((
+        HEAD_V4.pack(
+            0, MAGIC, crc31(body), queue_id, ext.flag, queue_offset, offset, ext.sys_flag, ext.born_ms, born_host,
+            store_ms, log.store_host, ext.reconsume_times, 0, body_bytes,
+        ),
+        body, gate.trailer, _LENGTH.pack(len(properties)), properties,
+    ))  # fmt: skip
+    _SIZE.pack_into(log_view, at, size)
+    log.end = log_end = offset + size
+    log.appended += 1
+    log.store_ms = store_ms
+    _UNIT.pack_into(queue.view, (queue_offset - queue.first) * UNIT_BYTES, offset, size, _tags_code(tag) if tag else 0)
+    queue.next_offset = queue_offset + 1
+    queue.log_end = log_end
+    if index is not None:
+        for key in keys:
+            index.put_hash(_key_hash(gate.key_prefix, key), offset, store_ms)
+    return queue, queue_offset, b"%b%016X" % (log.id_prefix, offset), 1
+
+
+def _append_batch(
+    found: tuple[Any, ...],
+    table: FrameTable,
+    gates: Mapping[bytes, TopicGate],
+    log: LogTail,
+    index: IndexTail | None,
+    born_host: bytes,
+    store_ms: int,
+    wait_is_slow: bool,
+    outcome: AppendOutcome,
+) -> _Done | None:
+    """The same for a batch."""
+    ext, start, stop = found[4], found[6], found[7]
     gate = gates.get(ext.topic.encode())
-    if gate is None or not 0 <= ext.queue_id < len(gate.queues) or not 1 <= stop - start <= log.message_bytes_max:
+    facts = _facts(ext.properties.encode() if ext.properties else b"", b"", False)
+    entries = None
+    if (
+        gate is not None
+        and facts is not None
+        and not facts[0]  # properties of the batch as a whole: the slow lane merges them into each entry
+        and 0 <= ext.queue_id < len(gate.queues)
+        and stop - start <= log.message_bytes_max
+        and not (wait_is_slow and facts[3])
+    ):
+        entries = _batch_entries(table.view[start:stop], gate, log, wait_is_slow)
+    if gate is None or not entries:
+        outcome.stop = STOP_SLOW
         return None
-    text = ext.properties.encode() if ext.properties else b""
-    batch = kind == KIND_BATCH
-    facts = _facts(text, b"" if batch else log.cluster, keep_wait=False)
-    if facts is None or (wait_is_slow and facts[3]):
+    queue = gate.queues[ext.queue_id]
+    size = len(entries) * (RECORD_BYTES_MIN + len(gate.topic)) + sum(len(entry[1]) + len(entry[2]) for entry in entries)
+    keys = sum(len(entry[4]) for entry in entries)
+    if _no_room(size, len(entries), keys, queue, log, index, outcome):
         return None
-    body = view[start:stop]
-    if not batch:
-        if stop - start > gate.body_bytes_max:
-            return None
-        return gate, gate.queues[ext.queue_id], [(ext.flag, body, facts[0], _tags_code(facts[1]), facts[2])]
-    if facts[0]:
-        return None  # properties of the batch as a whole: the slow lane merges them into each entry
-    entries = _batch_entries(body, gate, log, wait_is_slow)
-    return (gate, gate.queues[ext.queue_id], entries) if entries else None
+    log.store_ms = store_ms
+    queue_offset = queue.next_offset
+    ids = [_write(log, queue, index, gate, ext, entry, born_host, store_ms) for entry in entries]
+    return queue, queue_offset, b",".join([b"%b%016X" % (log.id_prefix, offset) for offset in ids]), len(entries)
 
 
 def append(
@@ -377,60 +462,54 @@ def append(
     outcome.touched = touched = []
     outcome.stop, outcome.queue, outcome.needed, outcome.messages, outcome.size = STOP_END, None, 0, 0, 0
     run = object()
-    rows, view, first_end = table.rows, table.view, log.end
+    rows, first_end = table.rows, log.end
     if not 0 <= row <= end <= len(rows):
         raise IndexError(f"rows [{row}, {end}) of {len(rows)}")
     no_hosts = len(born_host) != HOST_V4 or len(log.store_host) != HOST_V4
     store_ms = max(now_ms, log.store_ms)
     while row < end:
         found = rows[row]
-        plain = None if no_hosts else _plain(found, view, gates, log, wait_is_slow)
-        if plain is None:
+        kind = found[0]
+        if no_hosts or kind in {KIND_OTHER, KIND_PULL} or found[4].sys_flag & _SYS_FLAG_SLOW:
             outcome.stop = STOP_SLOW
             break
-        gate, queue, entries = plain
-        stop = _no_room(gate, queue, entries, log, index, outcome)
-        if stop:
-            outcome.stop = stop
+        put = _append_send if kind == KIND_SEND else _append_batch
+        done = put(found, table, gates, log, index, born_host, store_ms, wait_is_slow, outcome)
+        if done is None:
             break
-        log.store_ms = store_ms
-        ext, queue_offset = found[4], queue.next_offset
-        ids = [_write(log, queue, index, gate, ext, entry, born_host, store_ms) for entry in entries]
-        outcome.messages += len(entries)
+        queue, queue_offset, message_ids, messages = done
+        outcome.messages += messages
         if not found[3] & 2:
-            prefix = log.id_prefix
-            message_id = ",".join([f"{prefix}{offset:016X}" for offset in ids])
-            replies.add_send(found[2], found[8], queue.queue_id, message_id, queue_offset)
+            replies.put_send(found[2], found[8], queue.queue_id, message_ids, queue_offset)
         if queue.watched and queue.run is not run:
             queue.run = run
             touched.append(queue)
         row += 1
+    if index is not None:
+        index.put_header()
     outcome.row = row
     outcome.size = log.end - first_end
 
 
 def _no_room(
-    gate: TopicGate,
+    size: int,
+    messages: int,
+    keys: int,
     queue: QueueTail,
-    entries: list[_Entry],
     log: LogTail,
     index: IndexTail | None,
     outcome: AppendOutcome,
-) -> int:
-    """Which of the three files has no room for all entries: a STOP_* value, or 0."""
-    size = len(entries) * (RECORD_BYTES_MIN + len(gate.topic)) + sum(len(entry[1]) + len(entry[2]) for entry in entries)
-    if size + BLANK_BYTES_MIN > log.room():
-        outcome.needed = size + BLANK_BYTES_MIN
-        return STOP_LOG_FULL
-    if len(entries) > queue.room():
-        outcome.needed, outcome.queue = len(entries), queue
-        return STOP_QUEUE_FULL
-    if index is not None:
-        keys = sum(len(entry[4]) for entry in entries)
-        if keys > index.room():
-            outcome.needed = keys
-            return STOP_INDEX_FULL
-    return STOP_END
+) -> bool:
+    """Whether one of the three files has no room; `outcome` then says which, and for how much."""
+    if size + BLANK_BYTES_MIN > log.limit - log.end:
+        outcome.stop, outcome.needed = STOP_LOG_FULL, size + BLANK_BYTES_MIN
+    elif queue.next_offset + messages > queue.limit or queue.next_offset < queue.first:
+        outcome.stop, outcome.needed, outcome.queue = STOP_QUEUE_FULL, messages, queue
+    elif index is not None and index.count + keys > index.limit:
+        outcome.stop, outcome.needed = STOP_INDEX_FULL, keys
+    else:
+        return False
+    return True
 
 
 def _write(
@@ -452,7 +531,7 @@ def _write(
         store_ms, log.store_host, ext.reconsume_times, 0, body_bytes,
     )  # fmt: skip
     log.write(b"".join((head, body, gate.trailer, _LENGTH.pack(len(properties)), properties)))
-    _UNIT.pack_into(queue._view, (queue_offset - queue._first) * UNIT_BYTES, offset, size, tags_code)  # noqa: SLF001  same module: the inlined put()
+    _UNIT.pack_into(queue.view, (queue_offset - queue.first) * UNIT_BYTES, offset, size, tags_code)
     queue.next_offset = queue_offset + 1
     queue.log_end = offset + size
     if index is not None:

@@ -98,17 +98,21 @@ _FRAME_HEAD = struct.Struct(">iBBH")
 
 _Row = tuple[int, int, int, int, Any, int, int, int, bool]
 """(kind, code, opaque, flag, ext, frame start behind the length, body start, frame end, binary header)."""
+_COPIED_MAX = 1 << 20
 _UNREADABLE = (0, -1, 0, 0, None)
 
 
 class FrameTable:
-    __slots__ = ("_bytes_max", "_rows_max", "error", "needed", "rows", "view")
+    __slots__ = ("_bytes_max", "_rows_max", "error", "needed", "raw", "raw_start", "rows", "view")
 
     def __init__(self, frame_bytes_max: int, rows_max: int = 4096) -> None:
         self._bytes_max, self._rows_max = frame_bytes_max, rows_max
         self.error, self.needed = "", 0
         self.rows: list[_Row] = []
         self.view = memoryview(b"")
+        self.raw: Any = b""
+        """The scanned bytes, byte 0 at `raw_start` of the view. Up to 1 MiB a copy: slices of bytes are made twice as fast."""
+        self.raw_start = 0
 
     def scan(self, data: Any, start: int, end: int) -> int:
         self.view = view = memoryview(data).cast("B")
@@ -118,6 +122,11 @@ class FrameTable:
         rows: list[_Row] = []
         self.rows = rows
         rows_max, bytes_max = self._rows_max, self._bytes_max
+        raw: Any = view[start:end]
+        if end - start <= _COPIED_MAX:
+            raw = bytes(raw)
+        self.raw = raw
+        self.raw_start = start
         at = start
         while len(rows) < rows_max and end - at >= 4:
             if end - at < 8:
@@ -140,13 +149,17 @@ class FrameTable:
                 self.needed = 4 + length
                 break
             body = at + 8 + header_bytes
-            head = bytes(view[at + 8 : body])
-            rows.append((*(_binary(head) if serialize else _json(head)), at + 4, body, stop, serialize == 1))
+            head = bytes(raw[at + 8 - start : body - start])
+            if serialize:
+                rows.append((*_binary(head), at + 4, body, stop, True))
+            else:
+                rows.append((*_json(head), at + 4, body, stop, False))
             at = stop
         return at - start
 
     def release(self) -> None:
         self.rows = []
+        self.raw = b""
         self.view = memoryview(b"")
 
     def __len__(self) -> int:
@@ -274,12 +287,12 @@ class Replies:
 
     def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None:
         trace = "true" if trace_on else "false"
-        region_text = msgspec.json.encode(region.decode("utf-8", "replace")).decode()
+        region_text = msgspec.json.encode(region.decode("utf-8", "replace")).decode().replace("%", "%%")
         self._json = (
-            f'{{"code":0,"extFields":{{"queueId":"%d","TRACE_ON":"{trace}","MSG_REGION":{region_text.replace("%", "%%")},'
-            f'"msgId":"%s","queueOffset":"%d"}},"flag":1,"language":"PYTHON","opaque":%d,'
+            f'{{"code":0,"extFields":{{"queueId":"%d","TRACE_ON":"{trace}","MSG_REGION":{region_text},'
+            f'"msgId":"%b","queueOffset":"%d"}},"flag":1,"language":"PYTHON","opaque":%d,'
             f'"serializeTypeCurrentRPC":"JSON","version":{version}}}'
-        )
+        ).encode()
         self.version = version
         self._binary_tail = _pair(b"TRACE_ON", trace.encode()) + _pair(b"MSG_REGION", region)
         self.parts: list[bytes] = []
@@ -296,17 +309,22 @@ class Replies:
         return sum(map(len, self.parts))
 
     def add_send(self, opaque: int, binary: bool, queue_id: int, message_id: str, queue_offset: int) -> None:
+        self.put_send(opaque, binary, queue_id, message_id.encode(), queue_offset)
+
+    def put_send(self, opaque: int, binary: bool, queue_id: int, message_id: bytes, queue_offset: int) -> None:
+        """add_send() of bytes."""
         if binary:
             ext = (
                 _pair(b"queueId", b"%d" % queue_id)
                 + self._binary_tail
-                + _pair(b"msgId", message_id.encode())
+                + _pair(b"msgId", message_id)
                 + _pair(b"queueOffset", b"%d" % queue_offset)
             )
             self.parts.append(_binary_frame(0, opaque, self.version, b"", ext, 0))
             return
-        head = (self._json % (queue_id, message_id, queue_offset, opaque)).encode()
-        self.parts.append(_FRAME_HEAD.pack(4 + len(head), 0, len(head) >> 16, len(head) & 0xFFFF) + head)
+        head = self._json % (queue_id, message_id, queue_offset, opaque)
+        size = len(head)
+        self.parts += (size + 4).to_bytes(4, "big"), size.to_bytes(4, "big"), head
 
     def add_pull(
         self,
