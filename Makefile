@@ -55,6 +55,9 @@ format: $(VENV)/has-lint  ## rewrite the sources in the project's style
 types: $(VENV)/has-lint  ## mypy --strict over the sources
 	$(BIN)/mypy src
 
+bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis: about 8 minutes on a quiet machine
+	$(RUN) bench/run.py $(ARGS)
+
 bench-small: $(VENV)/has-test  ## every benchmark with small input, to see that it still runs
 	$(PYTEST) tests/test_bench_small.py $(ARGS)
 
@@ -100,4 +103,4 @@ $(VENV)/has-test: $(VENV)/has-demo
 	$(RUN) -m pip install --progress-bar on -e '.[all,dev]'
 	@touch $@ $(VENV)/has-lint
 
-.PHONY: demo doctor test test-all test-plain lint format types bench-small docs hot clean help
+.PHONY: demo doctor test test-all test-plain lint format types bench bench-small docs hot clean help

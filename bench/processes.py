@@ -174,11 +174,19 @@ def redis_benchmark(server: Server, conns: int, pipeline: int, count: int, body:
     }
 
 
+def stale_hot_module() -> bool:
+    """Whether the hot module beside its source was built from an older one (`make hot` builds it again)."""
+    folder = ROOT / "src" / "metaq" / "wire"
+    built = [path.stat().st_mtime for path in folder.glob("_hot.*.so")]
+    sources = [path.stat().st_mtime for pattern in ("_hot*.p*", "_hot*.h") for path in folder.glob(pattern)]
+    return bool(built) and max(sources, default=0) > min(built)
+
+
 def script(name: str, *arguments: str) -> dict[str, float | list[float]]:
     """The last line of a benchmark script of this folder, which is one JSON object."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "bench" / name), *arguments, "--json"],
+        [sys.executable, str(ROOT / "bench" / name), *arguments],
         capture_output=True,
         text=True,
         timeout=300,

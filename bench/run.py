@@ -39,9 +39,9 @@ def measure(rows: list[Row], bench: Bench, runs: int | None) -> tuple[dict[str, 
     """All rows, one run of each in turn, so that a spell of noise is spread over all of them."""
     done: dict[str, list[Measured]] = {row.key: [] for row in rows}
     failures: dict[str, str] = {}
-    for bench.run in range(max(runs or row.runs for row in rows)):
+    for bench.run in range(max(row.runs if runs is None else runs for row in rows)):
         for row in rows:
-            if row.key in failures or bench.run >= (runs or row.runs):
+            if row.key in failures or bench.run >= (runs if runs is not None and row.runs > 1 else row.runs):
                 continue
             started = time.monotonic()
             try:
@@ -50,12 +50,12 @@ def measure(rows: list[Row], bench: Bench, runs: int | None) -> tuple[dict[str, 
                 failures[row.key] = str(error)
                 print(f"{row.key}: {error}", file=sys.stderr, flush=True)
                 continue
-            done[row.key].append(measured)
-            beside = f", Redis {measured['redis']:.1f}" if "redis" in measured else ""
             took = time.monotonic() - started
-            print(
-                f"{row.key} run {bench.run + 1}: {measured['value']:.2f} {row.unit}{beside} ({took:.1f} s)", flush=True
-            )
+            for one in measured if isinstance(measured, list) else [measured]:
+                done[row.key].append(one)
+                beside = f", Redis {one['redis']:.1f}" if "redis" in one else ""
+                number = len(done[row.key])
+                print(f"{row.key} run {number}: {one['value']:.2f} {row.unit}{beside} ({took:.1f} s)", flush=True)
     return done, failures
 
 
@@ -76,6 +76,8 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
     if report.file_system(arguments.disk) == "tmpfs":
         print(f"warning: {arguments.disk} is in memory; first touches of pages cost nothing there", file=sys.stderr)
+    if processes.stale_hot_module():
+        print("warning: the hot module is older than its source: build it with `make hot`", file=sys.stderr)
     bench = Bench(CACHE, arguments.disk, 0.01 if arguments.quick else 1.0, shutil.which("redis-server") is not None)
     if not bench.paired:
         print("warning: no redis-server: the single sends have no pair", file=sys.stderr)
