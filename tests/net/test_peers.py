@@ -102,7 +102,7 @@ class Server:
 
 async def soon(true: Callable[[], object]) -> None:
     """Let the loop run until a state is reached that nobody signals."""
-    while not true():  # noqa: ASYNC110  transports do not tell these states
+    while not true():
         await asyncio.sleep(0.001)
 
 

@@ -29,8 +29,6 @@ from metaq.wire.command import Command
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.1
-REGISTER_RETRY_SECONDS: Final = 1.0
-"""While no name server has taken the broker, it is not ready, and tries this often."""
 
 
 class RunningBroker:
@@ -81,14 +79,16 @@ class RunningBroker:
 
     async def register(self, name_servers: list[str], identity: Identity, period: float) -> None:
         """Register at the name servers; returns once one of them has taken us."""
-        self._transport = Transport(_answer_nothing, _ignore, _ignore)
+
+        def lost(address: str) -> None:
+            registrar.lost(address)
+
+        self._transport = Transport(_answer_nothing, _ignore, lost)
         registrar = self._registrar = Registrar(self._transport, name_servers, identity, self._describe, period)
         self._broker.topics.on_change.append(lambda _topic: registrar.changed())
         self._door.after_registration = registrar.when_told
         await registrar.start()
-        while len(registrar.failing) == len(name_servers):
-            await asyncio.sleep(REGISTER_RETRY_SECONDS)
-            registrar.changed()
+        await registrar.registered()
 
     async def close(self) -> None:
         """Leave the name servers, let the peers go, save, flush, and mark the store as closed."""

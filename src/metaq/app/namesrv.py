@@ -41,8 +41,8 @@ class RunningNamesrv:
         return f"ready namesrv {self.address}"
 
     def _tick(self) -> None:
-        self._door.tick()
         self._timer = asyncio.get_running_loop().call_later(EXPIRY_SECONDS, self._tick)
+        self._door.tick()
 
     async def close(self) -> None:
         self._timer.cancel()
@@ -72,9 +72,9 @@ def _kv_table(file: ConfigFile) -> KvTable:
     if not text:
         return KvTable()
     try:
-        tables = fastjson.loads(text)["configTable"]
+        tables = fastjson.load_object(text, "KV configuration")["configTable"]
         return KvTable(
             {str(name): {str(key): str(text) for key, text in table.items()} for name, table in tables.items()}
         )
-    except (BadRequest, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (BadRequest, KeyError, AttributeError) as error:
         raise ConfigError(f"{file.path} is not a KV configuration: {error}; mend it or move it away") from None

@@ -46,11 +46,12 @@ class Identity:
 
 
 class Registrar:
-    """Keeps one broker registered at every name server.
+    """Keeps one broker registered at every name server, also at one that was restarted.
 
     Each name server has a task of its own, so that one that does not answer holds up nobody else.
 
     Args: describe: what to tell now, the DataVersion and the whole topic table. period: seconds between registrations.
+          retry: seconds before a failed one is tried again.
     """
 
     def __init__(
@@ -60,13 +61,16 @@ class Registrar:
         identity: Identity,
         describe: Callable[[], tuple[DataVersion, Mapping[str, TopicConfig]]],
         period: float = 30.0,
+        retry: float = 1.0,
     ) -> None:
-        self._caller, self._identity, self._describe, self._period = caller, identity, describe, period
+        self._caller, self._identity, self._describe = caller, identity, describe
+        self._period, self._retry = period, retry
         self._links = [_Link(address) for address in name_servers]
         self._changes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._tasks: list[asyncio.Task[None]] = []
         self._failing: dict[str, str] = {}
+        self._taken = asyncio.Event()
 
     @property
     def failing(self) -> Mapping[str, str]:
@@ -84,11 +88,21 @@ class Registrar:
             for link in self._links
         ]
 
+    async def registered(self) -> None:
+        """Wait until a name server has taken the broker, once."""
+        await self._taken.wait()
+
     def changed(self) -> None:
         """A topic changed: register at once. Several calls before that happens make one registration."""
         self._changes += 1
         for link in self._links:
             link.changed.set()
+
+    def lost(self, address: str) -> None:
+        """The connection to a name server broke, so it has dropped us: register again as soon as it is back."""
+        for link in self._links:
+            if link.address == address:
+                link.changed.set()
 
     def when_told(self, done: Callable[[], None], timeout: float = TOLD_TIMEOUT) -> None:
         """Call `done` once every name server has been told, or failed to take, the table as it is now.
@@ -124,7 +138,8 @@ class Registrar:
     async def _keep_registering(self, link: _Link) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(link.changed.wait(), self._period)
+                pause = self._retry if link.address in self._failing else self._period
+                await asyncio.wait_for(link.changed.wait(), pause)
             try:
                 await self._register(link)
             except Exception:
@@ -160,6 +175,7 @@ class Registrar:
                 log.warning("cannot register at name server %s, will try again: %s", address, error)
             self._failing[address] = str(error)
         else:
+            self._taken.set()
             if self._failing.pop(address, None):
                 log.info("registered at name server %s again", address)
 
