@@ -20,7 +20,7 @@ endif
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 
 PYTEST := $(RUN) -m pytest
-SOURCES := $(wildcard src tests bench examples demo)
+SOURCES := $(wildcard src tests bench examples demo fuzz)
 
 # What decides whether an environment is still right. The hot module is built while installing.
 INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/wire/_hot.pyx)
