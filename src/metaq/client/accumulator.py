@@ -54,11 +54,13 @@ class SendLimits:
 class Lane:
     """One stream of batches. `queue` None: they rotate over the queues, and order is not promised."""
 
-    __slots__ = ("batch", "in_flight", "outbox", "queue", "strict", "topic")
+    __slots__ = ("batch", "in_flight", "outbox", "queue", "strict", "topic", "urgent")
 
     def __init__(self, topic: str, queue: MessageQueue | None, *, strict: bool) -> None:
         self.topic, self.queue, self.strict = topic, queue, strict
         self.batch = SEALED
+        self.urgent: SendBatch | None = None
+        """The batch that the loop has been told to seal at once: whoever joins it need not tell again."""
         self.outbox: deque[tuple[SendBatch, Outgoing, float | None]] = deque()
         self.in_flight = 0
 
@@ -126,20 +128,23 @@ class Accumulator:
             while True:
                 batch = lane.batch
                 if (index := add(batch)) >= 0:
+                    begun = False
                     break
-                self._hand_over(lane)
+                if self._hand_over(lane):
+                    self._core.thread.post(self._pump, lane)
                 self._wait_for_room()
                 if lane.batch is not SEALED:
                     continue  # Another thread began a batch while we waited.
                 batch = SendBatch(self._core.id_prefixes.next(), self.limits.batch_bytes)
                 if (index := add(batch)) < 0:
                     raise LocalProtocolError("the message fits no batch")
-                lane.batch = batch
-                if not urgent:
-                    self._core.thread.post(self._begin_linger, lane, batch)
+                lane.batch, begun = batch, True
                 break
-        if urgent:
-            self._core.thread.post(self._seal, lane, batch)
+            if urgent and lane.urgent is not batch:
+                lane.urgent = batch
+                self._core.thread.post(self._seal, lane, batch)
+            elif begun and not urgent:
+                self._core.thread.post(self._begin_linger, lane, batch)
         return SendFuture(batch, index)
 
     def send_alone(self, message: Message, lane: Lane, message_id: str | None, timeout: float | None) -> SendFuture:
@@ -209,16 +214,16 @@ class Accumulator:
                 )
             self._changed.wait()
 
-    def _hand_over(self, lane: Lane) -> None:
-        """Under the lock: seal the lane's open batch and put it where the loop sends from."""
+    def _hand_over(self, lane: Lane) -> bool:
+        """Under the lock: seal the lane's open batch and put it where `_pump` finds it. Returns whether there was one."""
         batch, lane.batch = lane.batch, SEALED
         if batch is SEALED:
-            return
+            return False
         body = batch.take()
         self._pending_bytes += len(body)
         self._outstanding.add(batch)
         lane.outbox.append((batch, Outgoing(lane.topic, body, batch=True), None))
-        self._core.thread.post(self._pump, lane)
+        return True
 
     # -------------------------------------------------------------- the loop
 
@@ -229,6 +234,7 @@ class Accumulator:
         with self._lock:
             if lane.batch is batch:
                 self._hand_over(lane)
+        self._pump(lane)
 
     def _pump(self, lane: Lane) -> None:
         while lane.outbox and lane.in_flight < lane.in_flight_max:
@@ -286,11 +292,14 @@ class Accumulator:
 
     async def flush(self) -> None:
         """Seal all open batches and return when every message handed in so far has its outcome."""
+        lanes = [*self.lanes.values(), *self._ordered.values()]
         with self._lock:
-            for lane in [*self.lanes.values(), *self._ordered.values()]:
+            for lane in lanes:
                 self._hand_over(lane)
-            if not self._outstanding:
-                return
+        for lane in lanes:
+            self._pump(lane)
+        if not self._outstanding:
+            return
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._drained.append(future)
         await future

@@ -23,6 +23,7 @@ SUSPEND_SECONDS = 15.0
 """How long a broker may hold a pull that finds nothing."""
 PULL_SECONDS = 30.0
 """How long we wait for the answer: brokers look at held pulls every 5 s."""
+_COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per message.
 PLAIN_COUNT = 32
 """Messages that a broker which is not ours gives at most."""
 
@@ -66,6 +67,8 @@ class Pulled(Generic[M]):
     max_offset: int
     suggested_broker_id: int = 0
     broken: tuple[tuple[M, str], ...] = ()
+    size: int = 0
+    """Bytes of the records."""
 
 
 async def pull(
@@ -119,19 +122,21 @@ async def pull(
     if subscription.tags:  # Brokers compare hashes of tags; here the tags themselves are compared.
         messages = [message for message in messages if message.tag in subscription.tags]
     broken = _expand(messages, wanted.body_bytes_max)
-    return Pulled(status, messages, said.next_offset, said.min_offset, said.max_offset, said.suggest_broker_id, broken)
+    return Pulled(
+        status, messages, said.next_offset, said.min_offset, said.max_offset, said.suggest_broker_id, broken,
+        len(answer.body),
+    )  # fmt: skip
 
 
 def _expand(messages: list[M], limit: int) -> tuple[tuple[M, str], ...]:
     """Expand compressed bodies in place; the messages where that fails are taken out and returned."""
     broken: list[tuple[M, str]] = []
-    for message in messages:
-        if message.sys_flag & SysFlag.COMPRESSED:
-            try:
-                message.body = compression.decompress(message.body, message.sys_flag, limit)
-            except (BadRequest, ConfigError) as error:
-                log.error("%s cannot be read: %s", message, error)  # noqa: TRY400  its traceback says nothing
-                broken.append((message, str(error)))
+    for message in [message for message in messages if message.sys_flag & _COMPRESSED]:
+        try:
+            message.body = compression.decompress(message.body, message.sys_flag, limit)
+        except (BadRequest, ConfigError) as error:
+            log.error("%s cannot be read: %s", message, error)  # noqa: TRY400  its traceback says nothing
+            broken.append((message, str(error)))
     for message, _ in broken:
         messages.remove(message)
     return tuple(broken)

@@ -92,7 +92,8 @@ class Sender:
         while True:
             queue, queues = None, []
             try:
-                queues = await self._queues(outgoing.topic, deadline, fresh=tries > 0)
+                known = self._core.routes.publish_queues_now(outgoing.topic) if not tries else None
+                queues = known or await self._queues(outgoing.topic, deadline, fresh=tries > 0)
                 queue = choose(queues) if choose is not None else self.rotation.next(queues, failed_broker)
                 return await self._try(outgoing, queue, deadline - loop.time())
             except (ClientError, BrokerError, BadRequest) as error:

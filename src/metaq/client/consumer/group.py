@@ -311,7 +311,7 @@ class GroupMember:
         everything = pulled.messages
         if pulled.broken:
             everything = sorted([*everything, *(message for message, _ in pulled.broken)], key=_by_offset)
-        chunk = window.add(everything, pulled.next_offset)
+        chunk = window.add(everything, pulled.next_offset, pulled.size)
         if chunk is None:
             return
         for message, _ in pulled.broken:

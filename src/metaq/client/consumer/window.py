@@ -30,9 +30,8 @@ class Chunk(Generic[M]):
 
     __slots__ = ("base", "flags", "messages", "scanned", "size", "window")
 
-    def __init__(self, window: Window[M], base: int, flags: bytearray, messages: Sequence[M]) -> None:
-        self.window, self.base, self.flags, self.messages = window, base, flags, messages
-        self.size = sum(len(message.body) for message in messages)
+    def __init__(self, window: Window[M], base: int, flags: bytearray, messages: Sequence[M], size: int = 0) -> None:
+        self.window, self.base, self.flags, self.messages, self.size = window, base, flags, messages, size
         self.scanned = 0
 
     @property
@@ -63,8 +62,11 @@ class Window(Generic[M]):
         """Nothing is pulled because too much is unfinished."""
         self._chunks: deque[Chunk[M]] = deque()
 
-    def add(self, messages: Sequence[M], next_offset: int) -> Chunk[M] | None:
-        """Take in the messages of a pull that covered [self.next_offset, next_offset); None if there are none."""
+    def add(self, messages: Sequence[M], next_offset: int, size: int = 0) -> Chunk[M] | None:
+        """Take in the messages, of `size` bytes, of a pull that covered [self.next_offset, next_offset).
+
+        Returns None if there are none.
+        """
         base, self.next_offset = self.next_offset, next_offset
         if not messages:
             return None
@@ -74,7 +76,7 @@ class Window(Generic[M]):
             flags = bytearray(b"\1") * max(next_offset - base, messages[-1].queue_offset + 1 - base)
             for message in messages:
                 flags[message.queue_offset - base] = 0
-        chunk = Chunk(self, base, flags, messages)
+        chunk = Chunk(self, base, flags, messages, size)
         self._chunks.append(chunk)
         return chunk
 
@@ -101,7 +103,7 @@ class Window(Generic[M]):
 
     @property
     def unfinished_bytes(self) -> int:
-        """Body bytes of the chunks that are not finished."""
+        """Bytes of the pulls that are not finished."""
         return sum(chunk.size for chunk in self._chunks)
 
     @property
