@@ -1,0 +1,90 @@
+"""Examples and the README's snippets run as they stand."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from metaq.testing import EmbeddedBroker
+from tests.support import ROOT, environment
+
+EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
+PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_"))]
+SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
+
+
+def run_example(name, broker, timeout):
+    return subprocess.run(
+        [sys.executable, str(ROOT / "examples" / name)],
+        capture_output=True, text=True, timeout=timeout, check=False, env=environment(NAMESRV_ADDR=broker.namesrv),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_example_runs(name, metaq_broker):
+    """Each example is a whole program that ends well and says something."""
+    done = run_example(name, metaq_broker, 60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout
+    assert "Warning" not in done.stderr
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", SPARK)
+def test_spark_example_runs(name, metaq_broker):
+    """The Spark examples, with a session of their own each."""
+    done = run_example(name, metaq_broker, 110)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout
+
+
+def test_example_test_passes():
+    """The example of a test is one, and its fixture is found without being imported."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "metaq.testing.pytest_plugin", "-o", "addopts=", "examples"],
+        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout
+    assert "1 passed" in done.stdout
+
+
+def readme_blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_readme_snippets_of_the_client_run():
+    """The Python of the README, against a broker that listens where the README says."""
+    block = next(block for block in readme_blocks("python") if "Producer" in block)
+    got = []
+
+    class Enough(BaseException):  # as Ctrl-C would be: an Exception only gives the message back
+        pass
+
+    def send_mail(body):
+        got.append(body)
+        if len(got) == 3:
+            raise Enough
+
+    with EmbeddedBroker() as broker:
+        code = block.replace("localhost:9876", broker.namesrv)
+        # The README's group starts at the end of the topic, so it must exist before; here it reads from the start.
+        code = code.replace('group="mailer", ', 'group="mailer", start="first", ').replace('"paid || refunded"', '"*"')
+        with pytest.raises(Enough):
+            exec(code, {"send_mail": send_mail, "bodies": [b"a", b"b"]})
+    assert sorted(got) == [b"a", b"b", b'{"id": 42}']
+
+
+def test_readme_commands_exist():
+    """Every `metaq COMMAND` and `make TARGET` of the README is one."""
+    text = (ROOT / "README.md").read_text() + (ROOT / "docs" / "getting-started.md").read_text()
+    targets = set(re.findall(r"^([a-z-]+):.*?##", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for target in re.findall(r"(?:^|`)make ([a-z-]+)", text, re.MULTILINE):
+        assert target in targets, target
+    listed = subprocess.run(
+        [sys.executable, "-m", "metaq", "--help"], capture_output=True, text=True, check=True, env=environment()
+    ).stdout
+    for command in set(re.findall(r"(?:^|`|\$ )metaq ([a-z]+)", text, re.MULTILINE)):
+        assert f" {command} " in listed, command
