@@ -85,6 +85,18 @@ def test_gather(hot):
             hot.gather(chosen, data, file_offset)
 
 
+@both
+def test_read(hot):
+    """Selection and bytes in one call; a long contiguous run is left to a view."""
+    log = bytes(range(130))
+    assert hot.read(UNITS, 0, 1, 6, frozenset({2, -3}), 32, 9999, 0, 999, log, 0, 30) == (
+        3, 36, 6, 10, 124, log[10:30] + log[100:107] + log[115:124],
+    )  # fmt: skip
+    assert hot.read(UNITS, 0, 0, 3, None, 32, 9999, 0, 999, log, 0, 36)[5] == log[:35]
+    assert hot.read(UNITS, 0, 0, 3, None, 32, 9999, 0, 999, log, 0, 35) == (3, 35, 3, 0, 35, None)
+    assert hot.read(UNITS, 0, 2, 2, None, 32, 9999, 0, 999, log, 0, 35) == (0, 0, 2, -1, -1, b"")
+
+
 numbers = st.integers(-5, 200)
 
 

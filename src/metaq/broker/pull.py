@@ -304,14 +304,17 @@ class PullService:
         return answer
 
     def _answer(self, pull: Pull, pulled: Pulled, offset: int) -> PullAnswer:
-        code = CODE_OF.get(pulled.status)
-        if code is None:  # An empty or unknown queue: only an offset other than 0 is wrong.
-            code = ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND
+        if pulled.status is PullStatus.FOUND:  # most of them, spared the look-up: hashing an enum is dear
+            code = 0
+        elif pulled.status in CODE_OF:
+            code = int(CODE_OF[pulled.status])
+        else:  # An empty or unknown queue: only an offset other than 0 is wrong.
+            code = int(ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND)
         suggest = 0
         if self._options.slave_read_enable:
             near = not pulled.count or self._store.in_memory(pulled.last_log)
             suggest = pull.verdict.group.broker_id if near else pull.verdict.group.slow_broker_id
-        return PullAnswer(int(code), pulled.status, pulled, pulled.next_offset, suggest)
+        return PullAnswer(code, pulled.status, pulled, pulled.next_offset, suggest)
 
     def _count(self, answer: PullAnswer) -> None:
         pulled = answer.pulled

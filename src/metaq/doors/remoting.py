@@ -262,7 +262,7 @@ class BrokerSession(RemotingSession):
         pulled, body, door = answer.pulled, answer.pulled.body, self._door
         opaque, binary = pull.reply_to
         facts = (
-            opaque, binary, answer.code, answer.status.name, answer.suggest_broker_id, answer.next_offset,
+            opaque, binary, answer.code, answer.status.remark, answer.suggest_broker_id, answer.next_offset,
             pulled.min_offset, pulled.max_offset,
         )  # fmt: skip
         if len(body) < LONG_BODY_BYTES and door.current is self:

@@ -36,6 +36,9 @@ class PullStatus(enum.Enum):
     COLD = "COLD"
     """Not on the loop: run `Pulled.job` in a thread and take what it returns."""
 
+    def __init__(self, remark: str) -> None:
+        self.remark = remark  # the value as a plain attribute: enum's own costs a quarter of a microsecond
+
 
 @dataclass(slots=True)
 class Pulled:
@@ -63,6 +66,7 @@ class Puller:
     def __init__(self, commit_log: CommitLog, options: StoreOptions) -> None:
         self._log, self.options = commit_log, options
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        self._hot_bytes, self._bytes_in_memory = options.hot_bytes, options.max_transfer_bytes_on_message_in_memory
         self._recent_bytes = memory * options.access_message_in_memory_max_ratio // 100
 
     def pull(
@@ -81,7 +85,7 @@ class Puller:
         """
         if queue is None:
             return Pulled(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = queue.min_offset, queue.tail.next_offset
         if high == 0:
             return Pulled(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if offset < low:
@@ -93,16 +97,38 @@ class Puller:
         file = queue.run.find(offset * UNIT_BYTES)
         if file is None:  # its file went between two looks; go on with the next
             return Pulled(PullStatus.OFFSET_FOUND_NULL, max(low, offset + 1), low, high)
-        first_unit = file.start // UNIT_BYTES
+        first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
         units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
         stop = min(high, file.end // UNIT_BYTES, offset + units_max)
-        wanted = _Wanted(offset, stop, count_max, bytes_max, tag_hashes, low, high)
-        if high - offset > _UNITS_MAPPED_MAX and not self._is_small():
-            return self._cold(file, wanted)
-        first_log, _, _ = UNIT.unpack_from(file.buffer, (offset - first_unit) * UNIT_BYTES)
-        if first_log < self._log.end - self.options.hot_bytes:
-            return self._cold(file, wanted)
-        return self._answer(file.buffer, first_unit, wanted, self._read_mapped)
+        first_log: int = UNIT.unpack_from(units, (offset - first_unit) * UNIT_BYTES)[0]
+        is_cold = first_log < log_end - self._hot_bytes or (high - offset > _UNITS_MAPPED_MAX and not self._is_small())
+        log_file = None if is_cold or log_end - first_log > self._recent_bytes else self._log.run.find(first_log)
+        if log_file is None:
+            wanted = _Wanted(offset, stop, count_max, bytes_max, tag_hashes, low, high)
+            return self._cold(file, wanted) if is_cold else self._answer(units, first_unit, wanted, self._read_mapped)
+        # What most pulls want: recent records. The general way below comes to the same, at twice the price.
+        log_start, log_stop = log_file.start, min(log_end, log_file.end)
+        if bytes_max is None:
+            bytes_max = self._bytes_in_memory
+        count, size, next_offset, first_log, last_log, body = hot.read(
+            units, first_unit, offset, stop, tag_hashes, count_max, bytes_max, log_start, log_stop,
+            log_file.buffer, log_start, _VIEW_BYTES_MIN,
+        )  # fmt: skip
+        if not count:
+            status = PullStatus.OFFSET_OVERFLOW_ONE if next_offset == offset else PullStatus.NO_MATCHED_MESSAGE
+            return Pulled(status, next_offset, low, high)
+        if body is None:
+            start = first_log - log_start
+            return Pulled(
+                PullStatus.FOUND,
+                next_offset,
+                low,
+                high,
+                memoryview(log_file.buffer)[start : start + size],
+                count,
+                last_log,
+            )
+        return Pulled(PullStatus.FOUND, next_offset, low, high, body, count, last_log)
 
     def is_recent(self, log_offset: int) -> bool:
         """Whether RocketMQ would take the record there for one that is still in memory."""

@@ -28,6 +28,7 @@ from metaq.wire._hot_py_read import (
     decode_columns,
     decode_records,
     gather,
+    read,
     scan_records,
     select,
 )
@@ -38,5 +39,5 @@ __all__ = [
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
     "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate", "UniqueIds",
     "append", "append_record", "crc31", "decode_columns", "decode_records", "gather", "index_hash", "java_hash",
-    "pull_reply", "scan_records", "select",
+    "pull_reply", "read", "scan_records", "select",
 ]  # fmt: skip

@@ -268,6 +268,25 @@ def gather(selection: Selection, data: Any, file_offset: int) -> bytes:
     return b"".join(parts)
 
 
+def read(
+    units: Any,
+    first_unit: int,
+    start: int,
+    stop: int,
+    tag_hashes: frozenset[int] | None,
+    count_max: int,
+    bytes_max: int,
+    log_min: int,
+    log_end: int,
+    data: Any,
+    file_offset: int,
+    view_bytes_min: int,
+) -> tuple[int, int, int, int, int, bytes | None]:
+    found = select(units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end)
+    body = None if found.contiguous and found.size >= view_bytes_min else gather(found, data, file_offset)
+    return found.count, found.size, found.next_offset, found.first_log, found.last_log_end, body
+
+
 class Batch:
     __slots__ = ("_lock", "_parts", "_prefix", "bytes_max", "count", "size")
 

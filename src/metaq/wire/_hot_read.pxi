@@ -426,7 +426,7 @@ cdef inline bint hash_wanted(int32_t code, const int32_t *wanted, Py_ssize_t cou
     return False
 
 
-def select(
+cdef Selection choose(
     units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
     int64_t log_min, int64_t log_end,
 ):
@@ -466,7 +466,32 @@ def select(
     return chosen
 
 
+def select(
+    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
+    int64_t log_min, int64_t log_end,
+):
+    return choose(units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end)
+
+
 def gather(Selection selection not None, data, int64_t file_offset):
+    return collect(selection, data, file_offset)
+
+
+def read(
+    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
+    int64_t log_min, int64_t log_end, data, int64_t file_offset, int64_t view_bytes_min,
+):
+    cdef Selection found = choose(
+        units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end
+    )
+    body = None
+    if found.stretch_count > 1 or found.size < view_bytes_min:
+        body = collect(found, data, file_offset)
+    return found.count, found.size, found.next_offset, found.first_log, found.last_log_end, body
+
+
+cdef bytes collect(Selection selection, data, int64_t file_offset):
+    """The selection's records out of one log file."""
     cdef Exported held = Exported()
     cdef Stretch *found = <Stretch *>selection.stretches.data
     cdef Py_ssize_t place

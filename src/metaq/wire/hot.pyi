@@ -359,6 +359,25 @@ def select(
 def gather(selection: Selection, data: Buffer, file_offset: int) -> bytes:
     """Copy the selection's records out of one mapped log file (byte 0 is LogOffset `file_offset`) into one bytes object."""
 
+def read(
+    units: Buffer,
+    first_unit: int,
+    start: int,
+    stop: int,
+    tag_hashes: frozenset[int] | None,
+    count_max: int,
+    bytes_max: int,
+    log_min: int,
+    log_end: int,
+    data: Buffer,
+    file_offset: int,
+    view_bytes_min: int,
+) -> tuple[int, int, int, int, int, bytes | None]:
+    """select() and gather() in one call: (count, size, next_offset, first_log, last_log_end, body).
+
+    The body is None if it is contiguous and `view_bytes_min` bytes or more: a view of the file serves without a copy.
+    """
+
 # ------------------------------------------------------------------ producer
 class Batch:
     """Entries of one batch request under way (docs/formats/batch.md), all for one topic.
