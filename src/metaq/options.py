@@ -220,7 +220,10 @@ class BrokerOptions(OptionTable):
     )
     held_pulls_max: int = option(100_000, "Held pulls of all peers together; more are answered at once.", low=1)
     unflushed_bytes_max: int = option(
-        512 * MIB, "Bytes that may wait for the disk before sends are refused with SYSTEM_BUSY.", low=MIB, hot=True
+        512 * MIB,
+        "Bytes that may wait for the disk: above half, answers to sends wait too; above all, SYSTEM_BUSY.",
+        low=MIB,
+        hot=True,
     )
     auto_create_groups_max: int = option(10_000, "Groups that clients may create by joining, in all.", low=0, hot=True)
     auto_create_groups_per_minute: int = option(600, "Groups that clients may create in a minute.", low=0, hot=True)

@@ -119,6 +119,26 @@ def test_who_does_not_want_to_wait_does_not(tmp_path, monkeypatch):
         assert client.send("orders", properties={"WAIT": "false"}).ext["queueOffset"] == "2"
 
 
+def test_a_producer_that_outruns_the_disk_takes_its_pace(tmp_path, monkeypatch):
+    """With ASYNC_FLUSH, above half of unflushedBytesMax the answers wait until the disk has come near enough."""
+    with open_door(tmp_path, unflushed_bytes_max=1 << 20) as (broker, door):
+        client = Client(door)
+        client.send("orders")
+        flushed, waiting = broker.store.log_end, []
+        monkeypatch.setattr(type(broker.store), "flushed", property(lambda _: flushed))
+        monkeypatch.setattr(broker.store, "when_flushed", lambda end, done: waiting.append((end, done)))
+        sent = 0
+        while not waiting:
+            client.feed(_send(client, b"x" * 50_000))
+            sent += 1
+        assert 10 <= sent <= 12
+        assert len(client.received()) == sent - 1
+        assert client.pull("orders")[0].code == 0
+        flushed, done = waiting[0]
+        done(True)
+        assert [answer.code for answer in client.received()] == [0]
+
+
 def test_pulls_do_not_wait_for_the_disk(tmp_path, monkeypatch):
     """Only acknowledgements wait; a pull in the same event is answered at once."""
     with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
@@ -128,8 +148,8 @@ def test_pulls_do_not_wait_for_the_disk(tmp_path, monkeypatch):
         assert [answer.remark for answer in client.pull("orders")] == ["FOUND"]
 
 
-def _send(client):
+def _send(client, body=b"x"):
     from metaq.wire.codes import RequestCode
     from tests.doors.support import send_header
 
-    return client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x")
+    return client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), body)

@@ -1,4 +1,4 @@
-"""Answers that wait for the disk (SYNC_FLUSH).
+"""Answers that wait for the disk: with SYNC_FLUSH all acknowledgements, else those of producers that outrun it.
 
 All answers of one read event wait together for the log to be durable up to the end that the event reached. One callback
 is under way at a time: the flush thread makes everything durable that was appended before it began, so when it reports,
@@ -38,6 +38,8 @@ class Waiting(NamedTuple):
     """Answers of one read event."""
 
     log_end: int
+    durable: bool
+    """The answers promise durability, so that a late one must say that it cannot."""
     deadline: float
     peer: Peer
     frames: bytes
@@ -56,9 +58,12 @@ class FlushGate:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def hold(self, peer: Peer, log_end: int, frames: bytes) -> None:
-        """Write `frames`, whole answers, to `peer` when the log is durable up to `log_end`."""
-        self._waiting.append(Waiting(log_end, self._clock.monotonic() + self._timeout, peer, frames))
+    def hold(self, peer: Peer, log_end: int, frames: bytes, *, durable: bool = True) -> None:
+        """Write `frames`, whole answers, to `peer` when the log is durable up to `log_end`, which never goes back.
+
+        When the time is up before, they go out too: with code FLUSH_DISK_TIMEOUT if `durable`, else as they are.
+        """
+        self._waiting.append(Waiting(log_end, durable, self._clock.monotonic() + self._timeout, peer, frames))
         self._arm()
 
     def _arm(self) -> None:
@@ -82,11 +87,11 @@ class FlushGate:
         self._arm()
 
     def expire(self) -> None:
-        """Tell FLUSH_DISK_TIMEOUT to those who waited too long: stored, but not known to be durable."""
+        """Answer those who waited too long: their messages are stored, but not known to be durable."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0].deadline <= now:
             waiting = self._waiting.popleft()
-            waiting.peer.write(_timed_out(waiting.frames))
+            waiting.peer.write(_timed_out(waiting.frames) if waiting.durable else waiting.frames)
 
 
 def _timed_out(frames: bytes) -> bytes:

@@ -58,9 +58,11 @@ class RemotingDoor:
         self.table = hot.FrameTable(options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
         self.answers = hot.Replies(options.region_id.encode(), options.trace_on)
+        self.acks = hot.Replies(options.region_id.encode(), options.trace_on)
+        """Success answers to sends, by themselves because they may have to wait for the disk."""
         self.sync = broker.store_options.flush_disk_type == "SYNC_FLUSH"
-        self.acks = hot.Replies(options.region_id.encode(), options.trace_on) if self.sync else self.answers
-        """Answers to sends; with SYNC_FLUSH they wait for the disk."""
+        self.slack = options.unflushed_bytes_max // 2
+        """How far the log may be ahead of the disk before producers are slowed: their answers wait."""
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
         self.flush_gate = FlushGate(
@@ -290,7 +292,14 @@ class BrokerSession(RemotingSession):
     def _flush(self) -> None:
         """Write what this event gathered. Answers to sends wait for the disk where they must."""
         door = self._door
+        if len(door.acks):
+            store = door.broker.store
+            if door.sync:
+                door.flush_gate.hold(self.peer, store.log_end, door.acks.take())
+            elif store.log_end - store.flushed > door.slack:
+                # Whoever waits for answers sends no more: a producer faster than the disk takes the disk's pace.
+                door.flush_gate.hold(self.peer, store.log_end - door.slack, door.acks.take(), durable=False)
+            else:
+                self.peer.write(door.acks.take())
         if len(door.answers):
             self.peer.write(door.answers.take())
-        if door.sync and len(door.acks):
-            door.flush_gate.hold(self.peer, door.broker.store.log_end, door.acks.take())
