@@ -19,7 +19,7 @@ from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, decode, encode, reply
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
-from metaq.wire.record import decode_batch
+from metaq.wire.record import decode_batch, encode_record
 
 Answer = Callable[[Command], Command | None]
 
@@ -27,6 +27,7 @@ Answer = Callable[[Command], Command | None]
 class Session:
     def __init__(self, cluster: FakeCluster, peer) -> None:
         self.cluster, self.peer = cluster, peer
+        self.first: int | None = None
         cluster.sessions.append(self)
 
     def data_received(self, data: memoryview) -> int:
@@ -34,6 +35,8 @@ class Session:
         while (size := frame_bytes(data, start, len(data))) and start + size <= len(data):
             command = decode(bytes(data[start + LENGTH_BYTES : start + size]))
             start += size
+            if self.first is None:
+                self.first = command.code
             answer = self.cluster.answer(self, command)
             if answer is not None and not command.is_oneway:
                 self.peer.write(encode(answer))
@@ -54,9 +57,14 @@ class FakeCluster:
         self.topics = {"orders": 4}
         self.sessions: list[Session] = []
         self.accepted = 0
+        self.to_broker: list[Session] = []
+        """Every connection to a broker, also those that are gone."""
         self.seen: list[Command] = []
         self.script: dict[int, Callable[[Session, Command], Command | None]] = {}
         self.stored: dict[tuple[str, int], list[tuple[int, bytes, bytes]]] = defaultdict(list)
+        self.min_offsets: dict[tuple[str, int], int] = defaultdict(int)
+        self.committed: dict[tuple[str, int], int] = {}
+        self.members: dict[str, set[str]] = defaultdict(set)
         self.broker_names = [f"broker-{letter}" for letter in "abc"[:brokers]]
         self.ports: list[int] = []
         self._loop = asyncio.new_event_loop()
@@ -79,6 +87,8 @@ class FakeCluster:
                 self.accepted += 1
                 made = Session(self, peer)
                 made.broker = port_index
+                if port_index < len(self.broker_names):
+                    self.to_broker.append(made)
                 return made
 
             return session
@@ -98,6 +108,10 @@ class FakeCluster:
 
     def count(self, code: int) -> int:
         return sum(command.code == code for command in list(self.seen))
+
+    def store(self, *contents: bytes, topic: str = "orders", queue_id: int = 0) -> None:
+        """Messages as if a producer had sent them."""
+        self.stored[topic, queue_id].extend((0, content, b"") for content in contents)
 
     def drop_connections(self) -> None:
         """Every broker connection breaks at once."""
@@ -163,11 +177,76 @@ def _unknown(cluster: FakeCluster, session: Session, command: Command) -> Comman
     return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark="no")
 
 
+def _pull(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    """Never held; answers plain, without commits."""
+    header = headers.PullHeader.from_ext(command.ext)
+    log = cluster.stored[header.topic, header.queue_id]
+    low, high, start = cluster.min_offsets[header.topic, header.queue_id], len(log), header.queue_offset
+    if header.sys_flag & header.COMMIT_OFFSET:
+        cluster.committed[header.topic, header.queue_id] = header.commit_offset
+    code, next_offset, body = ResponseCode.PULL_NOT_FOUND, start, b""
+    if not low <= start <= high:
+        code, next_offset = ResponseCode.PULL_OFFSET_MOVED, low if start < low else high
+    elif start < high:
+        stop = min(high, start + min(header.max_messages, 32))
+        code, next_offset = ResponseCode.SUCCESS, stop
+        body = b"".join(
+            encode_record(
+                topic=header.topic.encode(), queue_id=header.queue_id, queue_offset=offset, log_offset=offset * 1000,
+                flag=flag, sys_flag=0, born_ms=1, born_host=bytes(8), store_ms=offset, store_host=bytes(8),
+                reconsume_times=0, prepared_offset=0, body=content, properties=properties,
+            )
+            for offset, (flag, content, properties) in enumerate(log[start:stop], start)
+        )  # fmt: skip
+    said = headers.PullReplyHeader(next_offset=next_offset, min_offset=low, max_offset=high)
+    return reply(command, code, said, body=body)
+
+
+def _offset(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    key = command.ext["topic"], int(command.ext["queueId"])
+    if command.code == RequestCode.GET_MIN_OFFSET:
+        offset = cluster.min_offsets[key]
+    elif command.code == RequestCode.GET_MAX_OFFSET:
+        offset = len(cluster.stored[key])
+    elif key in cluster.committed:
+        offset = cluster.committed[key]
+    else:
+        return reply(command, ResponseCode.QUERY_NOT_FOUND, remark="no offset")
+    return reply(command, 0, headers.OffsetReplyHeader(offset=offset))
+
+
+def _keep_offset(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    header = headers.UpdateOffsetHeader.from_ext(command.ext)
+    cluster.committed[header.topic, header.queue_id] = header.commit_offset
+    return reply(command)
+
+
+def _heartbeat(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    beat = bodies.heartbeat_of(command.body)
+    for consumer in beat.consumers:
+        cluster.members[consumer.group].add(beat.client_id)
+    return reply(command)
+
+
+def _members(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    ids = cluster.members.get(command.ext["consumerGroup"])
+    if not ids:
+        return reply(command, ResponseCode.SYSTEM_ERROR, remark="no consumer for this group")
+    return reply(command, body=bodies.consumer_ids(ids))
+
+
 _HANDLERS = {
+    RequestCode.PULL_MESSAGE: _pull,
+    RequestCode.GET_MIN_OFFSET: _offset,
+    RequestCode.GET_MAX_OFFSET: _offset,
+    RequestCode.QUERY_CONSUMER_OFFSET: _offset,
+    RequestCode.UPDATE_CONSUMER_OFFSET: _keep_offset,
+    RequestCode.GET_CONSUMER_LIST_BY_GROUP: _members,
+    RequestCode.CONSUMER_SEND_MSG_BACK: _ok,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
     RequestCode.SEND_MESSAGE_V2: _send,
     RequestCode.SEND_BATCH_MESSAGE: _send,
-    RequestCode.HEART_BEAT: _ok,
+    RequestCode.HEART_BEAT: _heartbeat,
     RequestCode.UNREGISTER_CLIENT: _ok,
 }
 

@@ -1,0 +1,201 @@
+"""What a group member does when its brokers misbehave, against a scripted cluster."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from metaq import Consumer
+from metaq.client.consumer import send_back
+from metaq.model import MessageQueue
+from metaq.model import properties as props
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import reply, request
+from tests.client.cluster import FakeCluster, refuse
+from tests.support import eventually
+
+GROUP = "mailers"
+RETRY = f"%RETRY%{GROUP}"
+
+
+@pytest.fixture
+def cluster():
+    with FakeCluster() as running:
+        running.topics = {"orders": 1}
+        yield running
+
+
+def consumer_of(cluster: FakeCluster, **options: object) -> Consumer:
+    return Consumer(cluster.namesrv, group=GROUP, topics="orders", start="first", **options)
+
+
+def bodies_of(consumer: Consumer, count: int) -> list[bytes]:
+    got = []
+    for _ in range(count):
+        message = consumer.receive(10)
+        assert message is not None
+        message.ack()
+        got.append(message.body)
+    return got
+
+
+def test_deleted_messages_are_counted_and_told(cluster, caplog):
+    """The stored offset left the log: the group goes on at its start, and says how many messages are gone."""
+    cluster.store(*(b"%d" % number for number in range(100)))
+    cluster.committed["orders", 0] = 10
+    cluster.min_offsets["orders", 0] = 90
+    skipped: list[tuple[MessageQueue, range]] = []
+    with consumer_of(cluster, on_skip=lambda queue, gone: skipped.append((queue, gone))) as consumer:
+        assert bodies_of(consumer, 10) == [b"%d" % number for number in range(90, 100)]
+    assert skipped == [(MessageQueue("orders", "broker-a", 0), range(10, 90))]
+    assert "80 messages of orders@broker-a:0 were deleted before group mailers consumed them" in caplog.text
+
+
+def test_offset_beyond_the_end_goes_back_to_it(cluster, caplog):
+    """A topic that was made anew: the old, larger offset is given up with a warning."""
+    cluster.store(b"0", b"1")
+    cluster.committed["orders", 0] = 1000
+    with consumer_of(cluster) as consumer:
+        eventually(lambda: "wanted 1000" in caplog.text)
+        cluster.store(b"2")
+        assert bodies_of(consumer, 1) == [b"2"]
+
+
+def test_failed_message_is_given_back_by_its_log_offset(cluster):
+    """36 names the record; the message is finished only when the broker has taken it."""
+    cluster.store(b"bad", b"good")
+    with consumer_of(cluster, max_reconsume_times=5) as consumer:
+        first, second = consumer.receive(10), consumer.receive(10)
+        second.ack()
+        first.retry(delay_level=4)
+        command = eventually(
+            lambda: next((c for c in cluster.seen if c.code == RequestCode.CONSUMER_SEND_MSG_BACK), None)
+        )
+        header = headers.SendBackHeader.from_ext(command.ext)
+        assert (header.offset, header.group, header.delay_level, header.max_reconsume_times) == (0, GROUP, 4, 5)
+        first.ack()  # What is said later changes nothing.
+    assert cluster.committed["orders", 0] == 2
+
+
+def test_broker_that_takes_nothing_back_gets_a_copy(cluster):
+    """36 refused: a new message goes to the retry topic, with all that a retry needs."""
+    cluster.topics[RETRY] = 1
+    cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
+    cluster.stored["orders", 0].append((7, b"bad", b"KEYS\x01k\x02UNIQ_KEY\x01" + b"A" * 32))
+    with consumer_of(cluster) as consumer:
+        consumer.receive(10).retry()
+        [(flag, body, text)] = eventually(lambda: cluster.stored[RETRY, 0])
+        assert (flag, body) == (7, b"bad")
+        pairs = props.parse(text.decode())
+        assert pairs["RETRY_TOPIC"] == "orders"
+        assert pairs["ORIGIN_MESSAGE_ID"] == "A" * 32
+        assert pairs["DELAY"] == "3"
+        assert pairs["KEYS"] == "k"
+        [sent] = [command for command in cluster.seen if command.code == RequestCode.SEND_MESSAGE_V2]
+        assert headers.SendHeader.from_ext(sent.ext).reconsume_times == 1
+    assert cluster.committed["orders", 0] == 1
+
+
+def test_message_that_no_broker_takes_comes_again_here(cluster, monkeypatch):
+    """Neither 36 nor a copy works: the message is handed out again, and stays unfinished until then."""
+    monkeypatch.setattr(send_back, "AGAIN_SECONDS", 0.05)
+    monkeypatch.setattr(send_back, "SEND_SECONDS", 0.05)
+    cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
+    cluster.store(b"bad")
+    with consumer_of(cluster) as consumer:
+        consumer.receive(10).retry()
+        again = consumer.receive(10)
+        assert again.body == b"bad"
+        assert again.reconsume_times == 1
+        consumer.commit()
+        assert cluster.committed.get(("orders", 0), 0) == 0
+        again.ack()
+    assert cluster.committed["orders", 0] == 1
+
+
+def test_subscription_unknown_to_the_broker_is_sent_again(cluster):
+    """24 and 25 mean that the broker missed our heartbeat: it gets another at once, and pulling goes on."""
+    cluster.store(b"x")
+    cluster.script[RequestCode.PULL_MESSAGE] = refuse(ResponseCode.SUBSCRIPTION_NOT_EXIST, times=2)
+    with consumer_of(cluster) as consumer:
+        assert bodies_of(consumer, 1) == [b"x"]
+        assert cluster.count(RequestCode.HEART_BEAT) >= 3
+
+
+def test_new_connection_begins_with_a_heartbeat(cluster):
+    """Brokers know clients by their connection."""
+    cluster.store(b"1")
+    with consumer_of(cluster) as consumer:
+        assert bodies_of(consumer, 1) == [b"1"]
+        cluster.drop_connections()
+        cluster.store(b"2")
+        assert bodies_of(consumer, 1) == [b"2"]
+    assert [session.first for session in cluster.to_broker] == [RequestCode.HEART_BEAT] * 2
+
+
+def test_administrator_moves_the_group(cluster):
+    """220: the queue begins again at the offset given; acks of what was in hand count no more."""
+    cluster.store(*(b"%d" % number for number in range(10)))
+    with consumer_of(cluster) as consumer:
+        old = [consumer.receive(10) for _ in range(10)]
+        push = request(
+            RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
+            body=bodies.queue_offsets({MessageQueue("orders", "broker-a", 0): 4}),
+        )
+        push.ext = {"topic": "orders", "group": GROUP, "timestamp": "0", "isForce": "true"}
+        cluster.push(push)
+        assert bodies_of(consumer, 6) == [b"%d" % number for number in range(4, 10)]
+        for message in old[:4]:
+            message.ack()
+    assert cluster.committed["orders", 0] == 10
+
+
+def test_change_of_members_rebalances_at_once(cluster):
+    """40: the members are asked for again and the share is recomputed."""
+    cluster.topics["orders"] = 4
+    with consumer_of(cluster) as consumer:
+        eventually(lambda: len(consumer.queues) == 4)
+        cluster.members[GROUP].add("zzz@other")
+        push = request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True)
+        push.ext = {"consumerGroup": GROUP}
+        cluster.push(push)
+        eventually(lambda: len(consumer.queues) == 2)
+
+
+def test_broken_records_are_asked_for_again(cluster, caplog):
+    """A damaged answer is logged and pulled again; nothing is skipped."""
+    cluster.store(b"x")
+    damaged = []
+
+    def damage(session, command):
+        if damaged:
+            return NotImplemented
+        damaged.append(command)
+        said = headers.PullReplyHeader(next_offset=1, min_offset=0, max_offset=1)
+        return reply(command, 0, said, body=b"not a record at all")
+
+    cluster.script[RequestCode.PULL_MESSAGE] = damage
+    with caplog.at_level(logging.ERROR, "metaq.client"), consumer_of(cluster) as consumer:
+        assert bodies_of(consumer, 1) == [b"x"]
+    assert "cannot be read" in caplog.text
+
+
+def test_leaving_unregisters_and_commits(cluster):
+    """close() keeps the progress and says goodbye."""
+    cluster.store(b"1", b"2")
+    with consumer_of(cluster) as consumer:
+        bodies_of(consumer, 2)
+    assert cluster.committed["orders", 0] == 2
+    [goodbye] = [command for command in cluster.seen if command.code == RequestCode.UNREGISTER_CLIENT]
+    assert goodbye.ext["consumerGroup"] == GROUP
+
+
+def test_foreign_broker_is_asked_in_plain_rocketmq(cluster):
+    """Without our mark in its heartbeat answer a broker sees no field of ours and no more than 32 messages asked for."""
+    cluster.store(b"x")
+    with consumer_of(cluster) as consumer:
+        bodies_of(consumer, 1)
+    pulls = [command for command in cluster.seen if command.code == RequestCode.PULL_MESSAGE]
+    assert all("maxMsgBytes" not in command.ext and int(command.ext["maxMsgNums"]) <= 32 for command in pulls)
