@@ -74,15 +74,18 @@ class Housekeeper:
 
     # ------------------------------------------------------------------ checkpoint
 
-    def checkpoint(self) -> None:
-        """Make log, queues and index durable up to here, and write down where "here" is. Raises OSError."""
+    def checkpoint(self, *, closing: bool = False) -> None:
+        """Make log and queues durable up to here, and write down where "here" is. Raises OSError.
+
+        `closing`: the index too, which costs more and is only worth it when nothing is written any more.
+        """
         with self._work:
             store = self._store
             with self._append_lock:  # between two appends: everything below `log_end` has its unit and entries
                 log_end, log_ms = store.log.end, store.log.tail.store_ms
                 queues = [(q, q.max_offset, q.tail.log_end) for q in store.queues().values() if q.max_offset]
             state = (log_end, store.log.min, len(queues))
-            if state == self._saved or store.failed is not None:
+            if (state == self._saved and not closing) or store.failed is not None:
                 return
             if self._flusher.flushed < log_end:
                 self._flusher.flush()
@@ -91,7 +94,7 @@ class Housekeeper:
             for queue, _, _ in queues:
                 if queue.synced < queue.max_offset:
                     queue.sync()
-            index_ms = store.index.sync() if store.index else 0
+            index_ms = store.index.sync(last=closing) if store.index else 0
             self._write(log_end, log_ms, index_ms, queues)
             self._saved = state
 

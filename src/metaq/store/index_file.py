@@ -69,6 +69,18 @@ class IndexFile:
                 return
             ordinal = previous
 
+    def heal(self) -> None:
+        """Take back an entry that a kill cut short between its slot and the header that counts it.
+
+        The slot would seem to point nowhere, and the chain behind it would be lost.
+        """
+        ordinal = max(1, self.header.next_ordinal)
+        if self.entries_at(ordinal) + ENTRY.size <= self.file.size:
+            key_hash, _, _, previous = ENTRY.unpack_from(self.file.buffer, self.entries_at(ordinal))
+            slot_at = HEADER.size + _SLOT.size * (key_hash % self.slots)
+            if _SLOT.unpack_from(self.file.buffer, slot_at)[0] == ordinal and 0 <= previous < ordinal:
+                _SLOT.pack_into(self.file.buffer, slot_at, previous)
+
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         header = self.header
         return header.next_ordinal > 1 and header.begin_ms <= end_ms and header.end_ms >= begin_ms
@@ -113,6 +125,7 @@ class Index:
     def start(self) -> None:
         """Go on writing in the last file, if there is one. Its blocks are reserved when the first entry comes."""
         if self.files:
+            self.files[-1].heal()
             self._attach(self.files[-1])
 
     def _attach(self, file: IndexFile) -> None:
@@ -196,16 +209,19 @@ class Index:
                 return header.end_log
         return -1
 
-    def sync(self) -> int:
-        """Make all entries durable. Returns the store time of the newest. Raises OSError."""
-        files, newest = self.files, 0
-        for file in files:
-            newest = max(newest, file.header.end_ms)
+    def sync(self, *, last: bool = False) -> int:
+        """Make the full files durable, with `last` also the one being written. Raises OSError.
+
+        Returns the store time up to which the index is durable. The last file is left to the kernel: its slots are
+        written all over, so a sync would write 20 MB each time, and after a crash of the machine it is made anew anyway.
+        """
+        durable = 0
+        for file in self.files if last else self.files[:-1]:
             if file.name not in self._synced:
                 file.file.sync(0, file.entries_at(file.header.next_ordinal))
-                if file is not files[-1]:
-                    self._synced.add(file.name)  # full: nothing is written to it any more
-        return newest
+                self._synced.add(file.name)
+            durable = max(durable, file.header.end_ms)
+        return durable
 
     def drop_below(self, log_min: int) -> int:
         """Delete files that point wholly below the log's begin, except the last. Returns how many."""

@@ -142,7 +142,7 @@ class MessageStore:
         self._flusher.stop()
         self._housekeeper.stop()
         if self.failed is None:
-            self._housekeeper.checkpoint()
+            self._housekeeper.checkpoint(closing=True)
         with self._append_lock:
             self.log.detach()
             for queue in self._queues.values():

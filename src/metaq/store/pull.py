@@ -17,6 +17,7 @@ from metaq.wire import hot
 _SCAN_BYTES_MIN: Final = 16_000
 _VIEW_BYTES_MIN: Final = 64 * 1024
 """A run of records at least this long goes out as a view of the mapping; shorter ones are cheaper copied."""
+_EXTENT_MAX: Final = 8
 _UNITS_MAPPED_MAX: Final = 1_000_000
 """Units this far behind a queue's end are read with the records, not on the loop."""
 
@@ -194,6 +195,10 @@ class Puller:
         return hot.gather(found, file.buffer, file.start)
 
     def _read_cold(self, found: hot.Selection) -> bytes | None:
+        extent = found.last_log_end - found.first_log
+        if extent <= _EXTENT_MAX * found.size:  # one read costs less than many, also when others' records lie between
+            data = self._log.read(found.first_log, extent)
+            return hot.gather(found, data, found.first_log) if len(data) == extent else None
         parts = [self._log.read(offset, size) for offset, size in found.spans()]
         return b"".join(parts) if sum(map(len, parts)) == found.size else None
 

@@ -95,25 +95,24 @@ def index_verdict(facts: Facts, start: Start, log_end: int) -> tuple[frozenset[s
     """Names of index files to delete, and the log offset from which records are indexed anew. Pure."""
     if facts.index is None:
         return frozenset(), log_end
-    names = {name for name, _ in facts.index}
-    newest = max((header.end_log for _, header in facts.index if header.next_ordinal > 1), default=-1)
+    names = [name for name, _ in facts.index]
     lost = facts.tails is not None and any(name not in names for name in facts.tails.index_files)
-    if newest < 0 and facts.tails is not None and not facts.index_unfit and not lost:
-        return frozenset(names), start.log_offset  # nothing that has a key was stored yet
-    if facts.index_unfit or lost or newest < 0:
-        return frozenset(names.union(facts.index_unfit)), facts.log_min
+    if facts.index_unfit or lost:
+        return frozenset((*names, *facts.index_unfit)), facts.log_min
     trusted = facts.clean or (facts.same_boot and facts.tails is not None)
     bad = [
-        (name, header)
+        name
         for name, header in facts.index
-        if header.end_log >= log_end or (not trusted and header.end_ms > facts.checkpoint.index_ms)
+        if header.end_log >= log_end
+        or (not trusted and (header.end_ms > facts.checkpoint.index_ms or header.next_ordinal <= 1))
     ]
-    if not bad:
-        # Below the tails' end all is indexed; the newest record may have been cut short between two of its keys.
-        return frozenset(), newest if facts.tails is None else max(newest, start.log_offset)
-    first = min(header.begin_log for _, header in bad)
-    later = {name for name, header in facts.index if header.begin_log >= first}
-    return frozenset(later), max(first, facts.log_min)
+    dropped = frozenset(name for name in names if bad and name >= bad[0])
+    kept = [header.end_log for name, header in facts.index if name not in dropped and header.next_ordinal > 1]
+    newest = max(kept, default=facts.log_min)
+    if trusted and not bad and facts.tails is not None:
+        newest = max(newest, start.log_offset)  # below the start all is indexed, also what has no key
+    # The newest record counts as not indexed: it may have been cut short between two of its keys.
+    return dropped, max(newest, facts.log_min)
 
 
 class Recovery:
