@@ -4,29 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.clock import FakeClock
 from metaq.model import GroupConfig, MessageQueue
 from metaq.wire import bodies, fastjson
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of
 from metaq.wire.record import decode_record
-from tests.doors.support import Client, open_door
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def door(tmp_path, clock):
-    with open_door(tmp_path, clock) as (_, door):
-        yield door
-
-
-@pytest.fixture
-def client(door):
-    return Client(door)
 
 
 def create(client, topic, reads=4, writes=4, perm=6, **more):

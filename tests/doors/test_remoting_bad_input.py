@@ -10,12 +10,6 @@ from metaq.wire.command import Command, encode
 from tests.doors.support import Client, open_door, pull_header, send_header
 
 
-@pytest.fixture
-def door(tmp_path):
-    with open_door(tmp_path) as (_, door):
-        yield door
-
-
 @pytest.fixture(autouse=True)
 def others_are_untouched(door):
     """Another client's data and connection are as before after every test of this file."""

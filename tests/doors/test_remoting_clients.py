@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.clock import FakeClock
 from metaq.model import MessageModel
 from metaq.model.subscription import subscribe
 from metaq.wire import bodies
@@ -12,17 +11,6 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of
 from metaq.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
 from tests.doors.support import Client, open_door
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def door(tmp_path, clock):
-    with open_door(tmp_path, clock) as (_, door):
-        yield door
 
 
 def members(client, group="G"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
-from metaq.clock import FakeClock
+from metaq.doors import remoting
 from metaq.model import StoredMessage
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -13,22 +15,6 @@ from metaq.wire.headers import PullReplyHeader
 from tests.doors.support import Client, open_door, pull_header
 
 COMMIT, SUSPEND, BROUGHT = 1, 2, 4
-
-
-@pytest.fixture
-def clock():
-    return FakeClock()
-
-
-@pytest.fixture
-def door(tmp_path, clock):
-    with open_door(tmp_path, clock) as (_, door):
-        yield door
-
-
-@pytest.fixture
-def client(door):
-    return Client(door)
 
 
 def messages(answer):
@@ -355,3 +341,41 @@ def test_who_does_not_read_gets_no_more_answers_until_it_does(door, client):
     client.peer.congested = False
     assert client.feed(b"") == 0
     assert len(client.received()) == 3
+
+
+# -------------------------------------------------------------------- old messages
+
+
+def test_old_messages_are_read_off_the_loop(tmp_path):
+    """A pull of messages behind hotBytes is answered a little later, from another thread's read, and complete."""
+
+    async def main() -> None:
+        with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+            client = Client(door)
+            for n in range(40):
+                client.send("orders", b"%d" % n)
+            assert client.pull("orders", offset=4) == []
+            while not (answers := client.received()):
+                await asyncio.sleep(0)
+            assert [message.body for message in messages(answers[0])] == [b"%d" % n for n in range(4, 36)]
+            assert offsets(answers[0]) == (36, 0, 40)
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_reads_of_old_messages_are_bounded_by_bytes(tmp_path, monkeypatch):
+    """More old bytes than fit into memory at once are refused as busy, for that pull alone."""
+    monkeypatch.setattr(remoting, "COLD_BYTES_MAX", 300_000)
+
+    async def main() -> None:
+        with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+            client, other = Client(door), Client(door)
+            client.send("orders")
+            assert client.pull("orders") == []
+            assert other.pull("orders")[0].code == ResponseCode.SYSTEM_BUSY
+            while not (answers := client.received()):
+                await asyncio.sleep(0)
+            assert answers[0].code == 0
+            assert other.pull("orders") == []
+
+    asyncio.run(asyncio.wait_for(main(), 10))

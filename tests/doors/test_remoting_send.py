@@ -13,17 +13,6 @@ from metaq.wire.record import decode_record, encode_batch, parse_offset_id
 from tests.doors.support import Client, open_door, send_header
 
 
-@pytest.fixture
-def door(tmp_path):
-    with open_door(tmp_path) as (_, door):
-        yield door
-
-
-@pytest.fixture
-def client(door):
-    return Client(door)
-
-
 def stored(door, answer):
     """The record that an answer names."""
     return decode_record(door.broker.store.record_at(parse_offset_id(answer.ext["msgId"])[2]))
@@ -238,3 +227,27 @@ def test_deleting_a_topic_closes_its_gate(door, client):
     assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
     assert b"orders" not in door.broker.gates.table
     assert client.send("orders").ext["queueOffset"] == "0"
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path, monkeypatch):
+    """What was stored before is acknowledged, and wakes who waits; the rest is told that there is no room."""
+    with open_door(tmp_path, store={"mapped_file_size_commit_log": 1 << 16, "max_message_size": 1 << 12}) as (
+        broker,
+        door,
+    ):
+        client, waiting = Client(door), Client(door)
+        client.send("orders")
+        waiting.pull("orders", offset=1, sys_flag=6, suspend_ms=15_000)
+
+        def full() -> None:
+            raise StoreFull("no room for another log file")
+
+        monkeypatch.setattr(broker.store, "_roll", full)
+        frames = [client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x" * 1000) for _ in range(100)]
+        client.feed(b"".join(frames))
+        codes = sorted(answer.code for answer in client.received())
+        stored = broker.store.queue("orders", 0).max_offset - 1
+        assert 30 < stored < 65
+        assert codes == [0] * stored + [ResponseCode.SERVICE_NOT_AVAILABLE] * (100 - stored)
+        assert waiting.received()[0].remark == "FOUND"
+        assert broker.stats.put_messages == stored + 1

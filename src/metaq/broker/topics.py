@@ -15,7 +15,7 @@ from metaq.broker.quota import Quota
 from metaq.clock import Clock
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import DataVersion, Perm, TopicConfig
-from metaq.model.topic import AUTO_CREATE_TOPIC, DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic
+from metaq.model.topic import AUTO_CREATE_TOPIC, check_topic
 from metaq.options import BrokerOptions
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.wire import bodies, fastjson
@@ -208,11 +208,3 @@ def check_client_topic(name: str) -> str:
     if name.startswith(OUR_PREFIX):
         raise BadRequest(f"the topic {name} belongs to the broker itself", ResponseCode.NO_PERMISSION)
     return name
-
-
-def owner_group(topic: str) -> str | None:
-    """The consumer group whose retry or dead-letter topic this is."""
-    for prefix in (RETRY_PREFIX, DEAD_LETTER_PREFIX):
-        if topic.startswith(prefix):
-            return topic.removeprefix(prefix)
-    return None

@@ -25,6 +25,7 @@ from metaq.doors.remoting_messages import MessageHandlers
 from metaq.errors import BadRequest, RemoteProtocolError, StoreFailed, StoreFull
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer
+from metaq.options import MIB
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -40,7 +41,8 @@ JOINED_BYTES_MAX = 256 * 1024
 LONG_BODY_BYTES = 64 * 1024
 """A pull's body from here on is written by itself: copying it costs more than a write."""
 COLD_READERS = 2
-COLD_READS_MAX = 1024
+COLD_BYTES_MAX = 256 * MIB
+"""What reads of old messages that are under way may bring into memory, all peers together."""
 
 CallSoon = Callable[[Callable[[], None]], None]
 
@@ -76,7 +78,7 @@ class RemotingDoor:
         self.after_registration: Callable[[Callable[[], None]], None] = _at_once
         """Calls its argument when the name servers know the topics as they are; set by whoever registers the broker."""
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
-        self._cold_reads = 0
+        self._cold_bytes = 0
 
     def session(self, peer: Peer) -> BrokerSession:
         """A new connection."""
@@ -129,17 +131,17 @@ class RemotingDoor:
 
     def _read_cold(self, session: BrokerSession, pull: Pull, pulled: Pulled) -> None:
         """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
-        if self._cold_reads >= COLD_READS_MAX:
-            text = f"[OVERLOAD]system busy: {COLD_READS_MAX} reads of old messages are under way already"
+        if self._cold_bytes + pull.bytes_max > COLD_BYTES_MAX:
+            text = f"[OVERLOAD]system busy: reads of old messages for {self._cold_bytes} bytes are under way already"
             session.pull_failed(pull, BadRequest(text, ResponseCode.SYSTEM_BUSY))
             return
         assert pulled.job is not None
-        self._cold_reads += 1
+        self._cold_bytes += pull.bytes_max
         future = asyncio.get_running_loop().run_in_executor(self._cold_readers, pulled.job)
         future.add_done_callback(functools.partial(self._cold_done, session, pull))
 
     def _cold_done(self, session: BrokerSession, pull: Pull, future: asyncio.Future[Pulled]) -> None:
-        self._cold_reads -= 1
+        self._cold_bytes -= pull.bytes_max
         if future.cancelled() or session.peer.closed:
             return
         error = future.exception()
@@ -217,15 +219,14 @@ class BrokerSession(RemotingSession):
         door = self._door
         broker, table, outcome = door.broker, door.table, door.outcome
         if broker.appender.refusal() is None:
-            outcome.row = row
+            outcome.row, outcome.messages, outcome.size, outcome.touched = row, 0, 0, []
             try:
                 broker.store.append_rows(table, row, rows, broker.gates.table, self.born_host, door.acks, outcome)
             except (StoreFull, StoreFailed):
                 log.debug("the store refuses row %d; the slow lane will say so", outcome.row)
-            else:
-                broker.stats.put(outcome.messages, outcome.size)
-                for tail in outcome.touched:
-                    broker.hold.grew(tail.topic.decode(), tail.queue_id)
+            broker.stats.put(outcome.messages, outcome.size)
+            for tail in outcome.touched:
+                broker.hold.grew(tail.topic.decode(), tail.queue_id)
             row = outcome.row
             if row == rows or table.kind(row) in (hot.KIND_OTHER, hot.KIND_PULL):
                 return row
