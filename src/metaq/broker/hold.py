@@ -48,7 +48,8 @@ class HeldPulls:
         self._waiting: dict[QueueKey, list[HeldPull]] = {}
         self._by_channel: dict[Channel, set[HeldPull]] = {}
         self._deadlines: list[tuple[float, int, HeldPull]] = []
-        self._grown: dict[QueueKey, None] = {}
+        self.grown: dict[QueueKey, None] = {}
+        """Queues that somebody waits on and that grew since `ready` was called last."""
         self._serial = 0
         self._count = 0
 
@@ -77,13 +78,11 @@ class HeldPulls:
         """A record was appended to this queue; `ready` will look at it."""
         key = (topic, queue_id)
         if key in self._waiting:
-            self._grown[key] = None
+            self.grown[key] = None
 
     def ready(self) -> list[HeldPull]:
         """Remove and return the pulls whose place exists since their queue grew. Who finds nothing that fits holds again."""
-        if not self._grown:
-            return []
-        grown, self._grown = self._grown, {}
+        grown, self.grown = self.grown, {}
         ready = list[HeldPull]()
         for key in grown:
             queue = self._store.existing_queue(*key)

@@ -111,8 +111,9 @@ class RemotingDoor:
     # -- pulls
     def answer_woken(self) -> None:
         """Answer the held pulls whose queues grew."""
-        for pull, answer in self.broker.pulls.woken():
-            self.answer_pull(pull, answer)
+        if self.broker.hold.grown:
+            for pull, answer in self.broker.pulls.woken():
+                self.answer_pull(pull, answer)
 
     def pull_one(self, pull: Pull) -> None:
         """Read and answer, or hold. Raises what the store raises."""

@@ -111,6 +111,8 @@ class MessageStore:
                 else None
             )
             self.recovered = self._recover()
+            self._index_tail = self.index.tail if self.index else None
+            self._sync = options.flush_disk_type == "SYNC_FLUSH"
             self._puller = Puller(self.log, options)
             self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self._fail)
             self._populator = Populator(self.log, clock)
@@ -287,31 +289,42 @@ class MessageStore:
         Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
         answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
         """
-        touched: list[hot.QueueTail] = []
-        messages = size = 0
-        outcome.row, outcome.touched, outcome.messages, outcome.size = row, touched, 0, 0
-        now_ms = self.clock.now_ms()
-        sync = self.options.flush_disk_type == "SYNC_FLUSH"
+        now_ms, log, index = self.clock.now_ms(), self.log.tail, self._index_tail
         with self._append_lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
             self._check_writable()
-            index = self.index.tail if self.index else None
-            try:
-                while True:
-                    hot.append(
-                        table, outcome.row, end, gates, self.log.tail, index, now_ms, born_host, replies, outcome, sync
-                    )  # fmt: skip
-                    messages += outcome.messages
-                    size += outcome.size
-                    touched += [queue for queue in outcome.touched if queue not in touched]
-                    if outcome.stop in {hot.STOP_END, hot.STOP_SLOW}:
-                        break
-                    if not self._make_room(outcome, now_ms):
-                        outcome.stop = hot.STOP_SLOW
-                        break
-            finally:
-                outcome.touched, outcome.messages, outcome.size = touched, messages, size
-        if self.log.end > self._populator.due_at:
+            hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome, self._sync)
+            if outcome.stop > hot.STOP_SLOW:
+                self._append_rest(table, end, gates, now_ms, born_host, replies, outcome)
+        if log.end > self._populator.due_at:
             self._populator.wake()
+
+    def _append_rest(
+        self,
+        table: hot.FrameTable,
+        end: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        now_ms: int,
+        born_host: bytes,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Go on where a file was full, as often as one is; `outcome` then covers all of it."""
+        touched, messages, size = outcome.touched, outcome.messages, outcome.size
+        try:
+            while outcome.stop > hot.STOP_SLOW:
+                if not self._make_room(outcome, now_ms):
+                    outcome.stop = hot.STOP_SLOW
+                    return
+                hot.append(
+                    table, outcome.row, end, gates, self.log.tail, self._index_tail, now_ms, born_host, replies, outcome,
+                    self._sync,
+                )  # fmt: skip
+                messages += outcome.messages
+                size += outcome.size
+                touched += [queue for queue in outcome.touched if queue not in touched]
+        finally:
+            outcome.touched, outcome.messages, outcome.size = touched, messages, size
 
     def _make_room(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
         """Give the stopped row the room that it needs; False if only the slow lane can. Raises StoreFull."""
