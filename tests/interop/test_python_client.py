@@ -1,0 +1,110 @@
+"""Our Python client against our broker; with `--rocketmq` (marker `all`) against RocketMQ's own, in plain RocketMQ."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+
+import pytest
+
+import metaq
+from metaq import Consumer, Later, Message, Producer, Reader, Reject
+from tests.interop.servers import Server
+from tests.support import eventually
+
+_names = itertools.count()
+
+
+@pytest.fixture
+def topic() -> str:
+    return f"python_{os.getpid()}_{next(_names)}"
+
+
+def test_every_kind_of_send_is_read_back(server: Server, topic: str) -> None:
+    """Single, batched, compressed, flagged, keyed and delayed messages arrive as they were sent."""
+    with Producer(server.namesrv, timeout=10) as producer:
+        receipt = producer.send(topic, b"single", tag="t", keys=["k1", "k2"], properties={"a": "5"})
+        futures = [producer.submit(topic, b"%d" % number) for number in range(500)]
+        assert len({future.result(10).message_id for future in futures}) == 500
+        producer.send(topic, b"large " * 2000)
+        producer.send_batch([Message(topic, b"b1", flag=7), Message(topic, b"b2")])
+        keyed = [producer.submit(topic, b"keyed", ordering_key="k").result(10).queue for _ in range(3)]
+        assert len(set(keyed)) == 1
+        delayed = time.monotonic()
+        producer.send(topic, b"delayed", delay_level=1)
+        with Reader(server.namesrv, topic) as reader:
+            got = {}
+            for message in reader:
+                got.setdefault(message.body, message)
+                if message.body == b"delayed":
+                    break
+            assert time.monotonic() - delayed >= 0.9
+    single = got[b"single"]
+    assert (single.tag, single.keys, single.properties["a"]) == ("t", ("k1", "k2"), "5")
+    assert (single.message_id, single.queue_offset) == (receipt.message_id, receipt.offset)
+    assert single.offset_id == receipt.offset_id
+    assert got[b"b1"].flag == 7
+    assert b"large " * 2000 in got
+    assert len(got) == 500 + 6
+
+
+def test_group_progress_retries_and_dead_letters(server: Server, topic: str) -> None:
+    """Tags filter, failures come again, rejects are dead letters, and the group's progress is kept."""
+    with Producer(server.namesrv, timeout=10) as producer:
+        for number in range(20):
+            producer.send(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd")
+    seen: list[tuple[bytes, int]] = []
+    with Consumer(server.namesrv, group=topic, topics={topic: "even"}, start="first") as consumer:
+
+        def handler(message: metaq.ReceivedMessage) -> Later | None:
+            seen.append((message.body, message.reconsume_times))
+            if len(seen) == 11:
+                consumer.stop()
+            if message.body == b"4" and not message.reconsume_times:
+                return Later(delay_level=1)
+            if message.body == b"6":
+                raise Reject
+            return None
+
+        consumer.run(handler, threads=2)
+    assert sorted(seen) == sorted([*((b"%d" % number, 0) for number in range(0, 20, 2)), (b"4", 1)])
+
+    def dead() -> bool:
+        try:
+            with Reader(server.namesrv, f"%DLQ%{topic}", stop_at_end=True) as reader:
+                return [message.body for message in reader] == [b"6"]
+        except metaq.NoRoute:
+            return False
+
+    eventually(dead, 15)
+    with Consumer(server.namesrv, group=topic, topics={topic: "even"}, start="first") as consumer:
+        assert consumer.receive(2) is None
+
+
+def test_reader_finds_a_moment(server: Server, topic: str) -> None:
+    """Reading from a moment on is exact, whatever the broker's own search says."""
+    with Producer(server.namesrv, timeout=10) as producer:
+        for future in [producer.submit(topic, b"%d" % number) for number in range(200)]:
+            future.result(10)
+        moment = time.time()
+        eventually(lambda: time.time() > moment + 0.01)
+        for future in [producer.submit(topic, b"%d" % number) for number in range(200, 230)]:
+            future.result(10)
+    with Reader(server.namesrv, topic, start=moment, stop_at_end=True) as reader:
+        assert sorted(int(message.body) for message in reader) == list(range(200, 230))
+
+
+def test_members_share_and_take_over(server: Server, topic: str) -> None:
+    """Two members split four queues; when one leaves, the other has all."""
+    with Producer(server.namesrv, timeout=10) as producer:
+        producer.send(topic, b"x")
+
+    def own(consumer: Consumer) -> int:
+        return sum(queue.topic == topic for queue in consumer.queues)
+
+    with Consumer(server.namesrv, group=topic, topics=topic, instance_name="one") as one:
+        eventually(lambda: own(one) == 4, 30)
+        with Consumer(server.namesrv, group=topic, topics=topic, instance_name="two") as two:
+            eventually(lambda: own(one) == own(two) == 2, 30)
+        eventually(lambda: own(one) == 4, 30)
