@@ -15,11 +15,12 @@ from metaq.testing import EmbeddedBroker
 
 TOPIC = "flights"
 EVENT_TIME = "event_time"
+LOOK_AGAIN_SECONDS = 0.0005
 UNDER_WAY = 20_000
 """Sends that wait for their acknowledgement at a time."""
 OUTSTANDING_AT_KILL = 64
-ON_THE_WIRE_SECONDS = 0.0015
-"""A little more than the producer's linger: the requests have left, and their answers are on the way at best."""
+KILL_AFTER_SECONDS = 0.25
+"""How long the sends go on with 64 outstanding before the kill: long enough that it comes in the middle of them."""
 PATIENCE_SECONDS = 60.0
 
 Future = metaq.SendFuture
@@ -35,7 +36,7 @@ class Sent:
     """Without the time that the broker was down."""
     down_seconds: float = 0.0
     in_doubt: int = 0
-    """Sends of the 64 whose acknowledgement had not come when the broker died."""
+    """Sends, at most 64, whose acknowledgement had not come when the broker died."""
     again: int = 0
     """Sends that had failed for good and were handed in anew, with their id."""
 
@@ -55,20 +56,22 @@ def send_all(
         sending.run(flights[:half])
         sent.seconds = time.perf_counter() - started
 
-        futures = [sending.submit(flight) for flight in flights[half : half + OUTSTANDING_AT_KILL]]
-        threading.Event().wait(ON_THE_WIRE_SECONDS)
-        broker.kill()
+        killer = threading.Timer(KILL_AFTER_SECONDS, broker.kill)
+        killer.start()
+        in_flight, next_flight = sending.run_until_dead(flights[half:], OUTSTANDING_AT_KILL, killer)
         killed = time.perf_counter()
-        sent.in_doubt = sum(not future.done() for future in futures)
-        say(f"kill -9 of the broker with {len(futures)} sends outstanding; {sent.in_doubt} had no answer when it died")
+        sent.in_doubt = len(in_flight)
+        say(
+            f"kill -9 of the broker with {OUTSTANDING_AT_KILL} sends outstanding; {sent.in_doubt} had no answer when it died"
+        )
         broker.start()
         sent.down_seconds = time.perf_counter() - killed
         say(f"the broker is back after {sent.down_seconds:.1f} s")
 
         started = time.perf_counter()
-        for flight, future in zip(flights[half:], futures, strict=False):
+        for flight, future in in_flight:
             sending.settle(flight, future)
-        sending.run(flights[half + OUTSTANDING_AT_KILL :])
+        sending.run(flights[half + next_flight :])
         sent.seconds += time.perf_counter() - started
     return sent
 
@@ -93,6 +96,24 @@ class _Sending:
                     self.settle(*under_way.popleft())
         while under_way:
             self.settle(*under_way.popleft())
+
+    def run_until_dead(
+        self, flights: Sequence[Flight], outstanding: int, killer: threading.Thread
+    ) -> tuple[deque[tuple[Flight, Future]], int]:
+        """Keep `outstanding` sends under way until the killer has done its work.
+
+        Returns: the sends without an answer at that moment, and how many flights were handed in.
+        """
+        under_way: deque[tuple[Flight, Future]] = deque()
+        submitted = 0
+        while killer.is_alive():
+            while len(under_way) < outstanding and submitted < len(flights):
+                under_way.append((flights[submitted], self.submit(flights[submitted])))
+                submitted += 1
+            while under_way and under_way[0][1].done():
+                self.settle(*under_way.popleft())
+            killer.join(LOOK_AGAIN_SECONDS)
+        return under_way, submitted
 
     def settle(self, flight: Flight, future: Future) -> None:
         """Wait for the acknowledgement; where the producer gave up, send again under the same id."""
