@@ -190,7 +190,8 @@ class BrokerSession(RemotingSession):
             table.release()
             self._flush()
             door.current = None
-            door.answer_woken()
+            if door.broker.hold.grown:
+                door.answer_woken()
 
     def on_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason, its memberships end
         broker = self._door.broker
@@ -220,7 +221,6 @@ class BrokerSession(RemotingSession):
         door = self._door
         broker, table, outcome = door.broker, door.table, door.outcome
         if broker.appender.refusal() is None:
-            outcome.row, outcome.messages, outcome.size, outcome.touched = row, 0, 0, []
             try:
                 broker.store.append_rows(table, row, rows, broker.gates.table, self.born_host, door.acks, outcome)
             except (StoreFull, StoreFailed):
