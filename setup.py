@@ -1,5 +1,6 @@
 """Builds the hot module where a C compiler is found; without one the plain Python twin serves."""
 
+import glob
 import os
 
 from setuptools import Extension, setup
@@ -14,12 +15,10 @@ if os.environ.get("METAQ_BUILD_HOT", "1") != "0":
         hot = Extension(
             "metaq.wire._hot",
             ["src/metaq/wire/_hot.pyx"],
-            depends=[f"src/metaq/wire/{name}" for name in (
-                "_hot_c.h", "_hot_bytes.pxi", "_hot_frames.pxi", "_hot_replies.pxi", "_hot_append.pxi", "_hot_read.pxi",
-            )],
+            depends=["src/metaq/wire/_hot_c.h", *sorted(glob.glob("src/metaq/wire/_hot_*.pxi"))],
             include_dirs=["src/metaq/wire"],
             extra_compile_args=["-O3", "-fno-strict-aliasing"],
-        )  # fmt: skip
+        )
         extensions = cythonize([hot], language_level=3)
         for extension in extensions:
             extension.optional = True  # after cythonize, which drops it: no compiler must not stop an install

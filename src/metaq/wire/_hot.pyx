@@ -48,7 +48,11 @@ cdef extern from "_hot_c.h" nogil:
 crc_init()
 
 include "_hot_bytes.pxi"
+include "_hot_header.pxi"
 include "_hot_frames.pxi"
 include "_hot_replies.pxi"
+include "_hot_tails.pxi"
 include "_hot_append.pxi"
 include "_hot_read.pxi"
+include "_hot_pull.pxi"
+include "_hot_producer.pxi"

@@ -1,4 +1,4 @@
-# Stored bytes to values, pulls, and the producer's batch.
+# Stored bytes to values: heads, messages, columns.
 
 from cpython.unicode cimport PyUnicode_FromStringAndSize
 
@@ -210,8 +210,8 @@ def decode_records(
     cdef Record r, last
     cdef const char *why
     cdef list messages = []
-    cdef object message, topic = None, born_host = None, store_host = None, sys_flag = None, queue_id = None
-    cdef object lowest = min_offset, highest = max_offset, zero = 0
+    cdef object message, topic = None, born_host = None, store_host = None, born_ms = None, store_ms = None
+    cdef object lowest = min_offset, highest = max_offset
     cdef Py_ssize_t *slots = message_slots
     memset(&last, 0, sizeof(Record))
     held.hold(data, PyBUF_SIMPLE)
@@ -230,6 +230,10 @@ def decode_records(
             born_host = to_bytes(r.born_host, r.born_size)
         if store_host is None or not same(r.store_host, r.store_size, <const char *>last.store_host, last.store_size):
             store_host = to_bytes(r.store_host, r.store_size)
+        if born_ms is None or r.born_ms != last.born_ms:
+            born_ms = r.born_ms
+        if store_ms is None or r.store_ms != last.store_ms:
+            store_ms = r.store_ms
         last = r
         message = metaq_instance(cls)
         metaq_set_slot(message, slots[SLOT_TOPIC], topic)
@@ -239,8 +243,8 @@ def decode_records(
         metaq_set_slot(message, slots[SLOT_LOG_OFFSET], r.log_offset)
         metaq_set_slot(message, slots[SLOT_FLAG], r.flag)
         metaq_set_slot(message, slots[SLOT_SYS_FLAG], r.sys_flag)
-        metaq_set_slot(message, slots[SLOT_BORN_MS], r.born_ms)
-        metaq_set_slot(message, slots[SLOT_STORE_MS], r.store_ms)
+        metaq_set_slot(message, slots[SLOT_BORN_MS], born_ms)
+        metaq_set_slot(message, slots[SLOT_STORE_MS], store_ms)
         metaq_set_slot(message, slots[SLOT_RECONSUME_TIMES], r.reconsume_times)
         metaq_set_slot(message, slots[SLOT_PREPARED_OFFSET], r.prepared_offset)
         metaq_set_slot(message, slots[SLOT_BORN_HOST], born_host)
@@ -365,302 +369,3 @@ def decode_columns(data, Py_ssize_t start, Py_ssize_t end, bint check_crc=True):
         "store_host": store_views, "tag": tag_views, "tag_valid": tag_bits, "keys": keys_views, "keys_valid": keys_bits,
         "unique_id": unique_views, "unique_id_valid": unique_bits, "compressed": tuple(compressed),
     }
-
-
-# ------------------------------------------------------------------ pulls
-
-cdef struct Stretch:
-    # Neighbouring records of the log
-    int64_t offset
-    int64_t size
-
-
-cdef class Selection:
-    cdef readonly Py_ssize_t count
-    cdef readonly int64_t size
-    cdef readonly int64_t next_offset
-    cdef readonly int64_t first_log
-    cdef readonly int64_t last_log_end
-    cdef Growing stretches  # of Stretch
-    cdef Py_ssize_t stretch_count
-
-    def __cinit__(self):
-        memset(&self.stretches, 0, sizeof(Growing))
-        self.first_log = self.last_log_end = -1
-
-    def __dealloc__(self):
-        PyMem_Free(self.stretches.data)
-
-    @property
-    def contiguous(self):
-        return self.stretch_count < 2
-
-    def spans(self):
-        cdef Stretch *found = <Stretch *>self.stretches.data
-        return [(found[i].offset, found[i].size) for i in range(self.stretch_count)]
-
-    cdef int add(self, int64_t offset, int64_t size) except -1:
-        cdef Stretch *found
-        if self.last_log_end == offset:
-            found = <Stretch *>self.stretches.data + self.stretch_count - 1
-            found.size += size
-        else:
-            grow(&self.stretches, sizeof(Stretch))
-            found = <Stretch *>self.stretches.data + self.stretch_count
-            found.offset, found.size = offset, size
-            self.stretch_count += 1
-            self.stretches.used += sizeof(Stretch)
-        if self.count == 0:
-            self.first_log = offset
-        self.last_log_end = offset + size
-        self.count += 1
-        self.size += size
-        return 0
-
-
-cdef inline bint hash_wanted(int32_t code, const int32_t *wanted, Py_ssize_t count) noexcept:
-    cdef Py_ssize_t place
-    for place in range(count):
-        if wanted[place] == code:
-            return True
-    return False
-
-
-cdef Selection choose(
-    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
-    int64_t log_min, int64_t log_end,
-):
-    cdef Exported held = Exported()
-    cdef Selection chosen = Selection.__new__(Selection)
-    cdef Growing wanted
-    cdef const uint8_t *at
-    cdef int64_t unit, offset
-    cdef int32_t size
-    held.hold(units, PyBUF_SIMPLE)
-    if not 0 <= first_unit <= start <= stop or stop - first_unit > held.size // UNIT_BYTES:
-        raise ValueError(f"units [{start}, {stop}) in a buffer of {held.size} bytes from {first_unit}")
-    memset(&wanted, 0, sizeof(Growing))
-    try:
-        if tag_hashes is not None:
-            grow(&wanted, 4 * len(tag_hashes))
-            for code in tag_hashes:
-                if -2147483648 <= code <= INT32_MAX:
-                    (<int32_t *>(wanted.data + wanted.used))[0] = code
-                    wanted.used += 4
-        unit = start
-        while unit < stop:
-            at = held.data + (unit - first_unit) * UNIT_BYTES
-            offset, size = get64(at), get32(at + 8)
-            if chosen.count >= count_max or offset >= log_end or (offset >= 0 and size > log_end - offset):
-                break
-            if offset >= log_min and offset >= 0 and size > 0 and (
-                tag_hashes is None or hash_wanted(get32(at + 16), <const int32_t *>wanted.data, wanted.used >> 2)
-            ):
-                if chosen.count and chosen.size + size > bytes_max:
-                    break
-                chosen.add(offset, size)
-            unit += 1
-        chosen.next_offset = unit
-    finally:
-        PyMem_Free(wanted.data)
-    return chosen
-
-
-def select(
-    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
-    int64_t log_min, int64_t log_end,
-):
-    return choose(units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end)
-
-
-def gather(Selection selection not None, data, int64_t file_offset):
-    return collect(selection, data, file_offset)
-
-
-def read(
-    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
-    int64_t log_min, int64_t log_end, data, int64_t file_offset, int64_t view_bytes_min,
-):
-    cdef Selection found = choose(
-        units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end
-    )
-    body = None
-    if found.stretch_count > 1 or found.size < view_bytes_min:
-        body = collect(found, data, file_offset)
-    return found.count, found.size, found.next_offset, found.first_log, found.last_log_end, body
-
-
-cdef bytes collect(Selection selection, data, int64_t file_offset):
-    """The selection's records out of one log file."""
-    cdef Exported held = Exported()
-    cdef Stretch *found = <Stretch *>selection.stretches.data
-    cdef Py_ssize_t place
-    cdef int64_t at
-    cdef bytes made
-    cdef uint8_t *to
-    held.hold(data, PyBUF_SIMPLE)
-    for place in range(selection.stretch_count):
-        at = found[place].offset - file_offset if 0 <= file_offset <= found[place].offset else -1
-        if at < 0 or at > held.size or found[place].size > held.size - at:
-            raise ValueError(
-                f"record at {found[place].offset} is not in the file [{file_offset}, {file_offset + held.size})"
-            )
-    made = PyBytes_FromStringAndSize(NULL, selection.size)
-    to = <uint8_t *>PyBytes_AS_STRING(made)
-    for place in range(selection.stretch_count):
-        memcpy(to, held.data + (found[place].offset - file_offset), found[place].size)
-        to += found[place].size
-    return made
-
-
-# ------------------------------------------------------------------ producer
-
-cdef enum:
-    BATCH_ENTRIES_MAX = 65536  # what four hex digits count
-
-
-cdef class Batch:
-    cdef readonly Py_ssize_t count
-    cdef readonly Py_ssize_t size
-    cdef readonly int64_t bytes_max
-    cdef bytes prefix
-    cdef bint sealed
-    cdef Growing out
-
-    def __cinit__(self, bytes id_prefix not None=b"", int64_t bytes_max=BODY_BYTES_MAX):
-        self.prefix = id_prefix
-        self.bytes_max = bytes_max
-        memset(&self.out, 0, sizeof(Growing))
-
-    def __init__(self, id_prefix=b"", bytes_max=BODY_BYTES_MAX):
-        """For subclasses, which call it as they call the twin's; __cinit__ has done the work."""
-
-    def __dealloc__(self):
-        PyMem_Free(self.out.data)
-
-    cdef Py_ssize_t begin(self, int flag, body, Py_ssize_t properties_size) except -2:
-        """One entry up to its properties, with room for them and the id; its index, or -1. Runs no Python code between
-        the checks and the writes, so threads that share the batch cannot come between."""
-        cdef Exported held
-        cdef const uint8_t *source
-        cdef Py_ssize_t body_size, size
-        cdef uint8_t *at
-        if type(body) is bytes:
-            source, body_size = <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
-        elif isinstance(body, str):
-            raise TypeError("body is a str: encode it, for example body.encode()")
-        else:
-            held = Exported()
-            held.hold(body, PyBUF_SIMPLE)
-            source, body_size = held.data, held.size
-        if properties_size > PROPERTIES_BYTES_MAX:
-            raise LocalProtocolError(f"{properties_size} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
-        size = BATCH_ENTRY_BYTES_MIN + body_size + properties_size
-        if self.sealed or not body_size or self.size + size > min(self.bytes_max, INT32_MAX):
-            return -1
-        if self.count == BATCH_ENTRIES_MAX:
-            return -1
-        grow(&self.out, size)
-        at = self.out.data + self.out.used
-        put32(at, <int32_t>size)
-        memset(at + 4, 0, 8)
-        put32(at + 12, flag)
-        put32(at + 16, <int32_t>body_size)
-        memcpy(at + 20, source, body_size)
-        put16(at + 20 + body_size, <int>properties_size)
-        self.out.used += BATCH_ENTRY_BYTES_MIN + body_size
-        self.size += size
-        self.count += 1
-        return self.count - 1
-
-    cdef inline Py_ssize_t id_size(self) noexcept:
-        return 13 + PyBytes_GET_SIZE(self.prefix) if PyBytes_GET_SIZE(self.prefix) else 0
-
-    cdef inline void put_unique(self, Py_ssize_t index) noexcept:
-        cdef uint8_t digits[16]
-        if PyBytes_GET_SIZE(self.prefix):
-            put_bytes(&self.out, b"UNIQ_KEY\1", 9)
-            put_object(&self.out, self.prefix)
-            hex16(digits, <uint64_t>index)
-            put_bytes(&self.out, digits + 12, 4)
-
-    def add(self, int flag, body, bytes properties not None):
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(properties), index
-        cdef bint joint = (
-            size and PyBytes_GET_SIZE(self.prefix) and PyBytes_AS_STRING(properties)[size - 1] != 2
-        )
-        index = self.begin(flag, body, size + joint + self.id_size())
-        if index >= 0:
-            put_object(&self.out, properties)
-            if joint:
-                put_bytes(&self.out, b"\2", 1)
-            self.put_unique(index)
-        return index
-
-    def add_message(self, body, bytes tag, bytes keys):
-        cdef Py_ssize_t size = 9, index
-        if tag:
-            size += 6 + PyBytes_GET_SIZE(tag)
-        if keys:
-            size += 6 + PyBytes_GET_SIZE(keys)
-        if PyBytes_GET_SIZE(self.prefix):
-            size += 1 + self.id_size()
-        index = self.begin(0, body, size)
-        if index < 0:
-            return -1
-        if tag:
-            put_bytes(&self.out, b"TAGS\1", 5)
-            put_object(&self.out, tag)
-            put_bytes(&self.out, b"\2", 1)
-        if keys:
-            put_bytes(&self.out, b"KEYS\1", 5)
-            put_object(&self.out, keys)
-            put_bytes(&self.out, b"\2", 1)
-        put_bytes(&self.out, b"WAIT\1true", 9)
-        if PyBytes_GET_SIZE(self.prefix):
-            put_bytes(&self.out, b"\2", 1)
-            self.put_unique(index)
-        return index
-
-    def take(self):
-        cdef bytes taken = to_bytes(self.out.data, self.out.used) if self.out.used else b""
-        self.sealed = True
-        PyMem_Free(self.out.data)
-        memset(&self.out, 0, sizeof(Growing))
-        return taken
-
-
-cdef class UniqueIds:
-    cdef char head[28]
-    cdef uint32_t counter
-    cdef uint32_t elapsed_ms
-
-    def __cinit__(self, bytes prefix not None, elapsed_ms):
-        if len(prefix) != 20 or not prefix.isascii():
-            raise ValueError(f"the prefix {prefix!r} is not 20 characters long")
-        memcpy(self.head, PyBytes_AS_STRING(prefix), 20)
-        self.counter = 0
-        self.put_elapsed(elapsed_ms & 0xFFFFFFFF)
-
-    cdef void put_elapsed(self, uint32_t elapsed_ms) noexcept:
-        cdef uint8_t digits[16]
-        self.elapsed_ms = elapsed_ms
-        hex16(digits, elapsed_ms)
-        memcpy(self.head + 20, digits + 8, 8)
-
-    def set_elapsed(self, elapsed_ms):
-        cdef int64_t wanted = elapsed_ms & 0xFFFFFFFF
-        if not 0 <= self.elapsed_ms - wanted < 60_000:  # not after a carry from the counter: ids would repeat
-            self.put_elapsed(<uint32_t>wanted)
-
-    def next(self):
-        cdef char *text
-        cdef uint8_t digits[16]
-        cdef object made = metaq_ascii(32, &text)
-        hex16(digits, self.counter)
-        memcpy(text, self.head, 28)
-        memcpy(text + 28, digits + 12, 4)
-        self.counter = (self.counter + 1) & 0xFFFF
-        if self.counter == 0:
-            self.put_elapsed(self.elapsed_ms + 1)
-        return made

@@ -1,0 +1,272 @@
+# The ends of log, consume queue and index that native code writes into.
+
+STOP_END = 0
+STOP_SLOW = 1
+STOP_LOG_FULL = 2
+STOP_QUEUE_FULL = 3
+STOP_INDEX_FULL = 4
+
+cdef enum:
+    END = 0
+    SLOW = 1
+    LOG_FULL = 2
+    QUEUE_FULL = 3
+    INDEX_FULL = 4
+
+cdef enum:
+    RECORD_BYTES_MIN = 91
+    BLANK_BYTES_MIN = 8
+    TOPIC_BYTES_MAX = 127
+    PROPERTIES_BYTES_MAX = 32767
+    UNIT_BYTES = 20
+    INDEX_HEADER_BYTES = 40
+    INDEX_ENTRY_BYTES = 20
+    BATCH_ENTRY_BYTES_MIN = 22
+    SYS_FLAG_SLOW = 0xFC  # transaction, IPv6 and inner-batch bits
+    RUNS_MAX = 4
+    HASHES_AHEAD = 4
+
+cdef int32_t MAGIC = <int32_t>0xDAA320A7u
+cdef int32_t BLANK_MAGIC = <int32_t>0xCBD43194u
+
+
+cdef class LogTail:
+    cdef readonly bytes store_host
+    cdef readonly int64_t message_bytes_max
+    cdef public int64_t end
+    cdef public int64_t appended
+    cdef public int64_t store_ms
+    cdef bytes cluster  # the whole CLUSTER pair, b"" without a cluster
+    cdef uint8_t host_hex[16]
+    cdef Exported file
+    cdef int64_t base
+    cdef int64_t limit
+
+    def __cinit__(self, bytes store_host not None, bytes cluster not None, int64_t message_bytes_max):
+        if len(store_host) not in (8, 20):
+            raise ValueError(f"the store host {store_host.hex()} is neither 8 nor 20 bytes long")
+        self.store_host = store_host
+        self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
+        self.message_bytes_max = message_bytes_max
+        self.end = self.appended = self.store_ms = self.base = self.limit = 0
+        self.file = Exported()
+        if len(store_host) == 8:
+            hex16(self.host_hex, <uint64_t>get64(<const uint8_t *>PyBytes_AS_STRING(store_host)))
+
+    def attach(self, buffer, int64_t file_offset, int64_t file_bytes, int64_t end):
+        cdef Exported fresh = Exported()
+        fresh.hold(buffer, PyBUF_WRITABLE)
+        if not 0 < file_bytes <= min(fresh.size, INT32_MAX) or not 0 <= file_offset <= end or end - file_offset > file_bytes:
+            raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {fresh.size}")
+        self.file = fresh
+        self.base, self.limit, self.end = file_offset, file_offset + file_bytes, end
+
+    def detach(self):
+        self.file = Exported()
+        self.base = self.limit = self.end
+
+    cdef inline int64_t left(self) noexcept:
+        # `end` can be set from Python: outside the file there is no room
+        return self.limit - self.end if self.base <= self.end <= self.limit else 0
+
+    def room(self):
+        return self.left()
+
+    def pad(self):
+        cdef int64_t left = self.left()
+        cdef uint8_t *at = self.file.data + (self.end - self.base)
+        if left < BLANK_BYTES_MIN:
+            raise ValueError(f"{left} bytes are too few for the blank record")
+        put32(at + 4, BLANK_MAGIC)
+        store_barrier()
+        put32(at, <int32_t>left)
+        self.end = self.limit
+
+
+cdef class QueueTail:
+    cdef readonly bytes topic
+    cdef readonly int queue_id
+    cdef public int64_t next_offset
+    cdef public int64_t log_end
+    cdef public bint watched
+    cdef uint64_t run
+    cdef Exported units
+    cdef int64_t first
+    cdef int64_t limit
+
+    def __cinit__(self, bytes topic not None, int queue_id):
+        self.topic = topic
+        self.queue_id = queue_id
+        self.next_offset = self.log_end = self.first = self.limit = 0
+        self.watched = False
+        self.run = 0
+        self.units = Exported()
+
+    def attach(self, buffer, int64_t first_unit, int64_t units):
+        cdef Exported fresh = Exported()
+        fresh.hold(buffer, PyBUF_WRITABLE)
+        if not 0 <= units <= fresh.size // UNIT_BYTES or not 0 <= first_unit < 1 << 60:
+            raise ValueError(f"{units} units from {first_unit} in a buffer of {fresh.size} bytes")
+        self.units = fresh
+        self.first, self.limit = first_unit, first_unit + units
+
+    def detach(self):
+        self.units = Exported()
+        self.first = self.limit = 0
+
+    cdef inline int64_t left(self) noexcept:
+        return self.limit - self.next_offset if self.first <= self.next_offset <= self.limit else 0
+
+    def room(self):
+        return self.left()
+
+    cdef inline void write(self, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:
+        """The next unit; the caller looked at left(). The size comes last: a unit without one is none."""
+        cdef uint8_t *at = self.units.data + (self.next_offset - self.first) * UNIT_BYTES
+        put64(at, log_offset)
+        put64(at + 12, tags_code)
+        store_barrier()
+        put32(at + 8, size)
+        self.next_offset += 1
+        self.log_end = log_offset + size
+
+    def put(self, int64_t log_offset, int32_t size, int64_t tags_code):
+        if log_offset + size <= self.log_end:
+            return True
+        if self.left() < 1:
+            return False
+        self.write(log_offset, size, tags_code)
+        return True
+
+
+cdef class IndexTail:
+    cdef readonly int64_t count
+    cdef Exported file
+    cdef int64_t slots
+    cdef int64_t entries_at
+    cdef int64_t limit
+    cdef int64_t reserved
+    cdef int64_t begin_ms
+    cdef int64_t begin_log
+    cdef int64_t last_log
+    cdef int64_t slots_used
+
+    def __cinit__(self):
+        self.file = Exported()
+        self.count = 1
+        self.slots = self.entries_at = self.limit = self.reserved = 0
+        self.begin_ms = self.begin_log = self.last_log = self.slots_used = 0
+
+    def attach(self, buffer, int64_t slots, int64_t entries_max):
+        cdef Exported fresh = Exported()
+        cdef int32_t count
+        fresh.hold(buffer, PyBUF_WRITABLE)
+        if (
+            not 1 <= slots <= fresh.size // 4
+            or not 0 <= entries_max <= (fresh.size - INDEX_HEADER_BYTES - 4 * slots) // INDEX_ENTRY_BYTES
+        ):
+            raise ValueError(f"{slots} slots and {entries_max} entries do not fit into {fresh.size} bytes")
+        self.file = fresh
+        self.slots, self.entries_at = slots, INDEX_HEADER_BYTES + 4 * slots
+        self.limit = self.reserved = entries_max
+        self.begin_ms, self.begin_log = get64(fresh.data), get64(fresh.data + 16)
+        self.last_log, self.slots_used = get64(fresh.data + 24), get32(fresh.data + 32)
+        count = get32(fresh.data + 36)
+        self.count = max(1, count)
+
+    def detach(self):
+        self.file = Exported()
+        self.limit = self.reserved = 0
+
+    @property
+    def end_log(self):
+        return self.last_log
+
+    cdef inline int64_t left(self) noexcept:
+        return max(0, min(self.limit, self.reserved) - self.count)
+
+    def room(self):
+        return self.left()
+
+    def reserve(self, int64_t entries):
+        self.reserved = entries
+
+    cdef inline uint8_t *slot(self, uint32_t hash) noexcept:
+        return self.file.data + INDEX_HEADER_BYTES + 4 * (index_hash_of(hash) % self.slots)
+
+    cdef void write(self, uint32_t hash, int64_t log_offset, int64_t store_ms) noexcept:
+        """One entry; the caller looked at left(). Entry, slot, header: a chain never leads to an unwritten entry."""
+        cdef uint8_t *slot = self.slot(hash)
+        cdef uint8_t *header = self.file.data
+        cdef uint8_t *entry = header + self.entries_at + self.count * INDEX_ENTRY_BYTES
+        cdef uint32_t previous = <uint32_t>get32(slot)
+        cdef int64_t seconds = 0
+        if previous >= <uint64_t>self.count:
+            previous = 0
+        if self.count == 1:
+            self.begin_ms, self.begin_log = store_ms, log_offset
+            put64(header, store_ms)
+            put64(header + 16, log_offset)
+        if self.begin_ms > 0 and store_ms > self.begin_ms:
+            seconds = min((store_ms - self.begin_ms) // 1000, <int64_t>INT32_MAX)
+        put32(entry, index_hash_of(hash))
+        put64(entry + 4, log_offset)
+        put32(entry + 12, <int32_t>seconds)
+        put32(entry + 16, <int32_t>previous)
+        store_barrier()
+        put32(slot, <int32_t>self.count)
+        if previous == 0:
+            self.slots_used += 1
+            put32(header + 32, <int32_t>self.slots_used)
+        self.count += 1
+        self.last_log = log_offset
+        put64(header + 8, store_ms)
+        put64(header + 24, log_offset)
+        put32(header + 36, <int32_t>self.count)
+
+    def put(self, bytes key not None, int64_t log_offset, int64_t store_ms):
+        cdef uint32_t hash = 0
+        if self.left() < 1:
+            return False
+        continue_hash(&hash, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        self.write(hash, log_offset, store_ms)
+        return True
+
+
+cdef class TopicGate:
+    cdef readonly bytes topic
+    cdef readonly tuple queues
+    cdef readonly int64_t body_bytes_max
+    cdef uint32_t key_prefix
+
+    def __cinit__(self, bytes topic not None, queues, int64_t body_bytes_max):
+        cdef object queue
+        if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
+            raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
+        self.topic = topic
+        self.queues = tuple(queues)
+        for queue in self.queues:
+            if not isinstance(queue, QueueTail):
+                raise TypeError(f"{queue!r} is no QueueTail")
+        self.body_bytes_max = body_bytes_max
+        self.key_prefix = 0
+        key = topic + b"#"
+        continue_hash(&self.key_prefix, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+
+
+cdef class AppendOutcome:
+    cdef public int stop
+    cdef public Py_ssize_t row
+    cdef public Py_ssize_t needed
+    cdef public QueueTail queue
+    cdef public list touched
+    cdef public Py_ssize_t messages
+    cdef public int64_t size
+    cdef Growing entries  # of Entry: the messages of the row under way
+
+    def __cinit__(self):
+        self.touched = []
+        memset(&self.entries, 0, sizeof(Growing))
+
+    def __dealloc__(self):
+        PyMem_Free(self.entries.data)
