@@ -10,8 +10,8 @@ from tests.support import ROOT
 
 TEST_CONF = {
     "spark.default.parallelism": "2",
-    # The client compiler alone: tests run each plan once.
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    # The quick compiler alone, and no threads for garbage: tests run each plan once, on small data.
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
 }
 
 

@@ -90,10 +90,12 @@ def _watch(query: Any, shown: _Shown) -> None:
     # Set after the session was made: Spark's own handler for Ctrl-C would raise in the middle of a call.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, stop)
-    while not stopping.is_set() and query.isActive:
-        stopping.wait(LOOK_SECONDS)
-        shown.behind(_messages_behind(query.lastProgress))
-    query.stop()
+    try:
+        while not stopping.is_set() and query.isActive:
+            stopping.wait(LOOK_SECONDS)
+            shown.behind(messages_behind(query.lastProgress))
+    finally:
+        query.stop()
     fault = None if stopping.is_set() else query.exception()
     if fault is not None:
         raise MetaqError(f"the query failed: {root_text(str(fault))}")
@@ -106,14 +108,15 @@ def root_text(text: str) -> str:
     return ours[-1].partition(": ")[2] if ours else next((line for line in lines if line), "no reason was given")
 
 
-def _messages_behind(progress: Any) -> int | None:
+def messages_behind(progress: Any) -> int | None:
     """Backlog in messages, from a query's last progress."""
     if not progress or not progress["sources"]:
         return None
     from metaq.spark import offsets
 
     source = progress["sources"][0]
-    if not source.get("latestOffset") or not source.get("endOffset"):
+    # Spark writes `null` where a source has not said yet.
+    if {source.get("latestOffset"), source.get("endOffset")} & {None, "null"}:
         return None
     latest, end = offsets.from_json(source["latestOffset"]), offsets.from_json(source["endOffset"])
     return sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())

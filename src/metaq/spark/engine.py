@@ -27,6 +27,8 @@ appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
 
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
 LOCAL: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -57,7 +59,7 @@ def session(
     Args:
         app: name shown in Spark's own tools.
         master: where to run, `local[*]` by default; a cluster's URL, or None inside `spark-submit`, which knows it.
-        conf: Spark settings; they beat ours.
+        conf: Spark settings; they beat ours (JVM options are added to ours).
         log_level: of Spark's own log on standard error: error, warn, info.
 
     Raises: ConfigError: no usable Java (`metaq.spark.find_java`).
@@ -71,9 +73,12 @@ def session(
         master = "local[*]"
     if master is not None and master.startswith("local"):
         settings |= LOCAL
-        settings["spark.driver.extraJavaOptions"] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
+        settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    settings |= conf or {}
+    given = dict(conf or {})
+    if _JAVA_OPTIONS in given and _JAVA_OPTIONS in settings:
+        given[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
+    settings |= given
     if not os.environ.get("PYSPARK_GATEWAY_PORT"):
         java = find_java()
         for notice in java.notices:
