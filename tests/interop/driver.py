@@ -127,12 +127,12 @@ class ForeignClient:
         self._errors.close()
 
 
-def java_client(folder: Path) -> ForeignClient:
-    """RocketMQ's Java client behind java/Driver.java, which is compiled into `folder`."""
+def java_client(folder: Path, *options: str) -> ForeignClient:
+    """RocketMQ's Java client behind java/Driver.java, which is compiled into `folder`; `options` are the JVM's."""
     classpath = f"{maven.jars(*maven.CLIENT)}/*"
     compiler = [maven.java(compiler=True), "-XDsuppressNotes", "-cp", classpath, "-d", str(folder)]
     subprocess.run([*compiler, str(HERE / "java" / "Driver.java")], check=True, timeout=60)
-    command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}"]
+    command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}", *options]
     command += [f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}", "-cp", f"{folder}:{classpath}", "Driver"]
     return ForeignClient(command, folder)
 

@@ -7,6 +7,7 @@ import pytest
 
 from tests.interop.driver import ForeignClient, cpp_client
 from tests.interop.servers import Server
+from tests.support import eventually
 
 pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
 
@@ -63,3 +64,44 @@ def test_failing_listener_is_retried(cpp: ForeignClient, server: Server) -> None
     cpp.send(name, topic, ["bad"], "sync", tag="bad")
     events = cpp.wait(f"c-{topic}", lambda got: any(event["reconsume_times"] == 1 for event in got), 60)
     assert {event["body"] for event in events} == {"bad"}
+
+
+def test_broadcasting_and_delay(cpp: ForeignClient, server: Server) -> None:
+    """Each broadcasting consumer gets every message; a delay level is kept."""
+    topic = f"cpp-{next(_numbers)}"
+    name = f"p-{topic}"
+    cpp.producer(name, server.namesrv)
+    cpp.send(name, topic, ["first"], "sync", tag="a")  # makes the topic
+    consumers = (f"b1-{topic}", f"b2-{topic}")
+    for consumer in consumers:
+        cpp.consumer(consumer, server.namesrv, f"g-{topic}", {topic: "a"}, broadcasting=True)
+
+    def both_listen() -> bool:  # they begin at the end of the queues, whenever they know it
+        cpp.send(name, topic, ["ping"], "sync", tag="a")
+        return all(cpp.received(consumer) for consumer in consumers)
+
+    eventually(both_listen, 30)
+    cpp.send(name, topic, ["later"], "sync", tag="a", delay_level=2)
+    for consumer in consumers:
+        events = cpp.wait(consumer, lambda got: any(event["body"] == "later" for event in got))
+        (event,) = [event for event in events if event["body"] == "later"]
+        assert event["store_ms"] - event["born_ms"] >= 1900
+
+
+def test_offsets_outlive_restarts(cpp: ForeignClient, server: Server) -> None:
+    """A group goes on where it stopped, after its consumer restarted and after the broker restarted."""
+    topic = f"cpp-{next(_numbers)}"
+    producer = f"p-{topic}"
+    cpp.producer(producer, server.namesrv)
+    for round_ in range(3):
+        cpp.send(producer, topic, [f"{round_}-{i}" for i in range(4)], "sync", tag="a")
+        consumer = f"c{round_}-{topic}"
+        cpp.consumer(consumer, server.namesrv, f"g-{topic}", {topic: "a"})
+        assert sorted(event["body"] for event in cpp.wait(consumer, 4)) == [f"{round_}-{i}" for i in range(4)]
+        cpp.shutdown(consumer)
+        if round_ == 1:
+            cpp.shutdown(producer)
+            server.stop()
+            server.start()
+            producer = f"again-{topic}"
+            cpp.producer(producer, server.namesrv)

@@ -2,10 +2,11 @@
 
 import itertools
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
-from tests.interop.driver import DriverError, Event, ForeignClient
+from tests.interop.driver import DriverError, Event, ForeignClient, java_client
 from tests.interop.servers import CLUSTER, Server
 from tests.support import eventually
 
@@ -178,3 +179,49 @@ def test_refusals_are_told(java: ForeignClient, server: Server, topic: str) -> N
         java.send("p", topic, ["x"], properties={"big": "x" * 40_000})
     assert refused.value.code == 13
     assert java.send("p", topic, ["fine"])[0]["status"] == "SEND_OK"
+
+
+def test_compressed_bodies(java: ForeignClient, server: Server, topic: str) -> None:
+    """A body above 4 KiB, which the client compresses, comes back whole."""
+    long = "".join(str(number) for number in range(20_000))
+    java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"})
+    java.send("p", topic, [long])
+    assert java.wait("c", 1)[0]["body"] == long
+
+
+def test_binary_headers(server: Server, tmp_path: Path) -> None:
+    """A client that speaks ROCKETMQ's binary headers is answered in kind: route, sends, batch, heartbeats, pulls."""
+    binary = java_client(tmp_path, "-Drocketmq.serialize.type=ROCKETMQ")
+    try:
+        name = f"interop-binary-{next(_numbers)}"
+        binary.producer("p", server.namesrv)
+        binary.call("create_topic", producer="p", cluster=CLUSTER, topic=name, queues=2)
+        binary.consumer("c", server.namesrv, f"{name}-group", {name: "a || b"})
+        binary.send("p", name, [f"sync-{i}" for i in range(4)], "sync", tag="a", keys="k")
+        binary.send("p", name, [f"batch-{i}" for i in range(4)], "batch", tag="b")
+        events = binary.wait("c", 8)
+        assert _bodies(events) == sorted(f"{mode}-{i}" for mode in ("sync", "batch") for i in range(4))
+        binary.shutdown_all()
+    finally:
+        binary.close()
+
+
+def test_a_crash_loses_nothing_acknowledged(java: ForeignClient, server: Server, topic: str) -> None:
+    """After kill -9 of the broker everything acknowledged is there, and the running client goes on by itself."""
+    receipts = java.send("p", topic, [f"before-{i}" for i in range(20)])
+    assert {receipt["status"] for receipt in receipts} == {"SEND_OK"}
+    server.kill()
+    server.start()
+
+    def sent() -> bool:
+        try:
+            return bool(java.send("p", topic, ["after"]))
+        except DriverError:  # the client has not noticed yet that the broker is back
+            return False
+
+    eventually(sent, 60)
+    java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"})
+    events = java.wait(
+        "c", lambda got: {event["body"] for event in got} >= {f"before-{i}" for i in range(20)} | {"after"}
+    )
+    assert len({event["id"] for event in events}) == 21

@@ -116,6 +116,7 @@ public final class Driver {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
         consumer.setNamesrvAddr(request.getString("namesrv"));
         consumer.setInstanceName(name);
+        consumer.setAwaitTerminationMillisWhenShutdown(5000); // what is under way is finished, then offsets are sent
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (request.getBooleanValue("broadcasting")) {
             consumer.setMessageModel(MessageModel.BROADCASTING);
