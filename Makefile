@@ -23,7 +23,7 @@ PYTEST := $(RUN) -m pytest
 SOURCES := $(wildcard src tests bench examples demo fuzz)
 
 # What decides whether an environment is still right. The hot module is built while installing.
-INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/wire/_hot.pyx src/metaq/wire/_hot_*.pxi)
+INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/wire/_hot.pyx src/metaq/wire/_hot_c.h src/metaq/wire/_hot_*.pxi)
 
 ##@ Run
 
