@@ -429,3 +429,15 @@ def test_an_index_entry_cut_short_by_a_kill_loses_no_other(tmp_path):
         assert_whole(store, 20)
         for i in range(20):
             assert len([r for r in store.query("T", f"k{i}", 64, 0, 1 << 60) if b"k%d" % i == r[-len(f"k{i}") :]]) == 1
+
+
+def test_many_queues_are_made_durable_together_and_all_come_back(tmp_path):
+    """Above 64 dirty queues one sync of the file system stands for one of each."""
+    store = open_store(tmp_path / "a")
+    for i in range(150):
+        put(store, f"T{i % 10}", i // 10, b"%d" % i)
+    checkpoint(store)
+    assert all(queue.synced == 1 for queue in store.queues().values())
+    with open_store(crash(store, tmp_path / "b")) as store:
+        assert [read_all(store, f"T{i % 10}", i // 10) for i in range(150)] == [[b"%d" % i] for i in range(150)]
+        assert store.recovered.records == 1

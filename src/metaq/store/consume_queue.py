@@ -74,6 +74,7 @@ class ConsumeQueue:
         wanted = inside + needed * UNIT_BYTES
         reserved = min(file.size, -(-wanted // RESERVE_BYTES) * RESERVE_BYTES)
         file.reserve(place, reserved - inside)
+        file.touch_singly()
         self.tail.attach(file.buffer, file.start // UNIT_BYTES, reserved // UNIT_BYTES)
         return wanted <= file.size
 
@@ -89,6 +90,7 @@ class ConsumeQueue:
         """The file for the unit at byte `place`. In an empty queue, the units before it are filled."""
         start = place - place % self.run.file_bytes
         file = self.run.add(start, reserved=min(self.run.file_bytes, place - start + RESERVE_BYTES))
+        file.touch_singly()
         if missing := (place - start) // UNIT_BYTES:
             file.buffer[: missing * UNIT_BYTES] = UNIT.pack(*FILL) * missing
         return file

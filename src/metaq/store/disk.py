@@ -21,6 +21,7 @@ from metaq.errors import StoreError, StoreFull
 PAGE_BYTES: Final = mmap.PAGESIZE
 _MS_SYNC: Final = 4 if sys.platform == "linux" else 0x10
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
+_MADV_RANDOM: Final = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """glibc refuses more (HEAP_MAX_SIZE / 2)."""
@@ -51,18 +52,41 @@ class Disk:
         """
         first = address - address % PAGE_BYTES
         if _libc.msync(first, address + size - first, _MS_SYNC) != 0:
-            code = ctypes.get_errno()
-            raise OSError(code, os.strerror(code))
+            raise _last_error()
 
     def sync_file(self, descriptor: int) -> None:
         """Make a file's data, or a folder's entries, durable. Raises OSError."""
         os.fsync(descriptor)
+
+    def sync_all(self, descriptor: int) -> None:
+        """Make everything on the file system of `descriptor` durable. Raises OSError.
+
+        One pass and one commit of the journal: for very many small files it is much cheaper than a sync of each.
+        """
+        if not hasattr(_libc, "syncfs"):  # macOS
+            os.sync()
+        elif _libc.syncfs(descriptor) != 0:
+            raise _last_error()
 
     def used_percent(self, path: Path) -> float:
         """How full the file system of `path` is, as `df` tells it: what is reserved for root counts as used."""
         facts = os.statvfs(path)
         used = facts.f_blocks - facts.f_bfree
         return 100.0 * used / max(1, used + facts.f_bavail)
+
+
+def _last_error() -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, os.strerror(code))
+
+
+def no_read_ahead(address: int, size: int) -> None:
+    """Tell the kernel that pages of a mapping are touched one by one.
+
+    Without it the first touch of a new file makes as many pages as the device reads ahead: with 8 MiB (a common setting
+    of virtual disks) 1 ms and the whole file's memory for each of 10 000 queues, against 8 µs and one page.
+    """
+    _libc.madvise(address, size, _MADV_RANDOM)
 
 
 def populate(address: int, size: int) -> bool:

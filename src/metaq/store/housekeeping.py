@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
+import os
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 _SHARE_OF_TIME: Final = 0.05
 """A round that took long is followed by a pause 20 times as long: 10 000 queues must not keep the disk busy."""
 
+_SYNCED_SINGLY_MAX: Final = 64
 _End = tuple[ConsumeQueue, int, int]
 """A queue, its max offset, and where its newest record ends in the log."""
 
@@ -91,12 +93,24 @@ class Housekeeper:
                 self._flusher.flush()
                 if store.failed is not None:
                     return
-            for queue, _, _ in queues:
-                if queue.synced < queue.max_offset:
-                    queue.sync()
+            self._sync_queues([queue for queue, end, _ in queues if queue.synced < end])
             index_ms = store.index.sync(last=closing) if store.index else 0
             self._write(log_end, log_ms, index_ms, queues)
             self._saved = state
+
+    def _sync_queues(self, dirty: list[ConsumeQueue]) -> None:
+        if len(dirty) <= _SYNCED_SINGLY_MAX:
+            for queue in dirty:
+                queue.sync()
+            return
+        ends = [queue.max_offset for queue in dirty]
+        descriptor = os.open(self._store.folder.consume_queues, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            self._store.disk.sync_all(descriptor)
+        finally:
+            os.close(descriptor)
+        for queue, end in zip(dirty, ends, strict=True):
+            queue.synced = end
 
     def _write(self, log_end: int, log_ms: int, index_ms: int, queues: list[_End]) -> None:
         store = self._store

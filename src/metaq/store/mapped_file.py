@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metaq.errors import StoreCorrupt, StoreForeign
-from metaq.store.disk import Disk, populate, reserving
+from metaq.store.disk import Disk, no_read_ahead, populate, reserving
 
 NAME_DIGITS = 20
 TEMPORARY = ".tmp"
@@ -105,6 +105,11 @@ class MappedFile:
         if stop > offset:
             held = self._mapping()
             self.disk.sync_range(held[1] + offset - self.start, stop - offset)
+
+    def touch_singly(self) -> None:
+        """The mapping is written page by page, with pauses: no reading ahead."""
+        held = self._mapping()
+        no_read_ahead(held[1], self.size)
 
     def populate(self, offset: int, size: int) -> bool:
         """Fault in [offset, offset + size) for writing. False: this kernel cannot."""

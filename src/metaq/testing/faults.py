@@ -39,6 +39,10 @@ class FaultyDisk(Disk):
         self._may_sync()
         super().sync_file(descriptor)
 
+    def sync_all(self, descriptor: int) -> None:
+        self._may_sync()
+        super().sync_all(descriptor)
+
     def used_percent(self, path: Path) -> float:
         return super().used_percent(path) if self.used is None else self.used
 
