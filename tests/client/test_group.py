@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from metaq import Consumer
-from metaq.client.consumer import send_back
+from metaq.client.consumer import group, send_back
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.wire import bodies, headers
@@ -199,3 +199,14 @@ def test_foreign_broker_is_asked_in_plain_rocketmq(cluster):
         bodies_of(consumer, 1)
     pulls = [command for command in cluster.seen if command.code == RequestCode.PULL_MESSAGE]
     assert all("maxMsgBytes" not in command.ext and int(command.ext["maxMsgNums"]) <= 32 for command in pulls)
+
+
+def test_messages_taken_and_never_finished_are_noticed(cluster, monkeypatch, caplog):
+    """A queue that stays full is reported once, with the likely reason."""
+    monkeypatch.setattr(group, "STALL_SECONDS", 0.1)
+    cluster.store(*(b"%d" % number for number in range(100)))
+    with consumer_of(cluster, queue_messages_max=10) as consumer:
+        for _ in range(10):
+            consumer.receive(10)
+        eventually(lambda: "with message" in caplog.text)
+    assert caplog.text.count("with message") == 1

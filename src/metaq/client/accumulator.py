@@ -24,7 +24,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq.client.core import ClientCore
-from metaq.client.futures import SendBatch, SendFuture, Stored
+from metaq.client.futures import SendBatch, SendFuture, Stored, future_of
 from metaq.client.sending import Choose, Outgoing, Sender
 from metaq.errors import BrokerError, BufferFull, ClientClosed, ClientForked, LocalProtocolError, MetaqError
 from metaq.model import Message, MessageQueue, SysFlag
@@ -145,7 +145,7 @@ class Accumulator:
                 self._core.thread.post(self._seal, lane, batch)
             elif begun and not urgent:
                 self._core.thread.post(self._begin_linger, lane, batch)
-        return SendFuture(batch, index)
+        return future_of(batch, index)
 
     def send_alone(self, message: Message, lane: Lane, message_id: str | None, timeout: float | None) -> SendFuture:
         """Send one message in a request of its own, compressed if that pays. In order with its lane if that has one.
@@ -157,7 +157,7 @@ class Accumulator:
         batch.take()
         if message_id is not None:
             batch.prefix, batch.first = _split_id(message_id)
-        future = SendFuture(batch, batch.first)
+        future = future_of(batch, batch.first)
         self._enqueue(lane, batch, self.outgoing(message, future.message_id), timeout)
         return future
 

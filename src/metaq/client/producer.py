@@ -136,7 +136,9 @@ class ProducerBase:
             except KeyError:
                 index = -1
             if index >= 0:
-                return SendFuture(batch, index)
+                future = SendFuture()
+                future._batch, future._index = batch, index  # noqa: SLF001  `future_of`, without a call
+                return future
         message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
         return self._hand_in(message, self._lane(message.topic, ordering_key, selector, queue), message_id)
 

@@ -167,11 +167,13 @@ class Consumer(ConsumerBase):
 
         Several threads may iterate, each with an iterator of its own; a chunk of messages then goes to one of them.
         """
+        self._core.check_process()
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
 
     def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
         """The next message; None after `timeout` seconds, or once stopped. Safe from many threads."""
+        self._core.check_process()
         if not self._one_by_one.acquire(timeout=-1 if timeout is None else timeout):
             return None
         try:

@@ -37,6 +37,8 @@ RETRY_SECONDS = 1.0
 """After a failed pull or rebalance."""
 NOT_YET_SECONDS = 0.1
 """After a pull that the broker refused because our newest heartbeat has not arrived (codes 24, 25)."""
+STALL_SECONDS = 60.0
+"""A queue that stays full for so long is worth a warning."""
 PAUSE_SECONDS = 0.05
 """How often a paused queue is looked at, beside being woken when a chunk has been handed out."""
 
@@ -281,9 +283,10 @@ class GroupMember:
             try:
                 pulled = await pull(
                     self._core, self._wanted, queue, window.next_offset, count, self._subscription(queue.topic),
-                    commit_offset=self._commit_offset(window),
+                    commit_offset=self._commit_offset(window), broker_id=window.broker_id,
                 )  # fmt: skip
             except (ClientError, BrokerError, BadRequest) as error:
+                window.broker_id = 0
                 await asyncio.sleep(self._after_failure(queue, error))
                 continue
             except RemoteProtocolError as error:
@@ -292,6 +295,7 @@ class GroupMember:
                 continue
             if window.dropped:
                 return
+            window.broker_id = pulled.suggested_broker_id
             self._received(window, pulled)
             if pulled.status is PullStatus.OUT_OF_RANGE or (
                 pulled.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < PAUSE_SECONDS
@@ -357,6 +361,7 @@ class GroupMember:
         """Wait until so little is unfinished that a pull is due; how many messages to ask for."""
         options = self.options
         most = options.pull_count if self._core.is_ours(window.queue.broker) else min(options.pull_count, PLAIN_COUNT)
+        stalled_at = self._core.clock.monotonic() + STALL_SECONDS
         while True:
             finished = window.finished_offset()
             free = options.queue_messages_max - window.unfinished
@@ -368,6 +373,8 @@ class GroupMember:
                 window.paused = False
                 return max(1, min(most, free))
             window.paused = True
+            if self._core.clock.monotonic() > stalled_at:
+                self._warn_of_stall(window)
             event = self._wake[window.queue]
             event.clear()
             try:
@@ -375,6 +382,14 @@ class GroupMember:
                     await event.wait()
             except TimeoutError:
                 continue
+
+    def _warn_of_stall(self, window: Window[ReceivedMessage]) -> None:
+        self._complain_once(
+            f"stall {window.queue}",
+            f"{window.unfinished} messages of {window.queue} have been unfinished for {STALL_SECONDS:.0f} s, and group "
+            f"{self.group} pulls no more of it until some are: are handlers slow or stuck, or messages taken without "
+            "`with message:` or ack()?",
+        )
 
     # -------------------------------------------------------------- any thread
 

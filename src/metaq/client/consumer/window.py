@@ -58,6 +58,8 @@ class Window(Generic[M]):
         """Where the next pull begins."""
         self.dropped = False
         """Hand out nothing of it any more: the queue is no longer ours, or we are stopping."""
+        self.broker_id = 0
+        """Which of the broker's machines to pull from: what it suggested last; 0 is the master."""
         self.paused = False
         """Nothing is pulled because too much is unfinished."""
         self._chunks: deque[Chunk[M]] = deque()
