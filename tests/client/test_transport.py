@@ -1,0 +1,162 @@
+"""Connections: dialled once, shared, replaced when they break, and closed to a server that talks nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from metaq.client.transport import Transport
+from metaq.errors import ClientClosed, ConnectionFailed, RequestTimeout
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import encode, reply, request
+from tests.client.cluster import FakeCluster, swallow
+
+CODE = RequestCode.GET_BROKER_RUNTIME_INFO
+
+
+@pytest.fixture
+def cluster():
+    with FakeCluster() as running:
+        running.script[CODE] = lambda session, command: reply(command, body=command.body)
+        yield running
+
+
+def with_transport(cluster: FakeCluster, work) -> None:
+    """Run `work(transport, address)` in a loop of its own."""
+
+    async def main() -> None:
+        transport = Transport(lambda address, command: None, lambda address: None, lambda address: None)
+        try:
+            await work(transport, f"127.0.0.1:{cluster.ports[0]}")
+        finally:
+            await transport.close()
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+
+
+def test_many_callers_share_one_dial(cluster):
+    """A hundred requests at once make one connection, and each gets its own answer."""
+
+    async def work(transport: Transport, address: str) -> None:
+        answers = await asyncio.gather(
+            *(transport.call(address, request(CODE, body=b"%d" % number), 5.0) for number in range(100))
+        )
+        assert [answer.body for answer in answers] == [b"%d" % number for number in range(100)]
+        assert cluster.accepted == 1
+
+    with_transport(cluster, work)
+
+
+def test_answers_may_come_in_any_order(cluster):
+    """The opaque pairs them."""
+    kept = []
+
+    def backwards(session, command):
+        kept.append(command)
+        if len(kept) == 3:
+            session.peer.write(b"".join(encode(reply(one, body=one.body)) for one in reversed(kept)))
+
+    cluster.script[CODE] = backwards
+
+    async def work(transport: Transport, address: str) -> None:
+        answers = await asyncio.gather(
+            *(transport.call(address, request(CODE, body=b"%d" % number), 5.0) for number in range(3))
+        )
+        assert [answer.body for answer in answers] == [b"0", b"1", b"2"]
+
+    with_transport(cluster, work)
+
+
+def test_late_answer_is_dropped(cluster):
+    """A request that timed out leaves nothing behind; the connection serves the next."""
+    late = []
+
+    def hold_first(session, command):
+        if not late:
+            late.append(command)
+            return None
+        session.peer.write(encode(reply(late[0], body=b"late")))
+        return reply(command, body=b"right")
+
+    cluster.script[CODE] = hold_first
+
+    async def work(transport: Transport, address: str) -> None:
+        with pytest.raises(RequestTimeout, match="28 GET_BROKER_RUNTIME_INFO"):
+            await transport.call(address, request(CODE), 0.05)
+        assert (await transport.call(address, request(CODE), 5.0)).body == b"right"
+        assert cluster.accepted == 1
+
+    with_transport(cluster, work)
+
+
+@pytest.mark.parametrize(
+    "garbage",
+    [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"\xff" * 64,
+        (40).to_bytes(4, "big") + b"\x00\x00\x00\x20" + b"{" * 36,
+        (8).to_bytes(4, "big") + b"\x07\x00\x00\x04" + b"abcd",
+        (2).to_bytes(4, "big") + b"\x00\x00",
+    ],
+    ids=["http", "huge", "no json", "serialize type", "short"],
+)
+def test_garbage_closes_the_connection_and_the_next_request_dials_again(cluster, garbage):
+    """The request outstanding fails as a broken connection, and says why; nothing else is harmed."""
+    spoken = []
+
+    def speak_nonsense_once(session, command):
+        if spoken:
+            return reply(command, body=b"fine")
+        spoken.append(command)
+        session.peer.write(garbage)
+        return None
+
+    cluster.script[CODE] = speak_nonsense_once
+
+    async def work(transport: Transport, address: str) -> None:
+        with pytest.raises(ConnectionFailed, match=address):
+            await transport.call(address, request(CODE), 5.0)
+        assert (await transport.call(address, request(CODE), 5.0)).body == b"fine"
+        assert cluster.accepted == 2
+
+    with_transport(cluster, work)
+
+
+def test_broken_connection_fails_what_is_outstanding_at_once(cluster):
+    """Nobody waits for a time-out when the peer is gone."""
+    cluster.script[CODE] = swallow
+
+    async def work(transport: Transport, address: str) -> None:
+        calls = [asyncio.create_task(transport.call(address, request(CODE), 15.0)) for _ in range(5)]
+        while cluster.count(CODE) < 5:
+            await asyncio.sleep(0.005)
+        cluster.drop_connections()
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        assert all(isinstance(outcome, ConnectionFailed) for outcome in outcomes)
+
+    with_transport(cluster, work)
+
+
+def test_nobody_listens_and_closed_transports_say_so(cluster):
+    """ConnectionFailed with the address; ClientClosed after close."""
+
+    async def work(transport: Transport, address: str) -> None:
+        with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"):
+            await transport.call("127.0.0.1:1", request(CODE), 1.0)
+        await transport.close()
+        with pytest.raises(ClientClosed):
+            await transport.call(address, request(CODE), 1.0)
+
+    with_transport(cluster, work)
+
+
+def test_error_answers_are_answers(cluster):
+    """The transport judges no code."""
+    cluster.script[CODE] = lambda session, command: reply(command, ResponseCode.SYSTEM_ERROR, remark="no")
+
+    async def work(transport: Transport, address: str) -> None:
+        answer = await transport.call(address, request(CODE), 5.0)
+        assert (answer.code, answer.remark) == (ResponseCode.SYSTEM_ERROR, "no")
+
+    with_transport(cluster, work)
