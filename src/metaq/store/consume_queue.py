@@ -157,10 +157,11 @@ class ConsumeQueue:
 
         return low + bisect_left(range(low, self.max_offset), log_offset, key=begins)
 
-    def end_below(self, log_end: int) -> int:
+    def end_below(self, log_end: int, guess: int = 0) -> int:
         """One past the last unit of a record that ends at or below `log_end`; unwritten and torn units end the search.
 
-        Units below `log_end` are known to be durable, so they lie without a hole: bisection finds their end.
+        Units below `log_end` are known to be durable, so they lie without a hole: bisection finds their end, and a right
+        `guess` saves it.
         """
 
         def is_past(file: MappedFile, place: int) -> bool:
@@ -168,6 +169,10 @@ class ConsumeQueue:
             unit = Unit(*UNIT.unpack(data))
             return unit.log_offset < 0 or unit.size <= 0 or unit.log_end > log_end
 
+        place = guess * UNIT_BYTES
+        before, behind = self.run.find(place - UNIT_BYTES), self.run.find(place)
+        if before and not is_past(before, place - UNIT_BYTES) and (behind is None or is_past(behind, place)):
+            return guess
         for file in reversed(self.run.files):
             if not is_past(file, file.start):
                 places = range(file.start, file.end - UNIT_BYTES + 1, UNIT_BYTES)

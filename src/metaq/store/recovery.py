@@ -153,7 +153,7 @@ class Recovery:
         for topic, ends in tails.queues.items():
             for queue_id, end in ends.items():
                 queue = self._queues.get((topic, queue_id))
-                if end > 0 and (queue is None or queue.end_below(tails.log_end) < end):
+                if end > 0 and (queue is None or queue.end_below(tails.log_end, end) < end):
                     found.add((topic, queue_id))
                     log.warning("the consume queue %s:%d is missing or short: it is rebuilt", topic, queue_id)
         return frozenset(found)
@@ -241,9 +241,10 @@ class Recovery:
 
         RocketMQ leaves units behind a tail that it has cut off. Our own tails file is written when there are none.
         """
+        tails = self._facts.tails
+        if tails is not None:
+            return queue.end_below(log_offset, tails.queues.get(queue.topic, {}).get(queue.queue_id, 0))
         end = queue.end_below(log_offset)
-        if self._facts.tails is not None:
-            return end
         while end > 0 and (unit := queue.unit(end - 1)) and not unit.is_fill and unit.log_offset >= self._facts.log_min:
             head = self._head(unit.log_offset, unit.size)
             if head and (head.topic, head.queue_id, head.queue_offset) == (
