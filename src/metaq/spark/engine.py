@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from metaq.spark.java import cache_folder, find_java
+from metaq.spark.source import MetaqDataSource
 
 _LOG = logging.getLogger(__name__)
 
@@ -93,7 +95,11 @@ def session(
         builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    return builder.getOrCreate()
+    spark = builder.getOrCreate()
+    if shutil.which("sh") is None:
+        # Spark finds data sources by itself (`pyspark_metaq`), but asks `sh` first whether there is a Python.
+        spark.dataSource.register(MetaqDataSource)
+    return spark
 
 
 def _log4j_file(level: str) -> Path:
