@@ -67,3 +67,6 @@ class MemoryFile:
     def save(self, text: str) -> None:
         self.text = text
         self.saves += 1
+
+    def flush(self) -> None:
+        pass

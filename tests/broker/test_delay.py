@@ -105,7 +105,7 @@ def test_what_waits_survives_a_restart(tmp_path, clock, clean):
         clock.advance(1)
         broker.tick()
         if not clean:
-            broker.ladder.save = lambda: None
+            broker.ladder.close = lambda: None
     with open_broker(tmp_path, clock) as broker:
         clock.advance(20)
         broker.tick()

@@ -39,6 +39,13 @@ def test_a_pull_returns_the_stored_records(door, serialize):
     assert offsets(answer) == (5, 0, 5)
 
 
+def test_lite_pull_of_younger_clients_is_served(client):
+    """5.x clients pull with code 361; RocketMQ 4.9 refuses it."""
+    client.send("orders", b"x")
+    (answer,) = client.tell(RequestCode.LITE_PULL_MESSAGE, pull_header("orders"))
+    assert [message.body for message in messages(answer)] == [b"x"]
+
+
 TABLE = [
     ("at the end", 3, ResponseCode.PULL_NOT_FOUND, "OFFSET_OVERFLOW_ONE", 3),
     ("beyond the end", 9, ResponseCode.PULL_OFFSET_MOVED, "OFFSET_OVERFLOW_BADLY", 3),

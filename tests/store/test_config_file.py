@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from metaq.store.config_file import ConfigFile
+from metaq.store.config_file import BackgroundFile, ConfigFile
 
 
 def test_saved_text_is_loaded_and_the_version_before_is_kept(tmp_path):
@@ -28,3 +28,26 @@ def test_backup_answers_for_a_file_that_is_missing_or_empty(tmp_path):
     assert file.load() == "one"
     file.save("three")
     assert file.load() == "three"
+
+
+def test_a_background_file_holds_what_was_saved_last(tmp_path):
+    """Saves return at once and are written in their order; flush waits for the last."""
+    file = BackgroundFile(ConfigFile(tmp_path / "config" / "positions.json"))
+    for n in range(20):
+        file.save(f"{n}")
+    file.flush()
+    assert file.load() == "19"
+    assert ConfigFile(tmp_path / "config" / "positions.json").load() == "19"
+
+
+def test_a_background_file_that_cannot_be_written_says_so_and_goes_on(tmp_path, caplog):
+    """A failed save is logged with the path; a later one works."""
+    (tmp_path / "config").write_text("in the way")
+    file = BackgroundFile(ConfigFile(tmp_path / "config" / "positions.json"))
+    file.save("lost")
+    file.flush()
+    assert "positions.json could not be saved" in caplog.text
+    (tmp_path / "config").unlink()
+    file.save("kept")
+    file.flush()
+    assert file.load() == "kept"

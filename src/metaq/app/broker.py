@@ -6,6 +6,7 @@ import asyncio
 import logging
 import platform
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Final
 
 from metaq.app.configuration import EVERYWHERE
@@ -21,7 +22,7 @@ from metaq.net.local import local_address
 from metaq.net.peer import ListenLimits, Peer, Session, join_address
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.registry.namesrv import Identity, Registrar
-from metaq.store.config_file import ConfigFile
+from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
 from metaq.wire.command import Command
@@ -29,6 +30,7 @@ from metaq.wire.command import Command
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.1
+SAVED_BY_THE_CLOCK: Final = {"consumerOffset.json", "delayOffset.json"}
 
 
 class RunningBroker:
@@ -162,7 +164,7 @@ def _compose(
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
         broker = Broker(
-            options, store_options, store, clock, name, store_host, lambda file: ConfigFile(store.folder.config / file)
+            options, store_options, store, clock, name, store_host, lambda file: _open_file(store.folder.config / file)
         )
         loop = asyncio.get_running_loop()
 
@@ -174,6 +176,12 @@ def _compose(
         store.close()
         raise
     return RunningBroker(name, join_address(host, listener.port), broker, doors[0], listener, clock)
+
+
+def _open_file(path: Path) -> ConfigFile | BackgroundFile:
+    """Positions are saved by the clock and off the loop; what is saved because somebody waits for it, at once."""
+    file = ConfigFile(path)
+    return BackgroundFile(file) if path.name in SAVED_BY_THE_CLOCK else file
 
 
 def _answer_nothing(address: str, command: Command) -> Command | None:  # noqa: ARG001  nobody asks a broker's own client

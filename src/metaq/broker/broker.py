@@ -99,8 +99,8 @@ class Broker:
 
     def close(self) -> None:
         """Save the positions. The store is closed by whoever opened it, after this."""
-        self.offsets.save()
-        self.ladder.save()
+        self.offsets.close()
+        self.ladder.close()
 
     def registration(self) -> tuple[dict[str, TopicConfig], DataVersion]:
         """What name servers are told."""

@@ -126,3 +126,8 @@ class DelayLadder:
         if self._dirty:
             self._dirty = False
             self._file.save(fastjson.dumps_file(self.to_tree()))
+
+    def close(self) -> None:
+        """Save what changed, and wait until it is on the disk."""
+        self.save()
+        self._file.flush()

@@ -17,13 +17,19 @@ SEPARATOR = "@"
 
 
 class SavedText(Protocol):
-    """A small file that is replaced as a whole: `metaq.store.config_file.ConfigFile`, or a test's memory."""
+    """A small file that is replaced as a whole: one of `metaq.store.config_file`, or a test's memory."""
 
     def load(self) -> str:
         """The text, "" if there is none yet."""
         ...
 
-    def save(self, text: str) -> None: ...
+    def save(self, text: str) -> None:
+        """Replace the text, now or soon."""
+        ...
+
+    def flush(self) -> None:
+        """Return when what was saved is on the disk."""
+        ...
 
 
 class Offsets:
@@ -79,6 +85,11 @@ class Offsets:
         if self._dirty:
             self._dirty = False
             self._file.save(fastjson.dumps_file(self.to_tree()))
+
+    def close(self) -> None:
+        """Save what changed, and wait until it is on the disk."""
+        self.save()
+        self._file.flush()
 
 
 def _parse(text: str) -> dict[tuple[str, str], dict[int, int]]:

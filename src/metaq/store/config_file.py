@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 
 class ConfigFile:
@@ -44,5 +48,36 @@ class ConfigFile:
                 shutil.copyfile(self.path, backup)
         temporary.replace(self.path)
 
+    def flush(self) -> None:
+        """Return when what was saved is on the disk: `save` has seen to it."""
+
     def _beside(self, ending: str) -> Path:
         return self.path.with_name(self.path.name + ending)
+
+
+class BackgroundFile:
+    """A `ConfigFile` that a thread writes: what is saved every few seconds must not stall an event loop with its sync."""
+
+    def __init__(self, file: ConfigFile) -> None:
+        self._file = file
+        self._writer = ThreadPoolExecutor(1, f"metaq-save-{file.path.stem}")
+        self._last: Future[None] | None = None
+
+    def load(self) -> str:
+        """As `ConfigFile.load`."""
+        return self._file.load()
+
+    def save(self, text: str) -> None:
+        """Replace the text soon. A failure is logged; the next save tries again."""
+        self._last = self._writer.submit(self._write, text)
+
+    def flush(self) -> None:
+        """Return when what was saved is on the disk, or could not be put there."""
+        if self._last is not None:
+            self._last.result()
+
+    def _write(self, text: str) -> None:
+        try:
+            self._file.save(text)
+        except OSError as error:
+            log.error("%s could not be saved: %s", self._file.path, error)  # noqa: TRY400  the text says it all

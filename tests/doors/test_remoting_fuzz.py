@@ -1,0 +1,89 @@
+"""Damaged and invented requests at the broker's door: an answer or the end of that connection, never anything else."""
+
+from __future__ import annotations
+
+import logging
+import re
+
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from metaq.errors import RemoteProtocolError
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, SerializeType, encode
+from metaq.wire.record import encode_batch
+from tests.doors.support import Client, pull_header, send_header
+
+RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+PYTHON_ERROR = re.compile(r"^\w+(Error|Exception|Interrupt): ")
+"""How the door words an exception that nobody foresaw."""
+
+BATCH = encode_batch([(0, b"one", b"UNIQ_KEY\x01a"), (1, b"two", b"UNIQ_KEY\x01b")])
+SAMPLES = [
+    (RequestCode.SEND_MESSAGE_V2, send_header("orders").to_ext(), b"body"),
+    (RequestCode.SEND_MESSAGE, send_header("orders").to_long_ext(), b"body"),
+    (RequestCode.SEND_BATCH_MESSAGE, send_header("orders", batch=True).to_ext(), BATCH),
+    (RequestCode.PULL_MESSAGE, pull_header("orders").to_ext(), b""),
+    (RequestCode.HEART_BEAT, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[]}]}'),
+    (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G","retryMaxTimes":3}'),
+    (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "TOOLS_CONSUMER", "delayLevel": "0"}, b""),
+]
+
+
+def check(client: Client, data: bytes, caplog) -> None:
+    """Feed `data`: every answer is worded for a reader, and only a broken frame ends the connection."""
+    caplog.clear()
+    try:
+        client.feed(data)
+    except RemoteProtocolError as error:
+        assert str(error)
+    for answer in client.received():
+        assert answer.is_response or answer.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED
+        assert not PYTHON_ERROR.match(answer.remark or ""), answer.remark
+    assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
+
+
+def is_alive(door) -> bool:
+    other = Client(door)
+    return other.send("alive").code == 0 and other.pull("alive")[0].code == 0
+
+
+@RELAXED
+@given(
+    sample=st.sampled_from(SAMPLES),
+    serialize=st.sampled_from(list(SerializeType)),
+    damage=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), min_size=1, max_size=4),
+)
+def test_a_damaged_request_harms_nobody_else(door, caplog, sample, serialize, damage):
+    """Any bytes of a valid request may be anything."""
+    Client(door).send("orders")
+    code, ext, body = sample
+    data = bytearray(encode(Command(code, 1, ext=ext, body=body, serialize=serialize)))
+    for place, value in damage:
+        data[int(place * len(data))] = value
+    check(Client(door), bytes(data), caplog)
+    assert is_alive(door)
+
+
+VALUES = st.one_of(
+    st.sampled_from(["", "0", "-1", "2147483647", "-2147483649", "9223372036854775807", "NaN", "true", "orders", "G", "*"]),
+    st.text(max_size=30),
+)  # fmt: skip
+FIELDS = sorted(
+    {name for _, ext, _ in SAMPLES for name in ext} | {"timestamp", "key", "maxNum", "beginTimestamp", "perm"}
+)
+
+
+@RELAXED
+@given(
+    code=st.sampled_from(sorted(RequestCode)),
+    ext=st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=14),
+    body=st.one_of(st.just(b""), st.binary(max_size=60), st.sampled_from([sample[2] for sample in SAMPLES])),
+    serialize=st.sampled_from(list(SerializeType)),
+)
+def test_invented_values_are_answered_in_words(door, caplog, code, ext, body, serialize):
+    """Whatever a request says, its answer is a code and a text that nobody has to decipher."""
+    Client(door).send("orders")
+    check(Client(door), encode(Command(int(code), 1, ext=ext, body=body, serialize=serialize)), caplog)
+    assert is_alive(door)
