@@ -456,3 +456,53 @@ def test_protocol_error_of_a_session_reaches_its_connection_lost(run) -> None:
         await listener.close()
 
     run(body())
+
+
+def test_answers_of_crowded_connections_come_whole_and_in_order(run) -> None:
+    """While connections take turns, answers wait for the end of the loop's turn; none is lost, reordered or forgotten."""
+
+    async def body() -> None:
+        server = await Server().start()
+        clients = [await server.client(), await server.client()]
+        expected: list[list[bytes]] = [[], []]
+        long = frame(3 * SHARED_BYTES)
+        for number in range(60):
+            for client, sent in zip(clients, expected, strict=True):
+                burst = [frame(number), long, frame(300)] if number == 40 else [frame(number), frame(300)]
+                sent += burst
+                client.peer.write(b"".join(burst))
+            await asyncio.sleep(0)
+        for client, sent in zip(clients, expected, strict=True):
+            await client.until(lambda client=client, sent=sent: len(client.frames) == len(sent))
+            assert client.frames == sent
+        await server.listener.close()
+
+    run(body())
+
+
+def test_close_lets_gathered_answers_out(run) -> None:
+    """An answer that waits for the end of the turn goes out although its session closes the connection at once."""
+
+    async def body() -> None:
+        server = await Server().start()
+        first, second = await server.client(), await server.client()
+        for number in range(5):
+            for client in (first, second):
+                client.peer.write(frame(1))
+                await client.until(lambda client=client, number=number: len(client.frames) == number + 1)
+        session = server.sessions[1]
+
+        def answer_and_close(data: bytes) -> bytes | None:
+            session.peer.write(data)
+            session.peer.close("said all")
+            return None
+
+        session.answer = answer_and_close
+        first.peer.write(frame(1))
+        await first.until(lambda: len(first.frames) == 6)
+        second.peer.write(frame(77))
+        await second.until(lambda: second.lost is not None)
+        assert second.frames[-1] == frame(77)
+        await server.listener.close()
+
+    run(body())

@@ -6,6 +6,11 @@ long one gets a private buffer, which grows with the bytes that really came and 
 
 Writing. What the kernel does not take waits in the transport. Above `_CONGESTED_BYTES` a server's connection stops
 reading: who does not read its answers gets no more of them. Above `unanswered_bytes_max` it is closed.
+
+A server whose connections take turns writes their answers at the end of the loop's turn, all connections after each
+other: a peer that is woken by the first answer does not preempt us before the others are written (64 connections with
+one request each: p50 1.38 ms by immediate writes, 1.09 ms so). A connection that is alone is answered at once, which
+saves it 1.3 us.
 """
 
 from __future__ import annotations
@@ -30,6 +35,8 @@ _PREFIX_BYTES_MAX = 16 * KIB
 """A longer rest would be copied again for each small packet of a slow peer."""
 _PRIVATE_BYTES_MIN = 64 * KIB
 _CONGESTED_BYTES = 1 * MIB
+_JOINED_BYTES_MAX = 64 * KIB
+"""Longer writes go out at once: they are views of the log, which nobody wants copied."""
 _TICKS_IDLE = 4
 """The idle time is measured in quarters: an event only notes the number of the running quarter."""
 
@@ -98,6 +105,10 @@ class Group:
         self.streams: set[Stream] = set()
         self.half_read_bytes = 0
         self.tick = 0
+        self.crowded = False
+        """Whether the last two reads came from different connections."""
+        self._last_read: Stream | None = None
+        self._unsent: list[Stream] = []
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
@@ -111,6 +122,8 @@ class Group:
 
     def remove(self, stream: Stream) -> None:
         self.streams.discard(stream)
+        if self._last_read is stream:
+            self._last_read = None
         if not self.streams:
             self._emptied.set()
 
@@ -136,6 +149,21 @@ class Group:
         for stream in [stream for stream in self.streams if self.tick - stream.seen > _TICKS_IDLE]:
             stream.abort(f"nothing was read or written for {self.limits.idle_seconds:g} s")
         self.start()
+
+    def was_read(self, stream: Stream) -> None:
+        self.crowded = stream is not self._last_read
+        self._last_read = stream
+
+    def send_later(self, stream: Stream) -> None:
+        """Let `stream` write what it has gathered when this turn of the loop is over."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._unsent.append(stream)
+
+    def _send(self) -> None:
+        streams, self._unsent = self._unsent, []
+        for stream in streams:
+            stream.send_unsent()
 
     def hold(self, more: int) -> None:
         """Account for bytes of unfinished frames; close the greediest peer above the limit."""
@@ -174,6 +202,7 @@ class Stream(asyncio.BufferedProtocol):
         self._session: Session | None = None
         self._transport: asyncio.Transport | None = None
         self._congested = False
+        self._unsent = b""
         self._why = ""
         self._shared = _shared.view
         self._rest = b""  # A short unfinished frame...
@@ -195,7 +224,15 @@ class Stream(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
-        transport.write(data)
+        if self._group.server and self._group.crowded and len(data) <= _JOINED_BYTES_MAX:
+            if not self._unsent:
+                self._group.send_later(self)
+            self._unsent += data
+            if len(self._unsent) > _JOINED_BYTES_MAX:
+                self.send_unsent()
+        else:
+            self.send_unsent()
+            transport.write(data)
         if self._congested:
             waiting, limit = transport.get_write_buffer_size(), self._group.limits.unanswered_bytes_max
             if limit and waiting > limit:
@@ -203,8 +240,16 @@ class Stream(asyncio.BufferedProtocol):
         else:
             self.seen = self._group.tick
 
+    def send_unsent(self) -> None:
+        """Write what was gathered in this turn of the loop."""
+        data, self._unsent = self._unsent, b""
+        if data and not self.closed:
+            assert self._transport is not None, "it is not closed"
+            self._transport.write(data)
+
     def close(self, why: str = "") -> None:
         if self._transport is not None and not self._transport.is_closing():
+            self.send_unsent()
             self._tell(why)
             self._transport.close()
 
@@ -256,6 +301,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._group.tick
+        self._group.was_read(self)
         if self._private is not None:
             self._filled += nbytes
             if self._filled < self._needed:
