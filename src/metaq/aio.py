@@ -112,10 +112,9 @@ class Producer(ProducerBase):
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout."""
-        if not self._open:
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
-        self._core.check_process()
         await _run(self._core, self._close(), timeout)
 
     async def __aenter__(self) -> Self:
@@ -203,10 +202,9 @@ class Consumer(ConsumerBase):
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, commit what is finished, leave the group, disconnect. Raises RequestTimeout."""
-        if not self._open:
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
-        self._core.check_process()
         self.stop()
         await _run(self._core, self._close(), timeout)
 
@@ -264,10 +262,9 @@ class Reader(ReaderBase):
 
     async def close(self) -> None:
         """End all iterations and disconnect."""
-        if not self._open:
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
-        self._core.check_process()
         self._handover.close()
         await _run(self._core, self._close(), CALL_SECONDS)
 

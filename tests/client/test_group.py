@@ -164,6 +164,19 @@ def test_change_of_members_rebalances_at_once(cluster):
         eventually(lambda: len(consumer.queues) == 2)
 
 
+def test_member_that_is_not_listed_keeps_its_queues_and_says_hello(cluster):
+    """A restarted broker has forgotten the group: that is no reason to give up what we have."""
+    with consumer_of(cluster) as consumer:
+        queues = eventually(lambda: [queue for queue in consumer.queues if queue.topic == "orders"])
+        cluster.members[GROUP] = {"somebody@else"}
+        beats = cluster.count(RequestCode.HEART_BEAT)
+        push = request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True)
+        push.ext = {"consumerGroup": GROUP}
+        cluster.push(push)
+        eventually(lambda: cluster.count(RequestCode.HEART_BEAT) > beats)
+        assert consumer.queues == queues
+
+
 def test_broken_records_are_asked_for_again(cluster, caplog):
     """A damaged answer is logged and pulled again; nothing is skipped."""
     cluster.store(b"x")

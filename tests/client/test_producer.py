@@ -403,6 +403,7 @@ def test_forked_child_is_told_and_can_make_its_own(cluster, producer):
                     pending.result(5)
             except metaq.ClientForked:
                 pass
+            producer.close()  # Leaves the parent's connections alone.
             with Producer(cluster.namesrv) as own:
                 own.send("orders", b"own")
             if code == 2:

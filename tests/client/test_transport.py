@@ -138,6 +138,26 @@ def test_broken_connection_fails_what_is_outstanding_at_once(cluster):
     with_transport(cluster, work)
 
 
+def test_connections_that_no_route_needs_are_closed_unless_in_use(cluster):
+    """`keep_only` spares a connection on which somebody waits."""
+    gate = []
+    cluster.script[CODE] = lambda session, command: reply(command) if gate else None
+
+    async def work(transport: Transport, address: str) -> None:
+        call = asyncio.create_task(transport.call(address, request(CODE), 0.5))
+        while not cluster.count(CODE):
+            await asyncio.sleep(0.005)
+        transport.keep_only(set())
+        assert transport.addresses == [address]
+        with pytest.raises(RequestTimeout):
+            await call
+        transport.keep_only(set())
+        while transport.addresses:
+            await asyncio.sleep(0.005)
+
+    with_transport(cluster, work)
+
+
 def test_nobody_listens_and_closed_transports_say_so(cluster):
     """ConnectionFailed with the address; ClientClosed after close."""
 

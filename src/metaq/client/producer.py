@@ -336,10 +336,9 @@ class Producer(ProducerBase):
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` seconds."""
-        if not self._open:
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
-        self._core.check_process()
         self._core.thread.run(self._close(), timeout)
 
     def __enter__(self) -> Self:

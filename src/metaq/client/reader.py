@@ -353,10 +353,9 @@ class Reader(ReaderBase):
 
     def close(self) -> None:
         """End all iterations and disconnect."""
-        if not self._open:
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
-        self._core.check_process()
         self._handover.close()
         self._core.thread.run(self._close(), CALL_SECONDS)
 

@@ -69,6 +69,10 @@ class Link(Session):
         self.peer.write(encode(command))
         return future
 
+    @property
+    def busy(self) -> bool:
+        return bool(self._pending)
+
     def abandon(self, opaque: int) -> None:
         """Nobody waits for this answer any more."""
         self._pending.pop(opaque, None)
@@ -131,9 +135,10 @@ class Transport:
         link.peer.write(encode(command))
 
     def keep_only(self, addresses: set[str]) -> None:
-        """Close the connections to all others, which no route mentions any more."""
+        """Close the connections to all others, which no route mentions any more, unless somebody waits on them."""
         for address in set(self._links) - addresses:
-            self._links[address].peer.close("no route needs this connection")
+            if not self._links[address].busy:
+                self._links[address].peer.close("no route needs this connection")
 
     async def close(self) -> None:
         self._closed = True

@@ -252,10 +252,9 @@ class Consumer(ConsumerBase):
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Stop, commit what is finished, leave the group, disconnect. Raises RequestTimeout after `timeout` seconds."""
-        if not self._open:
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
-        self._core.check_process()
         self.stop()
         self._core.thread.run(self._close(), timeout)
 

@@ -215,6 +215,10 @@ class GroupMember:
         if self.options.model is MessageModel.BROADCASTING:
             return queues
         members = await self._members(queues)
+        if self._core.client_id not in members:
+            # The broker has restarted, or our heartbeat is under way. To give everything up for that would be rash.
+            self._core.spawn(self._core.send_heartbeats())
+            raise ClientError(f"the broker does not list this client as a member of {self.group} yet")
         return self.options.strategy(queues, members, self._core.client_id)
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
@@ -295,6 +299,7 @@ class GroupMember:
                 continue
             if window.dropped:
                 return
+            self._complained.discard(f"pull {queue}")
             window.broker_id = pulled.suggested_broker_id
             self._received(window, pulled)
             if pulled.status is PullStatus.OUT_OF_RANGE or (
@@ -354,7 +359,7 @@ class GroupMember:
         if isinstance(error, BrokerError) and error.code in _NOT_YET:
             self._core.spawn(self._core.send_heartbeats())
             return NOT_YET_SECONDS
-        self._complain_once(f"{queue} {error}", f"group {self.group} cannot pull {queue}: {error}; trying again")
+        self._complain_once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
         return RETRY_SECONDS
 
     async def _room(self, window: Window[ReceivedMessage]) -> int:
