@@ -213,7 +213,10 @@ class BrokerOptions(OptionTable):
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
     unanswered_bytes_max: int = option(
-        64 * MIB, "Answer bytes that may wait for one peer before it is closed.", low=64 * KIB, hot=True
+        64 * MIB,
+        "Answer bytes that may wait for one peer before it is closed, and for the disk before sends are refused.",
+        low=64 * KIB,
+        hot=True,
     )
     half_read_bytes_max: int = option(
         256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB

@@ -139,6 +139,23 @@ def test_a_producer_that_outruns_the_disk_takes_its_pace(tmp_path, monkeypatch):
         assert [answer.code for answer in client.received()] == [0]
 
 
+def test_acknowledgements_that_wait_are_bounded(tmp_path, monkeypatch):
+    """Who sends on without an answer is refused as busy once too many answers wait: memory stays flat."""
+    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}, unanswered_bytes_max=1 << 16) as (broker, door):
+        monkeypatch.setattr(broker.store, "when_flushed", lambda _end, _done: None)
+        client = Client(door)
+        for _ in range(400):
+            client.feed(_send(client))
+        answers = client.received()
+        assert 1 << 16 < door.flush_gate.bytes < 1 << 17
+        assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_BUSY}
+        assert 100 < len(answers) < 300
+        door.broker.clock.advance(5)
+        door.tick()
+        assert door.flush_gate.bytes == 0
+        assert len(client.received()) == 400 - len(answers)
+
+
 def test_pulls_do_not_wait_for_the_disk(tmp_path, monkeypatch):
     """Only acknowledgements wait; a pull in the same event is answered at once."""
     with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from metaq.broker.hold import HeldPulls
 from metaq.broker.stats import Stats
@@ -12,11 +12,19 @@ from metaq.wire.codes import ResponseCode
 
 
 class Appender:
-    """Puts records and tells the held pulls. `unflushed_bytes_max`: how far the log may run ahead of the disk."""
+    """Puts records and tells the held pulls.
 
-    def __init__(self, store: MessageStore, hold: HeldPulls, stats: Stats, unflushed_bytes_max: int) -> None:
+    Args: unflushed_bytes_max: how far the log may run ahead of the disk. unanswered_bytes_max: how many bytes of
+          acknowledgements may wait for it.
+    """
+
+    def __init__(
+        self, store: MessageStore, hold: HeldPulls, stats: Stats, unflushed_bytes_max: int, unanswered_bytes_max: int
+    ) -> None:
         self._store, self._hold, self._stats = store, hold, stats
-        self._unflushed_bytes_max = unflushed_bytes_max
+        self._unflushed_bytes_max, self._unanswered_bytes_max = unflushed_bytes_max, unanswered_bytes_max
+        self.unanswered_bytes: Callable[[], int] = lambda: 0
+        """Bytes of acknowledgements that wait for the disk; set by the door that holds them."""
 
     def refusal(self) -> BadRequest | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
@@ -27,6 +35,12 @@ class Appender:
             return BadRequest(
                 f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {store.log_end - store.flushed} bytes "
                 f"wait for the disk, the limit is {self._unflushed_bytes_max}",
+                ResponseCode.SYSTEM_BUSY,
+            )
+        if self.unanswered_bytes() > self._unanswered_bytes_max:
+            return BadRequest(
+                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {self.unanswered_bytes()} bytes of "
+                f"answers wait for the disk, the limit is {self._unanswered_bytes_max}",
                 ResponseCode.SYSTEM_BUSY,
             )
         return None

@@ -60,7 +60,9 @@ class Broker:
         self.offsets = Offsets(open_file("consumerOffset.json"))
         self.members = Members(clock)
         self.hold = HeldPulls(store, clock, options.held_pulls_max)
-        self.appender = Appender(store, self.hold, self.stats, options.unflushed_bytes_max)
+        self.appender = Appender(
+            store, self.hold, self.stats, options.unflushed_bytes_max, options.unanswered_bytes_max
+        )
         self.ladder = DelayLadder(store, self.appender, clock, open_file("delayOffset.json"), store.ladder)
         self.gates = Gates(store, self.topics, self.hold, body_bytes_max)
         self.sends = SendService(

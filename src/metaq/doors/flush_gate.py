@@ -54,6 +54,8 @@ class FlushGate:
         self._store, self._clock, self._call_soon, self._timeout = store, clock, call_soon, timeout_seconds
         self._waiting: deque[Waiting] = deque()
         self._armed = False
+        self.bytes = 0
+        """Of all answers that wait."""
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -64,6 +66,7 @@ class FlushGate:
         When the time is up before, they go out too: with code FLUSH_DISK_TIMEOUT if `durable`, else as they are.
         """
         self._waiting.append(Waiting(log_end, durable, self._clock.monotonic() + self._timeout, peer, frames))
+        self.bytes += len(frames)
         self._arm()
 
     def _arm(self) -> None:
@@ -79,10 +82,11 @@ class FlushGate:
             # A failed fsync is final (DESIGN, promise 1): nobody gets an acknowledgement any more.
             log.error("%d answers are withheld: the log could not be made durable", len(self._waiting))
             self._waiting.clear()
+            self.bytes = 0
             return
         flushed = self._store.flushed
         while self._waiting and self._waiting[0].log_end <= flushed:
-            waiting = self._waiting.popleft()
+            waiting = self._pop()
             waiting.peer.write(waiting.frames)
         self._arm()
 
@@ -90,8 +94,13 @@ class FlushGate:
         """Answer those who waited too long: their messages are stored, but not known to be durable."""
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0].deadline <= now:
-            waiting = self._waiting.popleft()
+            waiting = self._pop()
             waiting.peer.write(_timed_out(waiting.frames) if waiting.durable else waiting.frames)
+
+    def _pop(self) -> Waiting:
+        waiting = self._waiting.popleft()
+        self.bytes -= len(waiting.frames)
+        return waiting
 
 
 def _timed_out(frames: bytes) -> bytes:

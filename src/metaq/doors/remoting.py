@@ -70,6 +70,7 @@ class RemotingDoor:
         self.flush_gate = FlushGate(
             broker.store, broker.clock, call_soon, broker.store_options.sync_flush_timeout / 1000
         )
+        broker.appender.unanswered_bytes = lambda: self.flush_gate.bytes
         self.handlers: dict[int, Handler] = {
             **MessageHandlers(broker, self.acks, self.pull_one).table(),
             **ClientHandlers(broker, self.notify).table(),
