@@ -230,6 +230,23 @@ def test_threads_share_one_queue(broker, producer, topic):
     assert len(set(done)) == 1
 
 
+def test_thirty_two_threads_handle_every_message_once(broker, producer, topic):
+    """A4: the threads of `run` neither lose nor share a message, and the progress is complete."""
+    fill(producer, topic, 3000)
+    seen: list[int] = []
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer:
+
+        def handler(message):
+            seen.append(int(message.body))
+            if len(seen) == 3000:
+                consumer.stop()
+
+        consumer.run(handler, threads=32)
+    assert sorted(seen) == list(range(3000))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer:
+        assert consumer.receive(0.5) is None
+
+
 def test_backlog_is_bounded_by_what_is_unfinished(broker, producer, topic):
     """A consumer that acknowledges nothing holds at most queue_messages_max messages of a queue."""
     fill(producer, topic, 500, ordering_key="k")

@@ -417,12 +417,14 @@ def test_forked_child_is_told_and_can_make_its_own(cluster, producer):
 
 
 def test_clients_of_one_process_share_one_connection_per_broker():
-    """A4: five producers with one instance name connect once to the broker and once to the name server."""
+    """A4: five producers with one instance name make one connection each way, one heartbeat, one route request."""
     with FakeCluster() as cluster:
         producers = [Producer(cluster.namesrv, instance_name="shared") for _ in range(5)]
         for producer in producers:
             producer.send("orders", b"x")
         assert cluster.accepted == 2
+        assert cluster.count(RequestCode.HEART_BEAT) == 1
+        assert cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) == 1
         other = Producer(cluster.namesrv, instance_name="other")
         other.send("orders", b"x")
         assert cluster.accepted == 4
