@@ -54,8 +54,7 @@ def run_archive(
 
     Killed at any moment, it goes on where it stopped when it is started again.
     """
-    from metaq.spark import session
-    from metaq.spark.pipelines.archive import archive
+    from metaq.spark import archive, session
 
     shown = _Shown(as_json)
     shown.status("starting Spark")

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from metaq.errors import ConfigError
 from metaq.spark.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -24,4 +25,11 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     import importlib
 
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    try:
+        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+    except ModuleNotFoundError as fault:
+        if fault.name is None or fault.name.startswith("metaq"):
+            raise
+        raise ConfigError(
+            f"metaq.spark.{name} needs {fault.name.partition('.')[0]}: pip install 'pymetaq[spark]'"
+        ) from fault

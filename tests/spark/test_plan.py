@@ -1,0 +1,159 @@
+"""What the driver decides: where a query begins and ends, and how much of it one batch takes."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import StructType
+
+from metaq.errors import ConfigError, MessagesLost, NoRoute
+from metaq.model.queue import MessageQueue
+from metaq.spark import cluster as clusters
+from metaq.spark import offsets, source
+from metaq.spark.plan import Planner
+from metaq.spark.settings import SourceOptions
+from metaq.spark.source import MetaqStreamReader
+from tests.spark.fake_cluster import FakeCluster
+
+Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", i) for i in range(3))
+NO_LIMIT = ReadAllAvailable()
+
+
+@pytest.fixture
+def cluster():
+    with FakeCluster() as fake:
+        fake.put("orders", 0, [b"x" * 100] * 100, 1000)
+        fake.put("orders", 1, [b"x" * 100] * 300, 2000)
+        yield fake
+        clusters.cluster_of.cache_clear()
+
+
+def options(fake, **more) -> SourceOptions:
+    chosen = {} if {"assign", "subscribePattern"} & set(more) else {"subscribe": "orders"}
+    return SourceOptions.of({"nameServers": fake.address, "retrySeconds": "0.2"} | chosen | more)
+
+
+def reader(fake, **more) -> MetaqStreamReader:
+    return MetaqStreamReader(options(fake, **more), StructType([]))
+
+
+def test_the_start_is_what_the_options_say(cluster):
+    """earliest, latest, a time, or offsets, where a queue that is not named is read from its first message."""
+    cluster.expire("orders", 0, 10)
+
+    def start(**more):
+        return Planner(options(cluster, **more)).start("latest")
+
+    assert start() == {Q0: 100, Q1: 300}
+    assert start(startingOffsets="earliest") == {Q0: 10, Q1: 0}
+    assert start(startingTimestamp="1500") == {Q0: 100, Q1: 0}
+    assert start(startingOffsets=offsets.to_text({Q1: 7})) == {Q0: 10, Q1: 7}
+    with pytest.raises(ConfigError, match="startingOffsets names queues that are not read: orders@broker-a:9"):
+        start(startingOffsets=offsets.to_text({MessageQueue("orders", "broker-a", 9): 1}))
+
+
+def test_assign_and_pattern_choose_queues(cluster):
+    """Only the assigned queues; every topic that the glob matches."""
+    cluster.put("orders-old", 0, [b"x"])
+    cluster.put("other", 0, [b"x"])
+    assigned = options(cluster, assign='{"orders": {"broker-a": [1]}}')
+    assert Planner(assigned).queues() == [Q1]
+    matched = Planner(options(cluster, subscribePattern="orders*")).queues()
+    assert {queue.topic for queue in matched} == {"orders", "orders-old"}
+    with pytest.raises(NoRoute, match="assign names queues that are not there: orders@broker-a:7"):
+        Planner(options(cluster, assign='{"orders": {"broker-a": [7]}}')).queues()
+
+
+def test_a_batch_takes_no_more_than_its_limits(cluster):
+    """By messages, by bytes, or by the smaller of both; `ReadAllAvailable` overrules them."""
+    begin = {Q0: 0, Q1: 0}
+
+    def taken(limit=None, **more):
+        stream = reader(cluster, **more)
+        end = stream.latestOffset(offsets.to_json(begin), limit or stream.getDefaultReadLimit())
+        return sum(offsets.from_json(end).values())
+
+    assert taken() == 400
+    assert taken(maxOffsetsPerTrigger="40") == 40
+    by_bytes = taken(maxBytesPerTrigger="10000")
+    assert 30 <= by_bytes <= 50  # records of about 250 bytes
+    assert taken(maxBytesPerTrigger="10000", maxOffsetsPerTrigger="5") == 5
+    assert taken(NO_LIMIT, maxOffsetsPerTrigger="40") == 400
+    assert isinstance(reader(cluster).getDefaultReadLimit(), ReadAllAvailable)
+    assert reader(cluster, maxOffsetsPerTrigger="40").getDefaultReadLimit() == ReadMaxRows(40)
+
+
+def test_a_new_queue_is_pinned_first_and_read_then(cluster):
+    """Its first message is where the query's checkpoint says it begins."""
+    stream = reader(cluster)
+    begin = {Q0: 100, Q1: 300}
+    cluster.put("orders", 2, [b"x"] * 5)
+    cluster.expire("orders", 2, 2)
+    pinned = stream.latestOffset(offsets.to_json(begin), NO_LIMIT)
+    assert offsets.from_json(pinned) == {**begin, Q2: 2}
+    assert stream.partitions(offsets.to_json(begin), pinned) == []
+    then = stream.latestOffset(pinned, NO_LIMIT)
+    assert [partition.wanted for partition in stream.partitions(pinned, then)] == [offsets.Slice(Q2, 2, 5)]
+
+
+def test_the_first_batch_ends_where_it_begins(cluster):
+    """Whatever arrives between the two questions; and Spark asks for the start again afterwards."""
+    stream = reader(cluster)
+    initial = stream.initialOffset()
+    cluster.put("orders", 0, [b"x"] * 10)
+    assert stream.latestOffset(initial, NO_LIMIT) == initial
+    assert stream.initialOffset() == initial
+    assert offsets.from_json(stream.latestOffset(initial, NO_LIMIT))[Q0] == 110
+
+
+def test_a_replayed_first_batch_is_empty_though_the_start_has_moved(cluster):
+    """start behind end, as after a crash before the first commit: nothing is read, and nothing is lost after it."""
+    logged = reader(cluster).initialOffset()
+    cluster.put("orders", 0, [b"x"] * 10)
+    restarted = reader(cluster)
+    assert restarted.partitions(restarted.initialOffset(), logged) == []
+    end = restarted.latestOffset(logged, NO_LIMIT)
+    assert [partition.wanted for partition in restarted.partitions(logged, end)] == [offsets.Slice(Q0, 100, 110)]
+
+
+def test_an_idle_query_waits_for_news_and_asks_seldom(cluster, monkeypatch):
+    """It comes back without news after a while, and at once with them."""
+    monkeypatch.setattr(source, "IDLE_SECONDS", 0.3)
+    stream = reader(cluster)
+    here = offsets.to_json({Q0: 100, Q1: 300})
+    cluster.asked.clear()
+    assert stream.latestOffset(here, NO_LIMIT) == here
+    assert len(cluster.asked) < 100
+    assert stream.reportLatestOffset() == here
+
+
+def test_available_now_ends_where_it_began_to_run(cluster):
+    """What is sent during the run is for the next one."""
+    stream = reader(cluster)
+    stream.prepareForTriggerAvailableNow()
+    cluster.put("orders", 0, [b"x"] * 10)
+    end = stream.latestOffset(offsets.to_json({Q0: 0, Q1: 0}), NO_LIMIT)
+    assert offsets.from_json(end) == {Q0: 100, Q1: 300}
+    assert stream.latestOffset(end, NO_LIMIT) == end
+
+
+def test_lost_messages_fail_the_plan_or_are_logged(cluster, caplog):
+    """Both ends: what the log no longer holds, and what it never held."""
+    cluster.expire("orders", 0, 60)
+    with pytest.raises(MessagesLost, match=r"20 messages of orders@broker-a:0 are gone: offsets \[40, 60\)"):
+        Planner(options(cluster)).advance({Q0: 40, Q1: 0}, None)
+    with pytest.raises(MessagesLost, match=r"50 messages of orders@broker-a:1 are gone: offsets \[300, 350\)"):
+        Planner(options(cluster)).advance({Q0: 60, Q1: 350}, None)
+    careless = Planner(options(cluster, failOnDataLoss="false"))
+    assert careless.advance({Q0: 40, Q1: 350}, None) == {Q0: 100, Q1: 300}
+    assert "20 messages" in caplog.text
+
+
+def test_progress_is_reported_when_the_next_batch_is_asked_for(cluster):
+    """Then the one before it is committed. A broker that refuses does not stop the query."""
+    stream = reader(cluster, progressGroup="readers")
+    stream.latestOffset(offsets.to_json({Q0: 50, Q1: 60}), NO_LIMIT)
+    assert cluster.progress == {("readers", Q0): 50, ("readers", Q1): 60}
+    del cluster.queues[Q1]
+    stream._report({Q0: 51, Q1: 61})
+    assert cluster.progress["readers", Q0] == 51
