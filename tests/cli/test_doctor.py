@@ -1,0 +1,70 @@
+"""`metaq doctor` names what runs, and why."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+
+from metaq.cli import doctor
+from metaq.wire import hot
+from tests.support import run_metaq
+
+
+def find(findings, what):
+    return [finding for finding in findings if finding.what == what]
+
+
+def test_hot_module_is_named_with_its_reason():
+    """Native or plain twin, in the words of the module itself; the twin is worth a notice."""
+    [found] = find(doctor.examine(), "hot module")
+    assert found.text == hot.WHY
+    assert found.state == (doctor.OK if hot.NATIVE else doctor.NOTICE)
+
+
+def test_plain_twin_can_be_asked_for(monkeypatch):
+    """METAQ_HOT=0 is the reason that is given."""
+    monkeypatch.setenv("METAQ_HOT", "0")
+    assert "METAQ_HOT" in run_metaq("doctor").stdout
+
+
+def test_old_java_home_is_passed_over_with_a_notice(tmp_path):
+    """A JAVA_HOME of Java 8 is named with its version; another Java is taken."""
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    java.chmod(0o755)
+    findings = find(doctor.examine(environ={"JAVA_HOME": str(tmp_path), "PATH": ""}), "java")
+    assert findings[0].state == doctor.OK
+    assert "bundled Java" in findings[0].text
+    assert any(
+        finding.state == doctor.NOTICE and "is Java 8" in finding.text and "passed over" in finding.text
+        for finding in findings
+    )
+
+
+@pytest.mark.parametrize(
+    ("free", "state"), [(500, doctor.OK), (200, doctor.NOTICE), (50, doctor.WRONG)], ids=["room", "little", "none"]
+)
+def test_disk_is_judged_by_what_the_broker_does_on_it(monkeypatch, free, state):
+    """Above 90 percent sends are refused: wrong. Above 75 old messages go early: a notice."""
+    gib = 1 << 30
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(total=1000 * gib, free=free * gib))
+    assert find(doctor.examine(), "disk")[0].state == state
+
+
+def test_folder_that_does_not_exist_yet_is_judged_by_its_parent(tmp_path):
+    """`--data` may name the folder that a broker will make."""
+    [found] = find(doctor.examine(str(tmp_path / "a" / "b")), "disk")
+    assert str(tmp_path) in found.text
+
+
+def test_few_open_files_are_a_notice(monkeypatch):
+    """The limit and what to type."""
+    import resource
+
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (1024, 1024))
+    [found] = find(doctor.examine(), "limits")
+    assert found.state == doctor.NOTICE
+    assert "ulimit -n" in found.text
