@@ -339,6 +339,26 @@ def test_flush_waits_for_everything(cluster):
         assert all(future.done() for future in futures)
 
 
+def test_flush_is_not_held_up_by_later_sends(cluster):
+    """It waits for what was submitted before it, however much follows."""
+    with Producer(cluster.namesrv) as producer:
+        future = producer.submit("orders", b"before")
+        stop = threading.Event()
+
+        def keep_sending() -> None:
+            while not stop.is_set():
+                producer.submit("orders", bytes(1000))
+
+        thread = threading.Thread(target=keep_sending)
+        thread.start()
+        try:
+            producer.flush(10)
+            assert future.done()
+        finally:
+            stop.set()
+            thread.join()
+
+
 def test_forgotten_producer_is_a_resource_warning(cluster):
     """It warns, and still sends what was submitted."""
     producer = Producer(cluster.namesrv, linger=30.0)

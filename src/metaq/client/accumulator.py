@@ -103,7 +103,6 @@ class Accumulator:
         self._changed = threading.Condition(self._lock)
         self._pending_bytes = 0
         self._outstanding: set[SendBatch] = set()
-        self._drained: list[asyncio.Future[None]] = []
         self._crowd: list[asyncio.Future[None]] = []
         self._closed = False
         _live.add(self)
@@ -247,18 +246,18 @@ class Accumulator:
             await self._deliver(lane, batch, outgoing, timeout)
         except MetaqError as error:
             batch.fail(error)
-        except BaseException as error:  # Also a cancelled task: whoever waits for the batch must not wait for ever.
+        except asyncio.CancelledError:
             batch.fail(ClientClosed("the client was closed before the broker answered"))
-            if not isinstance(error, asyncio.CancelledError):
-                raise
+            raise
+        except Exception as error:  # A bug of ours. Whoever waits for the batch must not wait for ever.
+            batch.fail(error)
+            raise
         finally:
             lane.in_flight -= 1
             with self._lock:
                 self._pending_bytes -= len(outgoing.body)
                 self._outstanding.discard(batch)
                 self._changed.notify_all()
-            if not self._outstanding:
-                _wake(self._drained)
             _wake(self._crowd)
             self._pump(lane)
 
@@ -296,13 +295,12 @@ class Accumulator:
         with self._lock:
             for lane in lanes:
                 self._hand_over(lane)
+            outstanding = list(self._outstanding)
         for lane in lanes:
             self._pump(lane)
-        if not self._outstanding:
-            return
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._drained.append(future)
-        await future
+        for batch in outstanding:
+            if (waiter := batch.waiter(asyncio.get_running_loop())) is not None:
+                await waiter
 
     def close(self) -> None:
         """Refuse all further messages. Those handed in before go on."""
