@@ -505,7 +505,7 @@ def _no_room(
         outcome.stop, outcome.needed = STOP_LOG_FULL, size + BLANK_BYTES_MIN
     elif queue.next_offset + messages > queue.limit or queue.next_offset < queue.first:
         outcome.stop, outcome.needed, outcome.queue = STOP_QUEUE_FULL, messages, queue
-    elif index is not None and index.count + keys > index.limit:
+    elif index is not None and keys and index.count + keys > index.limit:
         outcome.stop, outcome.needed = STOP_INDEX_FULL, keys
     else:
         return False
