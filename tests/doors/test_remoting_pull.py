@@ -12,7 +12,7 @@ from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.headers import PullReplyHeader
-from tests.doors.support import Client, open_door, pull_header
+from tests.doors.support import Client, open_door, pull_header, send_header
 
 COMMIT, SUSPEND, BROUGHT = 1, 2, 4
 
@@ -242,8 +242,6 @@ def test_a_held_pull_is_woken_by_its_own_connection_too(door, client):
 
 
 def _send():
-    from tests.doors.support import send_header
-
     return send_header("orders"), b"x"
 
 
@@ -263,6 +261,21 @@ def test_a_held_pull_ignores_messages_that_its_filter_refuses(door, client, cloc
     held(client, offset=3, subscription="A")
     other.send("orders", b"match", tag="A")
     assert [message.body for message in messages(client.received()[0])] == [b"match"]
+
+
+@pytest.mark.parametrize("refused", [3000, 20_000])
+def test_a_flood_that_the_filter_refuses_hides_nothing(door, client, refused):
+    """However many other messages come at once, the wanted one behind them is delivered, or the way to it told."""
+    client.send("orders")
+    held(client, offset=1, subscription="A")
+    other = Client(door)
+    frame = other.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", tag="B"), b"x")
+    last = other.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", tag="A"), b"wanted")
+    other.feed(frame * refused + last)
+    (answer,) = client.received()
+    while answer.code == 20:
+        (answer,) = client.pull("orders", offset=offsets(answer)[0], subscription="A")
+    assert [message.body for message in messages(answer)] == [b"wanted"]
 
 
 def test_a_held_pull_is_answered_at_its_deadline(door, client, clock):

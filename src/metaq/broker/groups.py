@@ -52,9 +52,7 @@ class Groups:
         if config is not None:
             return config
         check_group(name)
-        if name.startswith(SYSTEM_PREFIX):
-            return self.put(GroupConfig(name))
-        if self._options.auto_create_subscription_group:
+        if self._options.auto_create_subscription_group or name.startswith(SYSTEM_PREFIX):
             refusal = self._quota.take(len(self.table))
         else:
             refusal = "autoCreateSubscriptionGroup is false"

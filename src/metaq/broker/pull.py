@@ -36,6 +36,8 @@ LIFTED_BYTES_MAX = 8 * MIB
 LIFTED_COUNT_MAX = 65_535
 HOLD_SECONDS_MAX = 600.0
 """Who asks to be held for longer is answered after this."""
+LOOKS_PER_WAKE = 8
+"""More that the filter refuses than these looks pass over is answered with how far they came; the client asks on."""
 VERDICTS_MAX = 100_000
 SUBSCRIPTION_BYTES_MAX = 64 * 1024
 """Of a filter that a request brings: held pulls keep what it parses to."""
@@ -271,14 +273,16 @@ class PullService:
         return answer
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer]]:
-        """Answers to held pulls whose queue grew. Call after every append, until it yields nothing."""
+        """Answers to held pulls whose queue grew. Call after every append."""
         for held in self._hold.ready():
             pull: Pull = held.request
             pulled = self.read(pull, held.place)
-            if pulled.status is PullStatus.NO_MATCHED_MESSAGE:
+            for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
+                if pulled.status is not PullStatus.NO_MATCHED_MESSAGE:
+                    break
                 held.place = pulled.next_offset
-            again = pulled.status in (PullStatus.NO_MATCHED_MESSAGE, PullStatus.OFFSET_OVERFLOW_ONE)
-            if not (again and self._hold.hold(held.renewed())):
+                pulled = self.read(pull, held.place)
+            if pulled.status is not PullStatus.OFFSET_OVERFLOW_ONE or not self._hold.hold(held.renewed()):
                 yield pull, self._late(pull, held, pulled)
 
     def overdue(self) -> Iterator[tuple[Pull, PullAnswer]]:
