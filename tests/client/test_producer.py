@@ -95,6 +95,15 @@ def test_message_objects_carry_everything(cluster, producer):
     assert properties["colour"] == "red"
 
 
+def test_large_properties_go_alone_and_too_large_ones_are_refused(cluster):
+    """They need not fit a batch; above the format's 32 767 bytes they are an error here."""
+    with Producer(cluster.namesrv, batch_bytes=5_000) as producer:
+        assert producer.submit("orders", b"x", properties={"a": "b" * 20_000}).result(5).offset == 0
+        with pytest.raises(metaq.MetaqError, match="32767"):
+            producer.submit("orders", b"x", properties={"a": "b" * 40_000})
+    assert cluster.count(SINGLE) == 1
+
+
 def test_large_bodies_go_compressed_and_alone(cluster, producer):
     """From `compress_over` bytes on, one request with the zlib flag."""
     producer.send("orders", b"a" * 10_000)

@@ -94,7 +94,8 @@ class ProducerBase:
         self._accumulator = Accumulator(self._core, self._sender, limits)
         self._lanes = self._accumulator.lanes
         self._tags: dict[str | None, bytes | None] = {None: None}
-        self._compress_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
+        self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
+        """Messages of so many bytes go in a request of their own."""
         self._core.thread.post(self._core.add_producer, group)
         self._open = True
         _open_producers.add(self)
@@ -127,7 +128,7 @@ class ProducerBase:
         if (
             ordering_key is None and properties is None and selector is None and queue is None and message_id is None
             and not (flag or delay_level or keys) and wait_store_ok and body is not None
-            and len(body) < self._compress_over
+            and len(body) < self._alone_over
         ):  # fmt: skip
             # The hot path: about a microsecond. Whatever is unusual falls through to the careful one.
             try:
@@ -154,13 +155,15 @@ class ProducerBase:
         """Give a message to the accumulator: into the lane's batch, or alone if no batch can carry it."""
         alone = (
             message.delay_level or not message.wait_store_ok or message_id is not None or timeout is not None
-            or len(message.body) >= self._compress_over
+            or len(message.body) >= self._alone_over
         )  # fmt: skip
         if alone:
             return self._accumulator.send_alone(message, lane, message_id, timeout)
         check_body(message.body, self._accumulator.limits.message_bytes_max)
         if message.flag or message.properties:
             text = message.property_text(None).encode()
+            if len(text) >= self._alone_over:
+                return self._accumulator.send_alone(message, lane, message_id, timeout)
             return self._accumulator.append(
                 lane, lambda batch: batch.add(message.flag, message.body, text), urgent=urgent
             )
