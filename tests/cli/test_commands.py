@@ -118,7 +118,7 @@ def test_cluster_lists_the_broker(cli, metaq_broker):
 
 def test_store_dump_reads_the_folder_of_a_running_broker(cli, metaq_broker, orders):
     """Records as JSON lines, in the order of the log, nothing locked and nothing changed."""
-    dumped = run_metaq("store", "dump", str(metaq_broker.data), "--topic", orders)
+    dumped = run_metaq("store", "dump", str(metaq_broker.data), "--topic", orders, "--json")
     assert [json.loads(line)["body"] for line in dumped.stdout.splitlines()] == ["one", "two", "three"]
     assert "end of the log" in dumped.stderr
 

@@ -132,6 +132,19 @@ def test_foreign_folder_is_refused_and_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["holiday.jpg"]
 
 
+@pytest.mark.parametrize("server", ["up", "broker", "namesrv"])
+def test_data_folder_that_is_a_file_is_named(tmp_path, server):
+    """One sentence and an exit code, whichever part comes across it first; the file stays as it is."""
+    file = tmp_path / "file"
+    file.write_text("mine")
+    ports = ("--port", "0") if server != "up" else ("--port", "0", "--namesrv-port", "0")
+    done = run_metaq(server, *ports, "--data", str(file))
+    assert done.returncode in {1, 2}
+    assert str(file) in done.stderr
+    assert "Traceback" not in done.stderr
+    assert file.read_text() == "mine"
+
+
 def test_other_loop_and_twin_can_be_chosen(tmp_path):
     """METAQ_UVLOOP=0 and METAQ_HOT=0 run the standard library's loop and the plain twin, and the log says so."""
     command = metaq_command("up", "--port", "0", "--namesrv-port", "0", "--data", str(tmp_path / "d"), *SMALL)

@@ -25,6 +25,7 @@ def dump(
     ],
     topic: Annotated[str | None, typer.Option(help="only this topic")] = None,
     start: Annotated[int | None, typer.Option("--from", min=0, metavar="OFFSET", help="first log offset")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="what it prints anyway; here as every command has it")] = True,
 ) -> None:
     """Print every record of a folder as one line of JSON, in the order of the log.
 
@@ -32,6 +33,7 @@ def dump(
     """
     from metaq.store.reader import StoreReader
 
+    del as_json
     reader = StoreReader(folder)
     for message in reader.records(start=start, topic=topic):
         shown = message_json(message)

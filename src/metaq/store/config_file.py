@@ -8,6 +8,8 @@ import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
+from metaq.errors import ConfigError
+
 log = logging.getLogger(__name__)
 
 
@@ -21,12 +23,18 @@ class ConfigFile:
         self.path = Path(path)
 
     def load(self) -> str:
-        """The text; that of `.bak` if the file is missing or empty (a crash of RocketMQ can leave that); else ""."""
+        """The text; that of `.bak` if the file is missing or empty (a crash of RocketMQ can leave that); else "".
+
+        Raises ConfigError: it is there and cannot be read.
+        """
         for path in (self.path, self._beside(".bak")):
             try:
                 text = path.read_text(encoding="utf-8")
             except FileNotFoundError:
                 continue
+            except (OSError, UnicodeDecodeError) as error:
+                why = error.strerror if isinstance(error, OSError) else "not UTF-8"
+                raise ConfigError(f"cannot read {path}: {why}; mend it or move it away") from None
             if text.strip():
                 return text
         return ""
