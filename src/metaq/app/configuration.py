@@ -8,11 +8,9 @@ where a key that we do not have is worth a warning. A `metaq.toml` is ours: sect
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import os
 import pathlib
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -142,6 +140,8 @@ def _read_file(path: str) -> _File:
     first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
     if not first.startswith("[") and not path.endswith(".toml"):
         return _File(path, True, {"": read_properties(text)})
+    import tomllib  # here and not above: the start without a file is measured in milliseconds
+
     try:
         sections = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -244,6 +244,8 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
 
 
 def _nearest(key: str, names: Mapping[str, Any]) -> str:
+    import difflib
+
     lowered = {name.lower(): name for name in names if "_" not in name}
     near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
     return f"; the nearest is {lowered[near[0]]}" if near else ""
