@@ -53,7 +53,7 @@ def consistent_hash(queues: Sequence[MessageQueue], members: Sequence[str], me: 
 def fixed(mine: Sequence[MessageQueue]) -> Strategy:
     """Always these queues, whoever else there is. RocketMQ's CONFIG; the user must see to it that shares are disjoint."""
 
-    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:  # noqa: ARG001
+    def strategy(queues: Sequence[MessageQueue], members: Sequence[str], me: str) -> list[MessageQueue]:  # noqa: ARG001  a Strategy
         return [queue for queue in queues if queue in mine]
 
     return strategy

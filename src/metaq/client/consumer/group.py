@@ -294,7 +294,7 @@ class GroupMember:
                 await asyncio.sleep(self._after_failure(queue, error))
                 continue
             except RemoteProtocolError as error:
-                log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400
+                log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
                 await asyncio.sleep(RETRY_SECONDS)
                 continue
             if window.dropped:
