@@ -98,6 +98,8 @@ class FakeCluster:
         with self.lock:
             if command.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
                 return reply(command, body=bodies.topic_list(sorted({queue.topic for queue in self.queues})))
+            if command.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS:
+                return reply(command, body=bodies.topic_list(["DefaultCluster", "broker-a"]))
             if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
                 return self._route(command, ext["topic"])
             queue = MessageQueue(ext["topic"], "broker-a", int(ext["queueId"]))

@@ -146,7 +146,7 @@ def test_a_name_server_that_is_down_is_passed_over(cluster):
 
 def test_a_pattern_is_a_glob_over_topic_names(cluster):
     """System and retry topics never match a pattern."""
-    for topic in ("orders-old", "%RETRY%orders", "rmq_sys_TRACE", "other"):
+    for topic in ("orders-old", "%RETRY%orders", "rmq_sys_TRACE", "DefaultCluster", "other"):
         cluster.put(topic, 0, [b"x"])
     asking = Cluster(cluster.address, retry_seconds=1.0)
     assert asking.topics("orders*") == ["orders", "orders-old"]

@@ -9,24 +9,9 @@ from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.client.core import ClientCore
 from metaq.errors import BrokerError, ClientError, MetaqError, NoRoute
 from metaq.model import MessageQueue, Route
-from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic
+from metaq.model.topic import check_topic, users_topics
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
-
-SYSTEM_TOPICS = frozenset(
-    {
-        "TBW102",
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
-_SYSTEM_PREFIXES = ("rmq_sys_", RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 
 class TopicNotFound(MetaqError):
@@ -91,8 +76,7 @@ async def names(core: ClientCore, *, system: bool) -> list[str]:
     if system:
         return sorted(found)
     own = set(bodies.topic_list_of(await _ask_name_server(core, RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)))
-    hidden = own | SYSTEM_TOPICS | {f"{name}_REPLY_TOPIC" for name in own}
-    return sorted(name for name in found - hidden if not name.startswith(_SYSTEM_PREFIXES))
+    return users_topics(found, own)
 
 
 async def _ask_name_server(core: ClientCore, code: int) -> bytes:

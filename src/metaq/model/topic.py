@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaq.errors import BadRequest
@@ -14,6 +15,22 @@ RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 AUTO_CREATE_TOPIC = "TBW102"
 """The template that automatic topic creation copies (RocketMQ 4.9, section 5.1 of its broker)."""
+
+SYSTEM_TOPICS = frozenset(
+    {
+        AUTO_CREATE_TOPIC,
+        "SCHEDULE_TOPIC_XXXX",
+        "BenchmarkTest",
+        "RMQ_SYS_TRANS_HALF_TOPIC",
+        "RMQ_SYS_TRACE_TOPIC",
+        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
+        "TRANS_CHECK_MAX_TIME_TOPIC",
+        "SELF_TEST_TOPIC",
+        "OFFSET_MOVED_EVENT",
+    }
+)
+"""Topics that every RocketMQ broker makes for itself."""
+_HIDDEN_PREFIXES = ("rmq_sys_", RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
@@ -62,6 +79,16 @@ def check_topic(name: str) -> str:
 def check_group(name: str) -> str:
     """Return `name` if it may become a consumer or producer group. Raises BadRequest."""
     return _check(name, "group", GROUP_CHARS_MAX)
+
+
+def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
+    """Of the topics `found` at a name server those that users made, sorted.
+
+    `own`: the names of its clusters and brokers, each of which is a topic too (code 304 lists them).
+    """
+    own = set(own)
+    hidden = own | SYSTEM_TOPICS | {f"{name}_REPLY_TOPIC" for name in own}
+    return sorted(name for name in set(found) - hidden if not name.startswith(_HIDDEN_PREFIXES))
 
 
 def _check(name: str, what: str, chars_max: int) -> str:

@@ -13,6 +13,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RemoteProtocolError, RequestTimeout
 from metaq.model.queue import MessageQueue
 from metaq.model.route import Route
+from metaq.model.topic import users_topics
 from metaq.spark.link import Link
 from metaq.spark.offsets import Positions
 from metaq.wire import bodies, headers
@@ -73,20 +74,26 @@ class Cluster:
     # -------------------------------------------------------------- routes
     def topics(self, pattern: str) -> list[str]:
         """Topics whose name matches the glob `pattern`. System, retry and dead-letter topics must be named whole."""
-        answer = self._tried(lambda: self._ask_name_servers(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)))
-        names = bodies.topic_list_of(bytes(answer.body))
-        hidden = ("%", "rmq_sys_", "TBW102", "SELF_TEST_TOPIC", "OFFSET_MOVED_EVENT", "SCHEDULE_TOPIC_XXXX", "RMQ_SYS_")
-        return sorted(name for name in names if fnmatch.fnmatchcase(name, pattern) and not name.startswith(hidden))
+        found = self._names(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+        own = self._names(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+        return [name for name in users_topics(found, own) if fnmatch.fnmatchcase(name, pattern)]
 
-    def queues(self, topics: Iterable[str]) -> list[MessageQueue]:
-        """The readable queues of the topics. Raises NoRoute: one of them has none."""
+    def queues(self, topics: Iterable[str], seconds: float | None = None) -> list[MessageQueue]:
+        """The readable queues of the topics; `seconds` to try, if not `retry_seconds`.
+
+        Raises NoRoute: one of them has none.
+        """
         found: list[MessageQueue] = []
         for topic in topics:
-            queues = self._tried(functools.partial(self._route, topic)).readable()
+            queues = self._tried(functools.partial(self._route, topic), seconds=seconds).readable()
             if not queues:
                 raise NoRoute(f"the topic {topic} has no readable queue at {', '.join(self._name_servers)}")
             found += queues
         return sorted(found)
+
+    def _names(self, code: RequestCode) -> list[str]:
+        answer = self._tried(lambda: self._ask_name_servers(request(code)))
+        return bodies.topic_list_of(bytes(answer.body))
 
     def _route(self, topic: str) -> Route:
         header = headers.RouteHeader(topic=topic, accept_standard_json_only=True)
@@ -169,9 +176,11 @@ class Cluster:
         for mine in per_broker.values():
             for first in range(0, len(mine), PIPELINE_MAX):
                 some = mine[first : first + PIPELINE_MAX]
-                got = self._tried(lambda some=some: self.link_to(some[0]).ask(commands(some), action), some[0])  # type: ignore[misc]
-                answers.update(zip(some, got, strict=True))
+                answers.update(zip(some, self._ask_broker(some, commands(some), action), strict=True))
         return answers
+
+    def _ask_broker(self, queues: list[MessageQueue], commands: list[Command], action: str) -> list[Command]:
+        return self._tried(lambda: self.link_to(queues[0]).ask(commands, action), queues[0])
 
     # -------------------------------------------------------------- connections
     def link_to(self, queue: MessageQueue) -> Link:
@@ -200,8 +209,8 @@ class Cluster:
         if link is not None:
             link.close()
 
-    def _tried(self, act: Callable[[], _T], queue: MessageQueue | None = None) -> _T:
-        patience = Patience(self._retry_seconds)
+    def _tried(self, act: Callable[[], _T], queue: MessageQueue | None = None, seconds: float | None = None) -> _T:
+        patience = Patience(self._retry_seconds if seconds is None else min(seconds, self._retry_seconds))
         while True:
             try:
                 return act()

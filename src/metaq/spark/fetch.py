@@ -41,7 +41,6 @@ BATCH_BYTES = 8 * MIB
 PULLS_UNDER_WAY = 2
 
 _SUBSCRIPTION_GIVEN = 4
-_REMEDY = "Set failOnDataLoss=false to go on without them."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,6 +84,13 @@ def read_slice(cluster: Cluster, wanted: Slice, settings: FetchSettings) -> Iter
             waiting = []
     if waiting:
         yield reader.decode(waiting)
+
+
+def tell_loss(queue: MessageQueue, lost: range, *, fail: bool) -> None:
+    """Messages are gone. Raises MessagesLost, or logs it."""
+    if fail:
+        raise MessagesLost(queue, lost, "Set failOnDataLoss=false to go on without them.")
+    _LOG.warning("%s", MessagesLost(queue, lost))
 
 
 class _NotReached(RequestTimeout):
@@ -208,10 +214,7 @@ class _SliceReader:
         self._cursor = to
 
     def _lost(self, start: int, stop: int) -> None:
-        fault = MessagesLost(self._queue, range(start, stop), _REMEDY)
-        if self._settings.fail_on_data_loss:
-            raise fault
-        _LOG.warning("%s", MessagesLost(self._queue, range(start, stop)))
+        tell_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)
 
 
 def average_record_bytes(cluster: Cluster, queue: MessageQueue, offset: int, settings: FetchSettings) -> float:

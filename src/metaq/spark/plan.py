@@ -5,19 +5,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 
-from metaq.errors import ConfigError, MessagesLost, NoRoute
+from metaq.errors import ConfigError, NoRoute
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
 from metaq.spark.cluster import Cluster, cluster_of
-from metaq.spark.fetch import average_record_bytes
+from metaq.spark.fetch import average_record_bytes, tell_loss
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 
-_LOG = logging.getLogger(__name__)
-_REMEDY = "Set failOnDataLoss=false to go on without them."
+FIRST_ROUTE_SECONDS = 2.0
+"""A query that begins with a misspelt topic should fail while its user still looks; one that runs is more patient."""
 
 
 class Planner:
@@ -30,23 +29,23 @@ class Planner:
     def cluster(self) -> Cluster:
         return cluster_of(self._options.name_servers, self._options.retry_seconds)
 
-    def queues(self) -> list[MessageQueue]:
-        """The queues that the query reads now. Raises NoRoute, ConfigError."""
+    def queues(self, seconds: float | None = None) -> list[MessageQueue]:
+        """The queues that the query reads now; `seconds` to look for their routes. Raises NoRoute, ConfigError."""
         options = self._options
         if options.subscribe_pattern:
-            return self.cluster.queues(self.cluster.topics(options.subscribe_pattern))
+            return self.cluster.queues(self.cluster.topics(options.subscribe_pattern), seconds)
         if options.assign:
             assigned = options.assigned
-            there = set(self.cluster.queues(sorted({queue.topic for queue in assigned})))
+            there = set(self.cluster.queues(sorted({queue.topic for queue in assigned}), seconds))
             missing = [str(queue) for queue in assigned if queue not in there]
             if missing:
                 raise NoRoute(f"assign names queues that are not there: {', '.join(missing[:10])}")
             return assigned
-        return self.cluster.queues(options.topics)
+        return self.cluster.queues(options.topics, seconds)
 
     def start(self, default: str) -> Positions:
         """Where the query begins: `startingTimestamp`, `startingOffsets`, or else `default`."""
-        queues = self.queues()
+        queues = self.queues(FIRST_ROUTE_SECONDS)
         if self._options.starting_timestamp is not None:
             return self.cluster.at(queues, self._options.starting_timestamp)
         text = self._options.starting_offsets or default
@@ -107,9 +106,7 @@ class Planner:
         if kept <= start <= end:
             return
         lost = range(start, kept) if start < kept else range(end, start)
-        if self._options.fail_on_data_loss:
-            raise MessagesLost(queue, lost, _REMEDY)
-        _LOG.warning("%s", MessagesLost(queue, lost))
+        tell_loss(queue, lost, fail=self._options.fail_on_data_loss)
 
     def _messages_in(self, size: int, start: Mapping[MessageQueue, int], end: Positions) -> int:
         slices = offsets.slices_between(start, end)
