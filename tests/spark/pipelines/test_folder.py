@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 
+import msgspec
 import pytest
 
 from metaq.errors import ConfigError, StoreCorrupt
@@ -11,6 +13,7 @@ from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
 from metaq.spark.offsets import Slice
 from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, Manifest, final_path
+from tests.support import ROOT
 
 QUERY = "6f1c9a2e-1111-2222-3333-444455556666"
 QUEUE = MessageQueue("orders", "broker/a", 3)
@@ -95,3 +98,13 @@ def test_the_guard_knows_its_own_checkpoint(tmp_path):
         folder.guard(checkpoint)
     (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
     folder.guard(checkpoint)
+
+
+def test_the_documented_manifest_is_one(tmp_path):
+    """docs/formats/archive.md shows what is written and read."""
+    (text,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "formats" / "archive.md").read_text(), re.DOTALL)
+    manifest = msgspec.json.decode(text.encode(), type=Manifest, strict=True)
+    assert msgspec.json.decode(msgspec.json.encode(manifest)) == json.loads(text)
+    folder = ArchiveFolder(tmp_path)
+    folder.commit(manifest)
+    assert folder.last().end == {MessageQueue("orders", "broker-a", 3): 125_000}
