@@ -307,6 +307,16 @@ def test_queue_and_index_full(hot):
 
 
 @both
+def test_messages_without_keys_need_no_index(hot):
+    """An index without room stops nobody who brings no key; without an index nobody is stopped at all."""
+    tails = Tails(hot)
+    tails.index.reserve(0)
+    assert tails.append(send(i="a\x01b") * 2).stop == hot.STOP_END
+    assert tails.append(send()).stop == hot.STOP_INDEX_FULL
+    assert tails.append(send(), index=False).stop == hot.STOP_END
+
+
+@both
 def test_detached_tails_have_no_room(hot):
     """After detach() nothing is written, and the buffers are free."""
     for part, stop in (("log", 2), ("index", 4)):
