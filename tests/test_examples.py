@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+import metaq
 from metaq.testing import EmbeddedBroker
 from tests.support import ROOT, environment
 
@@ -33,10 +34,11 @@ def test_example_runs(name, metaq_broker):
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SPARK)
 def test_spark_example_runs(name, metaq_broker):
     """The Spark examples, with a session of their own each."""
-    done = run_example(name, metaq_broker, 110)
+    done = run_example(name, metaq_broker, 280)
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout
 
@@ -75,6 +77,26 @@ def test_readme_snippets_of_the_client_run():
         with pytest.raises(Enough):
             exec(code, {"send_mail": send_mail, "bodies": [b"a", b"b"]})
     assert sorted(got) == [b"a", b"b", b'{"id": 42}']
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(300)
+def test_readme_snippet_of_spark_runs(metaq_broker, tmp_path):
+    """The Spark of the README, in a program of its own, against a topic with a message."""
+    [block] = [block for block in readme_blocks("python") if "spark.readStream" in block]
+    program = tmp_path / "snippet.py"
+    program.write_text(
+        block.replace("localhost:9876", metaq_broker.namesrv)
+        + "orders.writeStream.format('memory').queryName('seen').trigger(availableNow=True).start().awaitTermination()\n"
+        + "print([bytes(row.body) for row in spark.table('seen').collect() if row.tag == 'readme-spark'])\n"
+    )
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        producer.send("orders", b"for Spark", tag="readme-spark")
+    done = subprocess.run(
+        [sys.executable, str(program)], capture_output=True, text=True, timeout=280, check=False, env=environment()
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.strip() == "[b'for Spark']"
 
 
 def test_readme_commands_exist():
