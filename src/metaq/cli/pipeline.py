@@ -41,7 +41,7 @@ def run_archive(
     namesrv: NameServers = NAMESRV_DEFAULT,
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="by default inside the output")] = None,
     once: Annotated[bool, typer.Option("--once", help="archive what is there now, then end")] = False,
-    trigger: Annotated[float, typer.Option(metavar="SECONDS", help="look for new messages this often", min=0)] = 10.0,
+    trigger: Annotated[float, typer.Option(metavar="SECONDS", help="look for new messages this often", min=0)] = 60.0,
     group: Annotated[str | None, typer.Option(help="report progress as this consumer group")] = None,
     dedupe: Annotated[
         float, typer.Option(metavar="SECONDS", help="leave out repeats of a unique id within this time; 0: off", min=0)

@@ -69,7 +69,7 @@ def archive(
     output: str | Path,
     checkpoint: str | Path | None = None,
     once: bool = False,
-    trigger_seconds: float = 10.0,
+    trigger_seconds: float = 60.0,
     progress_group: str | None = None,
     dedupe_seconds: float = DEDUPE_SECONDS,
     messages_per_batch: int = MESSAGES_PER_BATCH,
