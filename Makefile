@@ -55,7 +55,7 @@ format: $(VENV)/has-lint  ## rewrite the sources in the project's style
 types: $(VENV)/has-lint  ## mypy --strict over the sources
 	$(BIN)/mypy src
 
-bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis: about 8 minutes on a quiet machine
+bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis: about 5 minutes on a quiet machine
 	$(RUN) bench/run.py $(ARGS)
 
 bench-small: $(VENV)/has-test  ## every benchmark with small input, to see that it still runs

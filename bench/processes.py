@@ -182,8 +182,8 @@ def stale_hot_module() -> bool:
     return bool(built) and max(sources, default=0) > min(built)
 
 
-def script(name: str, *arguments: str) -> dict[str, float | list[float]]:
-    """The last line of a benchmark script of this folder, which is one JSON object."""
+def output_of(name: str, *arguments: str) -> str:
+    """What a benchmark script of this folder prints. Raises RuntimeError with what it complained about."""
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, str(ROOT / "bench" / name), *arguments],
@@ -195,5 +195,10 @@ def script(name: str, *arguments: str) -> dict[str, float | list[float]]:
     )
     if done.returncode != 0:
         raise RuntimeError(f"{name}: {done.stderr.strip()[-1000:]}")
-    result: dict[str, float | list[float]] = json.loads(done.stdout.strip().splitlines()[-1])
+    return done.stdout
+
+
+def script(name: str, *arguments: str) -> dict[str, float | list[float]]:
+    """The last line of a benchmark script of this folder, which is one JSON object."""
+    result: dict[str, float | list[float]] = json.loads(output_of(name, *arguments).strip().splitlines()[-1])
     return result

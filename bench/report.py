@@ -57,7 +57,7 @@ def summary(row: Row, runs: list[Measured]) -> dict[str, Any]:
     }
     median = result["median"]
     result["verdict"] = _verdict(median, row)
-    for name in ("p50_us", "p99_us", "cpu_us", "redis"):
+    for name in ("p50_us", "p99_us", "cpu_us", "redis", "send_us", "aio_send_per_s"):
         if all(name in run for run in runs):
             result[name] = statistics.median(run[name] for run in runs)
     if all("redis" in run for run in runs):
@@ -107,6 +107,12 @@ def markdown(report: dict[str, Any]) -> str:
         f"| {name} | {ceiling['requests_per_s'] / 1000:.0f} | {ceiling['p50_us']:.1f} |"
         for name, ceiling in report["ceilings"].items()
     ]
+    for row in report["rows"]:
+        if row["key"] == "client-submit" and "send_us" in row:
+            lines += ["", f"Python client beside that: one `send` after the other {row['send_us']:.0f} µs each, "]
+            lines[-1] += f"1000 asyncio tasks with one `send` each {row['aio_send_per_s'] / 1000:.0f} k/s."
+    if "hot" in report:
+        lines += ["", "The hot module and its plain twin (`hot_bench.py`):", "", "```", report["hot"].rstrip(), "```"]
     failures = report["failures"]
     if failures:
         lines += ["", "Not measured:", "", *(f"- {key}: {why}" for key, why in failures.items())]

@@ -78,6 +78,10 @@ def main() -> int:
         print(f"warning: {arguments.disk} is in memory; first touches of pages cost nothing there", file=sys.stderr)
     if processes.stale_hot_module():
         print("warning: the hot module is older than its source: build it with `make hot`", file=sys.stderr)
+    try:
+        processes.compiled("loadgen", CACHE)
+    except FileNotFoundError as error:
+        parser.error(str(error))
     bench = Bench(CACHE, arguments.disk, 0.01 if arguments.quick else 1.0, shutil.which("redis-server") is not None)
     if not bench.paired:
         print("warning: no redis-server: the single sends have no pair", file=sys.stderr)
@@ -86,6 +90,8 @@ def main() -> int:
     started = time.monotonic()
     result["ceilings"] = ceilings(bench)
     runs, result["failures"] = measure(rows, bench, 1 if arguments.quick else arguments.runs)
+    if not arguments.rows:
+        result["hot"] = processes.output_of("hot_bench.py", *(["--quick"] if arguments.quick else []))
     result["rows"] = [report.summary(row, runs[row.key]) for row in rows if runs[row.key]]
     result["runs"] = runs
     result["seconds"] = time.monotonic() - started
