@@ -47,3 +47,13 @@ def test_client_rows(tmp_path: Path) -> None:
 def test_spark_row(tmp_path: Path) -> None:
     """The Spark source's row is measured."""
     assert list(_run(tmp_path, "spark")) == ["spark"]
+
+
+def test_hot_module_rows() -> None:
+    """The hot module's paths are measured for each build of it that there is."""
+    command = [sys.executable, str(BENCH / "hot_bench.py"), "--quick"]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    lines = done.stdout.splitlines()
+    assert "plain" in lines[-14]
+    assert all(float(line.split()[-1].replace(",", "")) > 0 for line in lines[-13:])
