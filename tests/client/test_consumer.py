@@ -373,6 +373,26 @@ def test_waiting_for_a_topic_says_so(broker, producer, topic, caplog):
         assert len(take(consumer, 1)) == 1
 
 
+def test_handled_messages_are_freed_without_the_garbage_collector(broker, producer, topic):
+    """A message and its chunk do not keep each other alive once all of the chunk was handed out."""
+    fill(producer, topic, 50, ordering_key="k")
+    gc.collect()
+    gc.disable()
+    try:
+        with Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer:
+            bodies = set()
+            for message in consumer:
+                with message:
+                    bodies.add(message.body)
+                if len(bodies) == 50:
+                    del message
+                    break
+            alive = sum(type(item) is metaq.ReceivedMessage and item.topic == topic for item in gc.get_objects())
+    finally:
+        gc.enable()
+    assert alive == 0
+
+
 def test_wrong_arguments_are_told(broker):
     """Names, tags, start and strategy are checked before anything is connected."""
     for wrong in (

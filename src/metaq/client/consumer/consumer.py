@@ -121,19 +121,20 @@ class ConsumerBase:
 
         Closed early, it leaves the rest to the next taker.
         """
-        window, number = chunk.window, 0
+        window, messages, number = chunk.window, chunk.messages, 0
         try:
-            for message in chunk.messages:
+            for message in messages:
                 if window.dropped:  # We are stopping, or the queue went to another member: the rest is the group's.
-                    number = len(chunk.messages)
+                    number = len(messages)
                     break
                 number += 1
                 yield message
         finally:
-            if number < len(chunk.messages):
+            if number < len(messages):
                 self._handover.give_back(chunk.rest(number))
             elif window.paused:
                 self._core.thread.post(self._member.resume, window)
+            chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
 
     async def _assigned(self) -> None:
         await self._member.assigned.wait()

@@ -280,32 +280,34 @@ class GroupMember:
     # -------------------------------------------------------------- pulling
 
     async def _pull_for_ever(self, window: Window[ReceivedMessage]) -> None:
-        queue = window.queue
         while not window.dropped:
-            count = await self._room(window)
-            asked = self._core.clock.monotonic()
-            try:
-                pulled = await pull(
-                    self._core, self._wanted, queue, window.next_offset, count, self._subscription(queue.topic),
-                    commit_offset=self._commit_offset(window), broker_id=window.broker_id,
-                )  # fmt: skip
-            except (ClientError, BrokerError, BadRequest) as error:
-                window.broker_id = 0
-                await asyncio.sleep(self._after_failure(queue, error))
-                continue
-            except RemoteProtocolError as error:
-                log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
-                await asyncio.sleep(RETRY_SECONDS)
-                continue
-            if window.dropped:
-                return
-            self._complained.discard(f"pull {queue}")
-            window.broker_id = pulled.suggested_broker_id
-            self._received(window, pulled)
-            if pulled.status is PullStatus.OUT_OF_RANGE or (
-                pulled.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < PAUSE_SECONDS
-            ):
-                await asyncio.sleep(PAUSE_SECONDS)  # A broker that does not hold pulls must not be asked all the time.
+            if pause := await self._pull_once(window):
+                await asyncio.sleep(pause)
+
+    async def _pull_once(self, window: Window[ReceivedMessage]) -> float:
+        """One pull, when there is room for it. Returns how many seconds to wait before the next."""
+        queue = window.queue
+        count = await self._room(window)
+        asked = self._core.clock.monotonic()
+        try:
+            pulled = await pull(
+                self._core, self._wanted, queue, window.next_offset, count, self._subscription(queue.topic),
+                commit_offset=self._commit_offset(window), broker_id=window.broker_id,
+            )  # fmt: skip
+        except (ClientError, BrokerError, BadRequest) as error:
+            window.broker_id = 0
+            return self._after_failure(queue, error)
+        except RemoteProtocolError as error:
+            log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
+            return RETRY_SECONDS
+        if window.dropped:
+            return 0.0
+        self._complained.discard(f"pull {queue}")
+        window.broker_id = pulled.suggested_broker_id
+        self._received(window, pulled)
+        # A broker that does not hold pulls must not be asked all the time.
+        unheld = pulled.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < PAUSE_SECONDS
+        return PAUSE_SECONDS if unheld or pulled.status is PullStatus.OUT_OF_RANGE else 0.0
 
     def _subscription(self, topic: str) -> SubscriptionData:
         return self._subscriptions[topic]
