@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 import time
@@ -47,6 +48,14 @@ def test_reads_everything_to_the_end_again_and_again(metaq_broker, filled):
             assert numbers(reader) == list(range(1000))
             assert list(reader) == []
             assert reader.positions() == {queue: held.stop for queue, held in reader.ranges().items() if held}
+
+
+def test_nothing_that_was_read_is_kept(metaq_broker, filled):
+    """A reader may run for ever."""
+    with Reader(metaq_broker.namesrv, filled, stop_at_end=True) as reader:
+        assert sum(1 for _ in reader) == 1000
+        gc.collect()
+        assert not [item for item in gc.get_objects() if type(item) is metaq.StoredMessage and item.topic == filled]
 
 
 def test_order_within_a_queue(metaq_broker, filled):

@@ -188,6 +188,7 @@ class ReaderCore:
         if reader.end is not None:
             messages = [message for message in messages if message.queue_offset < reader.end]
         chunk = window.add(messages, max(pulled.next_offset, window.next_offset))
+        window.reset(window.next_offset)  # Nothing is acknowledged here: the window must not keep the chunk.
         if chunk is not None:
             reader.ready += len(messages)
             self._handover.put(chunk)
