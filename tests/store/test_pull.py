@@ -6,7 +6,7 @@ import pytest
 
 from metaq.store.pull import PullStatus
 from metaq.wire import hot
-from tests.store.support import answer, bodies_of, message, open_store, put, read_all
+from tests.store.support import answer, bodies_of, checkpoint, message, open_store, put, read_all
 
 
 @pytest.fixture
@@ -170,3 +170,27 @@ def test_reader_never_sees_bytes_beyond_the_logs_end(tmp_path):
         store.queue("T", 0).tail.put(store.log_end, 100, 0)
         pulled = store.pull("T", 0, 1, 32)
         assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_OVERFLOW_ONE, 1)
+
+
+def test_a_queue_file_that_went_meanwhile_is_no_error(tmp_path):
+    """Retention and a pull met: the pull says so, and the next one finds the new beginning."""
+    with open_store(tmp_path) as store:
+        for i in range(250):
+            put(store, "T", 0, b"%d" % i)
+        queue = store.queue("T", 0)
+        file = queue.run.files[0]
+        file.close()
+        file.path.unlink()
+        pulled = store.pull("T", 0, 10, 32)
+        assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 10)
+        queue.run.files = queue.run.files[1:]
+        pulled = store.pull("T", 0, 10, 32)
+        assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 100)
+    with open_store(tmp_path / "cold", hot_bytes=0) as store:
+        put(store, "T", 0, *[b"x"] * 5)
+        checkpoint(store)
+        pulled = store.pull("T", 0, 0, 32)
+        file = store.queue("T", 0).run.files[0]
+        file.close()
+        file.path.unlink()
+        assert pulled.job().status is PullStatus.OFFSET_FOUND_NULL

@@ -1,7 +1,7 @@
 """Pages ahead of the log's end, faulted in before they are written, and the next log file before it is needed.
 
 A first touch of a page costs 1-1.5 µs in the writing thread, and up to 18 ms when the file system has to find blocks;
-populated ahead it costs 0.2-0.35 µs there (docs/architecture.md, "Pages"). The thread waits until half of what it
+populated ahead it costs 0.2-0.35 µs there (docs/architecture.md, "The log"). The thread waits until half of what it
 populated is used up, and takes as much as lasts for the time between two rounds.
 """
 

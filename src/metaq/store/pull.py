@@ -1,4 +1,4 @@
-"""Reading a queue: what one pull gets (docs/architecture.md, "Reading")."""
+"""Reading a queue: what one pull gets (docs/architecture.md, "The log")."""
 
 from __future__ import annotations
 
@@ -95,9 +95,25 @@ class Puller:
             return Pulled(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
             return Pulled(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+        try:
+            return self._look(queue, offset, count_max, bytes_max, tag_hashes, low, high)
+        except FileNotFoundError:  # retention took it between two looks; the next pull finds the new min offset
+            return Pulled(PullStatus.OFFSET_FOUND_NULL, offset, low, high)
+
+    def _look(
+        self,
+        queue: ConsumeQueue,
+        offset: int,
+        count_max: int,
+        bytes_max: int | None,
+        tag_hashes: frozenset[int] | None,
+        low: int,
+        high: int,
+    ) -> Pulled:
         file = queue.run.find(offset * UNIT_BYTES)
-        if file is None:  # its file went between two looks; go on with the next
-            return Pulled(PullStatus.OFFSET_FOUND_NULL, max(low, offset + 1), low, high)
+        if file is None:  # its file is gone: on to the next one
+            per_file = queue.run.file_bytes // UNIT_BYTES
+            return Pulled(PullStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
         first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
         units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
         stop = min(high, file.end // UNIT_BYTES, offset + units_max)
@@ -140,8 +156,11 @@ class Puller:
 
     def _cold(self, file: MappedFile, wanted: _Wanted) -> Pulled:
         def read() -> Pulled:
-            units = file.read(wanted.offset * UNIT_BYTES, (wanted.stop - wanted.offset) * UNIT_BYTES)
-            return self._answer(units, wanted.offset, wanted, self._read_cold)
+            try:
+                units = file.read(wanted.offset * UNIT_BYTES, (wanted.stop - wanted.offset) * UNIT_BYTES)
+                return self._answer(units, wanted.offset, wanted, self._read_cold)
+            except FileNotFoundError:
+                return Pulled(PullStatus.OFFSET_FOUND_NULL, wanted.offset, wanted.low, wanted.high)
 
         return Pulled(PullStatus.COLD, wanted.offset, wanted.low, wanted.high, job=read)
 
