@@ -187,7 +187,7 @@ def test_a_queue_file_that_went_meanwhile_is_no_error(tmp_path):
         pulled = store.pull("T", 0, 10, 32)
         assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 100)
     with open_store(tmp_path / "cold", hot_bytes=0) as store:
-        put(store, "T", 0, *[b"x"] * 5)
+        put(store, "T", 0, *[b"x"] * 250)
         checkpoint(store)
         pulled = store.pull("T", 0, 0, 32)
         file = store.queue("T", 0).run.files[0]
