@@ -1,4 +1,4 @@
-"""Foreign clients against our broker; with `--rocketmq` also against RocketMQ's own, to prove the tests themselves."""
+"""Foreign clients against our broker; in `make test-all` also against RocketMQ's own, to prove the tests themselves."""
 
 from collections.abc import Iterator
 

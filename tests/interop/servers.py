@@ -11,7 +11,7 @@ from typing import Protocol
 from tests.interop import maven
 from tests.support import environment, metaq_command
 
-READY_SECONDS = 30
+READY_SECONDS = 60
 CLUSTER = "DefaultCluster"
 DELAY_LEVELS = "1s 2s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s 1s"
 """Quick ones, so that retries (level 3 and up) come after a second."""
@@ -59,11 +59,12 @@ class Process:
         deadline = time.monotonic() + READY_SECONDS
         while True:
             text = self.log.read_bytes()[start:].decode(errors="replace")
+            text = text[: text.rfind("\n") + 1]  # half a line may be half an address
             if found := re.search(pattern, text, re.MULTILINE):
                 return found
             if self._child.poll() is not None or time.monotonic() > deadline:
                 self.kill()
-                raise AssertionError(f"{self._child.args} did not say {pattern!r}: {text[-2000:]}")
+                raise AssertionError(f"{self._child.args} did not say {pattern!r} in {READY_SECONDS} s: {text[-2000:]}")
             time.sleep(0.02)
 
     def stop(self) -> None:
