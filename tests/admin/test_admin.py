@@ -1,0 +1,92 @@
+"""Administration through `metaq.admin.Admin`, at a running broker."""
+
+from __future__ import annotations
+
+import pytest
+
+import metaq
+from metaq.admin import Admin, TopicNotFound
+from metaq.admin.brokers import BrokerNotFound
+from metaq.admin.groups import GroupNotFound
+from metaq.model import Perm
+from tests.support import eventually
+
+
+@pytest.fixture
+def admin(metaq_broker):
+    with Admin(metaq_broker.namesrv) as opened:
+        yield opened
+
+
+def test_topic_is_created_changed_and_deleted(admin):
+    """Creating again changes it; the route follows at once."""
+    [broker] = admin.create_topic("admin-life", queues=2)
+    assert [data.write_queues for data in admin.describe_topic("admin-life").route.queues] == [2]
+    admin.create_topic("admin-life", queues=5, perm=int(Perm.READ), broker=broker)
+    eventually(lambda: admin.describe_topic("admin-life").route.queues[0].perm == Perm.READ, what="the route changed")
+    assert admin.describe_topic("admin-life").route.queues[0].write_queues == 5
+    admin.delete_topic("admin-life")
+    with pytest.raises(TopicNotFound, match="admin-life"):
+        admin.describe_topic("admin-life")
+
+
+def test_offsets_of_a_topic_are_counted(admin, metaq_broker):
+    """min and max of each queue, and all messages together."""
+    admin.create_topic("admin-count", queues=3)
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        for number in range(10):
+            producer.send("admin-count", b"%d" % number)
+    details = admin.describe_topic("admin-count")
+    assert (len(details.queues), details.messages) == (3, 10)
+
+
+def test_group_shows_members_and_lag(admin, metaq_broker):
+    """A member that is there is listed; a message that nobody has handled is the lag, with its age."""
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        producer.send("admin-group", b"x")
+    with metaq.Consumer(metaq_broker.namesrv, group="admin-g", topics="admin-group", start="first") as consumer:
+        message = next(iter(consumer))
+        progress = eventually(lambda: admin.group_progress("admin-g"), what="the group is known")
+        assert len(progress.members) == 1
+        with message:
+            pass
+    done = admin.group_progress("admin-g")
+    assert (done.lag, done.lag_seconds) == (0, 0.0)
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        producer.send("admin-group", b"y")
+    behind = admin.group_progress("admin-g")
+    assert behind.lag == 1
+    assert 0 <= behind.lag_seconds < 60
+
+
+def test_unknown_group_is_an_error_of_its_own(admin):
+    """Nobody is in it and no broker has an offset of it."""
+    with pytest.raises(GroupNotFound, match="admin-nobody"):
+        admin.group_progress("admin-nobody")
+
+
+def test_brokers_tell_how_they_are(admin, metaq_broker):
+    """Address, version, disk; nothing of it guessed."""
+    [status] = admin.list_brokers()
+    assert (status.address, status.broker_id, status.error) == (metaq_broker.broker, 0, "")
+    assert status.version.startswith("V4_9")
+    assert 0 < status.disk_used < 1
+    assert status.started_ms > 0
+
+
+def test_unknown_broker_and_cluster_are_named_with_those_there_are(admin):
+    """The error lists what is registered."""
+    [status] = admin.list_brokers()
+    with pytest.raises(BrokerNotFound, match=rf"no broker nobody .* registered: {status.broker}"):
+        admin.create_topic("admin-x", broker="nobody")
+    with pytest.raises(BrokerNotFound, match="no cluster nowhere"):
+        admin.create_topic("admin-x", cluster="nowhere")
+
+
+def test_closed_admin_says_so(metaq_broker):
+    """Closing twice is fine, using it is not."""
+    admin = Admin(metaq_broker.namesrv)
+    admin.close()
+    admin.close()
+    with pytest.raises(metaq.ClientClosed):
+        admin.list_topics()
