@@ -12,6 +12,7 @@ import pytest
 import metaq
 from metaq.app.runtime import run
 from metaq.app.up import start_up
+from metaq.errors import StoreFailed, StoreFull
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.testing import FaultyDisk
 
@@ -139,3 +140,22 @@ def test_kv_configuration_survives_a_restart_and_a_broken_file_is_named(tmp_path
     with pytest.raises(metaq.ConfigError, match=r"kv\.json is not a KV configuration"):
         asyncio.run(once())
     assert kv.read_text() == "not json"
+
+
+@pytest.mark.parametrize(("error", "ends"), [(StoreFull("no room"), False), (StoreFailed("fsync failed"), True)])
+def test_timer_that_meets_a_full_disk_goes_on_and_a_failed_store_ends(tmp_path, error, ends):
+    """Room may come back; durability that was lost does not."""
+
+    async def main():
+        service = await start_up(*options(tmp_path))
+
+        def fail():
+            raise error
+
+        service.broker._door.tick = fail
+        service.broker._tick()
+        ended = service.failure.done()
+        await service.close()
+        return ended
+
+    assert asyncio.run(main()) is ends

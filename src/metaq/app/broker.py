@@ -14,7 +14,7 @@ from metaq.broker.broker import Broker
 from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.remoting import RemotingDoor
-from metaq.errors import StoreError
+from metaq.errors import StoreFailed
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.message import host_bytes
 from metaq.net.listener import Listener, listen
@@ -62,10 +62,10 @@ class RunningBroker:
         try:
             self._door.tick()
             self._broker.store.tick(self._clock.now_ms())
-        except StoreError as error:
+        except StoreFailed as error:
             self._fail(str(error))
         except Exception:
-            # One service's fault must not stop the clock of the others; what it did is in the log.
+            # One service's fault, or a full disk, must not stop the clock of the others; what it did is in the log.
             log.exception("a timer of the broker failed")
 
     def _on_store_failure(self, why: str) -> None:
@@ -95,13 +95,15 @@ class RunningBroker:
     async def close(self) -> None:
         """Leave the name servers, let the peers go, save, flush, and mark the store as closed."""
         self._timer.cancel()
-        if self._registrar is not None and self._transport is not None:
-            await self._registrar.stop()
-            await self._transport.close()
-        await self._listener.close()
-        self._door.close()
-        self._broker.close()
-        self._broker.store.close()
+        try:
+            if self._registrar is not None and self._transport is not None:
+                await self._registrar.stop()
+                await self._transport.close()
+            await self._listener.close()
+            self._door.close()
+            self._broker.close()
+        finally:  # whatever failed before, for example saving offsets on a full disk
+            self._broker.store.close()
 
 
 async def start_broker(
