@@ -315,6 +315,7 @@ def test_a_topic_that_was_deleted_and_made_again_counts_from_zero(tmp_path):
     put(store, "U", 0, b"other")
     store.delete_topic("T")
     assert not (tmp_path / "a/consumequeue/T").exists()
+    store.delete_topic("T")
     assert store.existing_queue("T", 0) is None
     assert put(store, "T", 0, b"new", b"newer").queue_offset == 0
     root = crash(store, tmp_path / "b")
@@ -330,6 +331,7 @@ def test_a_deleted_topic_stays_away_after_a_kill(tmp_path):
     put(store, "T", 0, b"old")
     put(store, "U", 0, b"other")
     store.delete_topic("T")
+    checkpoint(store)
     with open_store(crash(store, tmp_path / "b")) as store:
         assert store.existing_queue("T", 0) is None
         assert read_all(store, "U", 0) == [b"other"]
@@ -441,3 +443,19 @@ def test_many_queues_are_made_durable_together_and_all_come_back(tmp_path):
     with open_store(crash(store, tmp_path / "b")) as store:
         assert [read_all(store, f"T{i % 10}", i // 10) for i in range(150)] == [[b"%d" % i] for i in range(150)]
         assert store.recovered.records == 1
+
+
+def test_a_deleted_topics_files_go_in_the_background_and_at_the_latest_at_the_next_start(tmp_path):
+    """The caller does not wait; a kill in between leaves a folder that no topic can be named after."""
+    store = open_store(tmp_path / "a")
+    put(store, "T", 0, b"old")
+    store._housekeeper.stop()
+    store.delete_topic("T")
+    put(store, "T", 0, b"new")
+    store.delete_topic("T")
+    put(store, "T", 0, b"newer")
+    assert len(list((tmp_path / "a/consumequeue").glob("T.deleted-*"))) == 2
+    with open_store(crash(store, tmp_path / "b")) as store:
+        assert read_all(store, "T", 0) == [b"newer"]
+        assert not list((tmp_path / "b/consumequeue").glob("*.deleted-*"))
+    assert not list((tmp_path / "a/consumequeue").glob("*.deleted-*"))

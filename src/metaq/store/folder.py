@@ -19,6 +19,8 @@ _OURS: Final = frozenset({
 """What RocketMQ and we put into a store folder."""
 _HARMLESS: Final = frozenset({"lost+found"})
 
+_ASIDE: Final = ".deleted-"
+
 _open_here: set[Path] = set()
 """Folders open in this process: the lock of a file is the process's, it does not keep us from ourselves."""
 
@@ -77,6 +79,24 @@ class StoreFolder:
             raise StoreLocked(refusal) from None
         os.pwrite(self._lock, b"lock", 0)
         _open_here.add(root)
+
+    def move_aside(self, topic: str) -> Path | None:
+        """Give a topic's consume queues a name that no topic can have; None if it has none."""
+        taken = len(self.moved_aside())
+        while True:
+            aside = self.consume_queues / f"{topic}{_ASIDE}{taken}"
+            taken += 1
+            try:
+                return (self.consume_queues / topic).rename(aside)
+            except FileNotFoundError:
+                return None
+            except OSError:
+                if not aside.exists():
+                    raise
+
+    def moved_aside(self) -> list[Path]:
+        """Folders of deleted topics that still exist."""
+        return list(self.consume_queues.glob(f"*{_ASIDE}*"))
 
     @property
     def was_clean(self) -> bool:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import logging
 import os
+import shutil
 import threading
-from collections.abc import Sequence
+from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from metaq.store.checkpoint import Checkpoint, Tails
@@ -39,6 +40,7 @@ class Housekeeper:
         self._tick_ms = -1
         self._retain_at: int | None = None
         self._saved: tuple[int, int, int] | None = None
+        self._removals: deque[Path] = deque()
         self._boot = boot_id()
         self._thread = threading.Thread(target=self._run, name="metaq-housekeeping", daemon=True)
 
@@ -87,7 +89,8 @@ class Housekeeper:
                 log_end, log_ms = store.log.end, store.log.tail.store_ms
                 queues = [(q, q.max_offset, q.tail.log_end) for q in store.queues().values() if q.max_offset]
             state = (log_end, store.log.min, len(queues))
-            if (state == self._saved and not closing) or store.failed is not None:
+            removals = len(self._removals)
+            if (state == self._saved and not closing and not removals) or store.failed is not None:
                 return
             if self._flusher.flushed < log_end:
                 self._flusher.flush()
@@ -97,6 +100,8 @@ class Housekeeper:
             index_ms = store.index.sync(last=closing) if store.index else 0
             self._write(log_end, log_ms, index_ms, queues)
             self._saved = state
+            for _ in range(removals):  # after the tails: they would call the queues damaged, and bring them back
+                shutil.rmtree(self._removals.popleft(), ignore_errors=True)
 
     def _sync_queues(self, dirty: list[ConsumeQueue]) -> None:
         if len(dirty) <= _SYNCED_SINGLY_MAX:
@@ -159,12 +164,7 @@ class Housekeeper:
         if store.index:
             store.index.drop_below(verdict.drop_before)
 
-    def delete(self, topic: str, queues: Sequence[ConsumeQueue]) -> None:
-        """Remove the files of queues that nobody holds any more, and forget them in the tails file."""
-        with self._work:
-            for queue in queues:
-                queue.delete()
-            with contextlib.suppress(OSError):  # not there, or not empty
-                (self._store.folder.consume_queues / topic).rmdir()
-            self._saved = None
-            self.checkpoint()
+    def remove(self, folder: Path) -> None:
+        """Have the thread delete a folder that was moved aside, and write tails that know nothing of it. Cheap."""
+        self._removals.append(folder)
+        self._wake.set()

@@ -117,6 +117,8 @@ class MessageStore:
             self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self._fail)
             self._populator = Populator(self.log, clock)
             self._housekeeper = Housekeeper(self, self._flusher, self._append_lock)
+            for path in self.folder.moved_aside():
+                self._housekeeper.remove(path)
             self._housekeeper.checkpoint()
             self.folder.mark_running()
         except BaseException:
@@ -184,11 +186,16 @@ class MessageStore:
         return self._queues
 
     def delete_topic(self, topic: str) -> None:
-        """Forget the topic's queues. Its records stay in the log until their time is up, and nobody finds them."""
+        """Forget the topic's queues. Its records stay in the log until their time is up, and nobody finds them.
+
+        The files are moved aside at once, so that the topic can be made again, and deleted by another thread.
+        """
         with self._append_lock:
-            gone = [key for key in self._queues if key[0] == topic]
-            queues = [self._queues.pop(key) for key in gone]
-        self._housekeeper.delete(topic, queues)
+            for key in [key for key in self._queues if key[0] == topic]:
+                self._queues.pop(key).tail.detach()
+            moved = self.folder.move_aside(topic)
+        if moved:
+            self._housekeeper.remove(moved)
 
     # ------------------------------------------------------------------ writing
 

@@ -56,7 +56,7 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
     unfit = [path.name for path in index.load()] if index else []
     boot = boot_id()
     tails = Tails.load(folder.tails)
-    usable = tails is not None and commit_log.store_time(tails.last_record, written=True) == tails.last_store_ms
+    usable = tails is not None and 0 <= tails.last_store_ms == commit_log.store_time(tails.last_record, written=True)
     files = commit_log.run.files
     return Facts(
         clean=folder.was_clean,
