@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 
@@ -22,8 +23,13 @@ def peer():
     def start(script, timeout=5.0):
         def run():
             connection, _ = listener.accept()
-            with connection:
+            with connection, contextlib.suppress(OSError):
                 script(connection)
+                # Closing with requests unread would reset the connection, and answers under way with it.
+                connection.shutdown(socket.SHUT_WR)
+                connection.settimeout(5)
+                while connection.recv(65536):
+                    pass
 
         threading.Thread(target=run, daemon=True).start()
         links.append(Link(f"127.0.0.1:{listener.getsockname()[1]}", timeout))
