@@ -268,6 +268,21 @@ def test_backlog_is_bounded_by_what_is_unfinished(broker, producer, topic):
         assert len(take(consumer, 450)) == 450
 
 
+def test_span_is_bounded_by_the_smallest_unfinished(broker, producer, topic):
+    """A2: one message that is never finished stops its queue span_max further on, until it is finished."""
+    fill(producer, topic, 500, ordering_key="k")
+    options = {"span_max": 100, "pull_count": 20}
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="first", **options) as consumer:
+        slow = consumer.receive(15)
+        count = 1
+        while (message := consumer.receive(0.7)) is not None:
+            message.ack()
+            count += 1
+        assert 100 <= count <= 120
+        slow.ack()
+        assert len(take(consumer, 500 - count)) == 500 - count
+
+
 KILLED = """
 import sys, metaq
 with metaq.Consumer(sys.argv[1], group=sys.argv[2], topics=sys.argv[2], start="first") as consumer:

@@ -95,6 +95,15 @@ def test_message_objects_carry_everything(cluster, producer):
     assert properties["colour"] == "red"
 
 
+def test_message_that_does_not_wait_goes_alone_and_says_so(cluster, producer):
+    """A1: wait_store_ok=False travels as WAIT=false, which a broker with SYNC_FLUSH reads; without it nothing is said."""
+    assert producer.submit("orders", b"x", wait_store_ok=False).result(5).offset == 0
+    producer.send("orders", b"y", queue=producer.queues("orders")[0])
+    waits = {body: properties.get("WAIT") for _, body, properties in stored(cluster)}
+    assert waits[b"x"] == "false"
+    assert waits[b"y"] != "false"
+
+
 def test_large_properties_go_alone_and_too_large_ones_are_refused(cluster):
     """They need not fit a batch; above the format's 32 767 bytes they are an error here."""
     with Producer(cluster.namesrv, batch_bytes=5_000) as producer:
