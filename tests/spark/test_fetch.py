@@ -106,7 +106,7 @@ def test_without_fail_on_data_loss_the_rest_is_read_and_the_loss_is_logged(clust
     assert "150 messages of orders@broker-a:0 are gone" in caplog.text
 
 
-def test_messages_that_leave_while_they_are_read_are_noticed(cluster):
+def test_messages_that_leave_while_they_are_read_are_noticed(cluster, caplog):
     """The log may move on in the middle of a slice."""
 
     def expire_later(number):
@@ -118,6 +118,7 @@ def test_messages_that_leave_while_they_are_read_are_noticed(cluster):
     cluster.on_pull = expire_later
     got = fetch(cluster, 0, 1000, fail_on_data_loss=False)
     assert got == [b"%d" % i for i in [*range(96), *range(600, 1000)]]
+    assert caplog.text.count("are gone") == 1
 
 
 def test_a_queue_that_ends_before_the_slice_is_lost_data(cluster):

@@ -77,6 +77,9 @@ def read_slice(cluster: Cluster, wanted: Slice, settings: FetchSettings) -> Iter
     reader = _SliceReader(cluster, wanted, settings)
     waiting: list[Pulled] = []
     for pulled in reader.pulls():
+        if waiting and pulled.start != waiting[-1].stop:  # Some were skipped, which has been told.
+            yield reader.decode(waiting)
+            waiting = []
         waiting.append(pulled)
         rows, size = pulled.stop - waiting[0].start, sum(len(part.body) for part in waiting)
         if rows >= BATCH_ROWS or size >= BATCH_BYTES:
