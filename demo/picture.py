@@ -80,15 +80,15 @@ def _months(axes: plt.Axes) -> None:
 
 
 def _mark(axes: plt.Axes, ranked: Sequence[tuple[int, AirportHour]]) -> None:
-    for rank, hour in ranked:
+    days = [local(hour.hour).timetuple().tm_yday for _, hour in ranked]
+    for (rank, hour), day in zip(ranked, days, strict=True):
         at = local(hour.hour)
-        day = at.timetuple().tm_yday
-        left = day > 330
+        left = day > 330 or any(0 < other - day < 15 for other in days)  # beside the edge, or another mark
         axes.plot(day, at.hour, "o", markersize=9, markerfacecolor="none", markeredgecolor="black", zorder=5)
         axes.annotate(
             str(rank), (day, at.hour), xytext=(-8 if left else 8, 0), textcoords="offset points", va="center",
-            ha="right" if left else "left", fontweight="bold",
-            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75}, zorder=4,
+            ha="right" if left else "left", fontweight="bold", zorder=4,
+            bbox={"boxstyle": "round,pad=0.1", "facecolor": "white", "edgecolor": "none", "alpha": 0.75},
         )  # fmt: skip
 
 
