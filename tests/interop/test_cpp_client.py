@@ -88,6 +88,31 @@ def test_broadcasting_and_delay(cpp: ForeignClient, server: Server) -> None:
         assert event["store_ms"] - event["born_ms"] >= 1900
 
 
+def test_members_share_and_take_over(cpp: ForeignClient, server: Server) -> None:
+    """A second consumer takes over some of the queues, and gives them back when it leaves."""
+    topic = f"cpp-{next(_numbers)}"
+    name, group, first, second = f"p-{topic}", f"g-{topic}", f"c1-{topic}", f"c2-{topic}"
+    cpp.producer(name, server.namesrv)
+    cpp.send(name, topic, ["alone"], "sync", tag="a")
+    cpp.consumer(first, server.namesrv, group, {topic: "*"})
+    cpp.wait(first, 1)
+    cpp.consumer(second, server.namesrv, group, {topic: "*"})
+    sent = 1
+
+    def both_are_served() -> bool:
+        nonlocal sent
+        cpp.send(name, topic, [f"shared-{sent + i}" for i in range(8)], "sync", tag="a")
+        sent += 8
+        eventually(lambda: len(cpp.received(first)) + len(cpp.received(second)) >= sent)
+        return bool(cpp.received(second))
+
+    eventually(both_are_served, 40)
+    cpp.shutdown(second)
+    cpp.send(name, topic, [f"back-{i}" for i in range(8)], "sync", tag="a")
+    events = cpp.wait(first, lambda got: sum(event["body"].startswith("back-") for event in got) >= 8, 60)
+    assert len({event["queue_id"] for event in events if event["body"].startswith("back-")}) > 1
+
+
 def test_offsets_outlive_restarts(cpp: ForeignClient, server: Server) -> None:
     """A group goes on where it stopped, after its consumer restarted and after the broker restarted."""
     topic = f"cpp-{next(_numbers)}"
