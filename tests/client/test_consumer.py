@@ -18,7 +18,7 @@ import pytest
 import metaq
 from metaq import Consumer, Later, Producer, Reader, Reject
 from metaq.testing.embedded import EmbeddedBroker
-from tests.support import environment, eventually
+from tests.support import environment, eventually, process
 
 _names = itertools.count()
 
@@ -317,13 +317,13 @@ def test_consumer_killed_with_gaps_loses_nothing(broker, producer, topic):
 
 
 TERMINATED = """
-import sys, threading, metaq
+import os, sys, threading, metaq
 consumer = metaq.Consumer(sys.argv[1], group=sys.argv[2], topics=sys.argv[2], start="first")
 release = threading.Event()
 def handler(message):
-    print("begin", flush=True)
+    os.write(1, b"begin\\n")  # whole lines, whichever thread comes first
     release.wait(1.0)
-    print("end", flush=True)
+    os.write(1, b"end\\n")
 with consumer:
     consumer.run(handler, threads=2)
 print("left", flush=True)
@@ -334,12 +334,11 @@ def test_sigterm_drains(broker, producer, topic):
     """SIGTERM lets the handlers finish, commits, and ends `run` normally."""
     fill(producer, topic, 20)
     command = [sys.executable, "-c", TERMINATED, broker.namesrv, topic]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
-    assert child.stdout.readline() == "begin\n"
-    child.send_signal(signal.SIGTERM)
-    lines = ["begin", *child.stdout.read().split()]
-    assert child.wait(30) == 0
-    child.stdout.close()
+    with process(*command) as child:
+        assert child.stdout.readline() == "begin\n"
+        child.send_signal(signal.SIGTERM)
+        lines = ["begin", *child.stdout.read().split()]
+        assert child.wait(30) == 0
     assert lines[-1] == "left"
     assert lines.count("begin") == lines.count("end") <= 4
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer:
