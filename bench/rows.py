@@ -93,6 +93,11 @@ def _one_by_one(bench: Bench) -> Measured:
     return _paired(bench, ours, lambda: _xadds(bench, 100, count, 1, 1)["p50_us"])
 
 
+def _one_by_one_awake(bench: Bench) -> Measured:
+    with processes.cores_awake():
+        return _one_by_one(bench)
+
+
 def _sixty_four_by_one(bench: Bench) -> Measured:
     count = bench.count(200_000)
     return _paired(
@@ -180,6 +185,10 @@ ROWS = (
     ),
     Row("send-100-twin", "the same with the plain twin, 100 B", "k/s", 60, 90, _twin_sends),
     Row("send-1x1", "send 1 × 1, 100 B, p50", "µs", 45, 22, _one_by_one, 22, "Redis 23, NATS 40, RocketMQ 64", True),
+    Row(
+        "send-1x1-awake", "the same with the cores kept awake", "µs", 45, 22, _one_by_one_awake, 22,
+        "Redis 23, NATS 40, RocketMQ 64", True,
+    ),
     Row(
         "send-64x1", "64 connections × 1, 100 B", "k/s", 60, 120, _sixty_four_by_one, 87,
         "Redis 117, NATS 51, RocketMQ 38",

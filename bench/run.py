@@ -29,10 +29,14 @@ def ceilings(bench: Bench) -> dict[str, dict[str, float]]:
         "pull of 32 × 100 B": ("pull", {"count": bench.count(150_000, 500), "outstanding": 16}),
     }
     with processes.null_server(CACHE, 100) as server:
-        return {
+        found = {
             name: processes.load(CACHE, mode, server.address, verify=0, **options)
             for name, (mode, options) in kinds.items()
         }
+        with processes.cores_awake():
+            mode, options = kinds["send 1 × 1"]
+            found["send 1 × 1, cores awake"] = processes.load(CACHE, mode, server.address, verify=0, **options)
+    return found
 
 
 def measure(rows: list[Row], bench: Bench, runs: int | None) -> tuple[dict[str, list[Measured]], dict[str, str]]:

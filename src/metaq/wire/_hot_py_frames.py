@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Annotated, Any, Final
 
@@ -100,6 +101,9 @@ _Row = tuple[int, int, int, int, Any, int, int, int, bool]
 """(kind, code, opaque, flag, ext, frame start behind the length, body start, frame end, binary header)."""
 _COPIED_MAX = 1 << 20
 _UNREADABLE = (0, -1, 0, 0, None)
+_DEPTH_MAX: Final = 64
+_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BRACKET: Final = re.compile(rb"[\[\]{}]")
 
 
 class FrameTable:
@@ -219,6 +223,8 @@ class FrameTable:
 
 def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     """(kind, code, opaque, flag, ext) of a JSON header; the slow lane judges what is not understood here."""
+    if head.count(b"[") + head.count(b"{") > _DEPTH_MAX and _depth(head) > _DEPTH_MAX:
+        return _UNREADABLE
     try:
         if head.startswith((b'{"code":310,', b'{"code":320,')):
             quick = _letter_head(head)
@@ -238,6 +244,15 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return 0, slow.code, slow.opaque, slow.flag, None
     return _kind(slow.code, ext), slow.code, slow.opaque, slow.flag, ext
+
+
+def _depth(head: bytes) -> int:
+    """How deep brackets nest outside of strings. The decoder's own bound differs between versions of Python."""
+    deepest = depth = 0
+    for bracket in _BRACKET.findall(_STRING.sub(b"", head)):
+        depth += 1 if bracket in b"[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def _kind(code: int, ext: Any) -> int:
