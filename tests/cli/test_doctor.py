@@ -51,7 +51,9 @@ def test_old_java_home_is_passed_over_with_a_notice(tmp_path):
 def test_disk_is_judged_by_what_the_broker_does_on_it(monkeypatch, free, state):
     """Above 90 percent sends are refused: wrong. Above 75 old messages go early: a notice."""
     gib = 1 << 30
-    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(total=1000 * gib, free=free * gib))
+    monkeypatch.setattr(
+        shutil, "disk_usage", lambda _path: SimpleNamespace(total=1100 * gib, used=(1000 - free) * gib, free=free * gib)
+    )
     assert find(doctor.examine(), "disk")[0].state == state
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table, span
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, count, iso_time, print_json, print_table, span
 
 app = typer.Typer(help="Look at consumer groups.", no_args_is_help=True)
 
@@ -56,7 +56,8 @@ def show_group(
             }
         )
         return
-    print(f"group {name}: {len(group.members)} members, {group.lag} messages behind ({span(group.lag_seconds) or '?'})")
+    late = f" ({span(group.lag_seconds) or '?'})" if group.lag else ""
+    print(f"group {name}: {count(len(group.members), 'member')}, {count(group.lag, 'message')} behind{late}")
     for member in group.members:
         print(f"  member {member.client_id} at {member.address} ({member.language})")
     print_table(

@@ -71,6 +71,11 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 86_400:.1f} d"
 
 
+def count(number: int, noun: str) -> str:
+    """`1 message`, `2 messages`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def message_json(message: StoredMessage) -> dict[str, Any]:
     """A message for JSON output. A body that is UTF-8 text is `body`, any other is `body_base64`."""
     import base64
