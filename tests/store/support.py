@@ -87,7 +87,11 @@ def dumped(root: pathlib.Path) -> list[tuple[str, int, int, bytes]]:
 
 def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
     """Copy the folder of a running store, as kill -9 leaves it, and end the store. Returns the copy."""
-    shutil.copytree(store.folder.root, to)
+    try:
+        shutil.copytree(store.folder.root, to)
+    except shutil.Error as error:  # What is being deleted in the background may vanish while it is copied.
+        if any(".deleted-" not in source for source, *_ in error.args[0]):
+            raise
     store.close()
     return to
 
