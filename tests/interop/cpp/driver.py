@@ -3,15 +3,24 @@
 Runs as a program of its own: `driver.py FOLDER_OF_THE_WHEEL`.
 """
 
+import ctypes
 import json
 import os
+import queue
 import sys
 import threading
 import time
 
 sys.path.insert(0, sys.argv[1])
 
-from rocketmq.client import ConsumeStatus, Message, MessageModel, Producer, PushConsumer, RecvMessage
+from rocketmq.client import ConsumeStatus, Message, MessageModel, Producer, PushConsumer, RecvMessage, SendStatus
+from rocketmq.exceptions import ffi_check
+from rocketmq.ffi import _CMQException, _CSendResult, dll
+
+ANSWER_SECONDS = 10
+_Succeeded = ctypes.CFUNCTYPE(None, _CSendResult, ctypes.c_void_p, ctypes.c_void_p)
+_Failed = ctypes.CFUNCTYPE(None, _CMQException, ctypes.c_void_p, ctypes.c_void_p)
+dll.SendAsync.argtypes = [ctypes.c_void_p, ctypes.c_void_p, _Succeeded, _Failed, ctypes.c_void_p]  # not in the binding
 
 _printing = threading.Lock()
 _answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -46,8 +55,48 @@ def _message(topic, body, tag=None, keys=None, delay_level=None, properties=None
     return message
 
 
+def _receipt(sent):
+    return {"status": SendStatus(sent.sendStatus).name, "id": sent.msgId.decode(), "queue_offset": sent.offset}
+
+
+_answered = queue.SimpleQueue()
+"""(number of the message in its call of `_send_async`, receipt), from the library's threads."""
+
+
+@_Succeeded
+def _succeeded(sent, _message, number):
+    _answered.put((number or 0, _receipt(sent)))  # ctypes shows a 0 as None
+
+
+@_Failed
+def _failed(error, _message, number):
+    _answered.put((number or 0, {"status": "FAILED", "id": error.msg.decode(), "queue_offset": -1}))
+
+
+def _send_async(sender, messages):
+    """Start all sends, then wait for all answers; receipts in the order of the messages."""
+    for number, message in enumerate(messages):
+        ffi_check(dll.SendAsync(sender._handle, message, _succeeded, _failed, number))
+    answers = dict(_answered.get(timeout=ANSWER_SECONDS) for _ in messages)
+    return [answers[number] for number in range(len(messages))]
+
+
+def _send_batch(sender, messages):
+    """One request with all messages; its one receipt."""
+    batch = dll.CreateBatchMessage()
+    for message in messages:
+        ffi_check(dll.AddMessage(batch, message))
+    sent = _CSendResult()
+    ffi_check(dll.SendBatchMessage(sender._handle, batch, ctypes.byref(sent)))
+    ffi_check(dll.DestroyBatchMessage(batch))
+    return [_receipt(sent)]
+
+
 def send(producer, topic, bodies, mode, ordering_key=None, **options):
     sender = _running[producer]
+    if mode in ("async", "batch"):
+        messages = [_message(topic, body, **options) for body in bodies]
+        return (_send_async if mode == "async" else _send_batch)(sender, messages)
     receipts = []
     for body in bodies:
         message = _message(topic, body, **options)
