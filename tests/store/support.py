@@ -90,7 +90,7 @@ def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
     try:
         shutil.copytree(store.folder.root, to)
     except shutil.Error as error:  # What is being deleted in the background may vanish while it is copied.
-        if any(".deleted-" not in source for source, *_ in error.args[0]):
+        if any(".deleted-" not in str(target) for _, target, _ in error.args[0]):
             raise
     store.close()
     return to
