@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pathlib
 import shutil
@@ -89,8 +90,8 @@ def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
     """Copy the folder of a running store, as kill -9 leaves it, and end the store. Returns the copy."""
     try:
         shutil.copytree(store.folder.root, to)
-    except shutil.Error as error:  # What is being deleted in the background may vanish while it is copied.
-        if any(".deleted-" not in str(target) for _, target, _ in error.args[0]):
+    except shutil.Error as error:  # The store goes on: a deleted queue or a renamed file may vanish while it is copied.
+        if any(f"[Errno {errno.ENOENT}]" not in why for _, _, why in error.args[0]):
             raise
     store.close()
     return to
