@@ -86,13 +86,18 @@ def dumped(root: pathlib.Path) -> list[tuple[str, int, int, bytes]]:
     return [(m.topic, m.queue_id, m.queue_offset, m.body) for m in StoreReader(root).records()]
 
 
-def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
-    """Copy the folder of a running store, as kill -9 leaves it, and end the store. Returns the copy."""
+def copy_running(folder: pathlib.Path, to: pathlib.Path) -> None:
+    """Copy the folder of a store that goes on: deleted queues and renamed files may vanish while it is copied."""
     try:
-        shutil.copytree(store.folder.root, to)
-    except shutil.Error as error:  # The store goes on: a deleted queue or a renamed file may vanish while it is copied.
+        shutil.copytree(folder, to)
+    except shutil.Error as error:
         if any(f"[Errno {errno.ENOENT}]" not in why for _, _, why in error.args[0]):
             raise
+
+
+def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
+    """Copy the folder of a running store, as kill -9 leaves it, and end the store. Returns the copy."""
+    copy_running(store.folder.root, to)
     store.close()
     return to
 

@@ -15,6 +15,7 @@ from metaq.clock import FakeClock
 from tests.store.support import (
     START_MS,
     checkpoint,
+    copy_running,
     dumped,
     log_file,
     message,
@@ -95,7 +96,7 @@ class StoreModel(RuleBasedStateMachine):
 
     def crashed(self) -> pathlib.Path:
         copy = next(self.names)
-        shutil.copytree(self.root, copy)
+        copy_running(self.root, copy)
         self.store.close()
         return copy
 
