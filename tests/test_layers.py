@@ -15,11 +15,12 @@ from tests.support import environment
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
-GROUND = {"errors", "clock", "options"}
+GROUND = {"errors", "clock", "log", "options"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
+    "log": {"clock"},
     "options": {"errors"},
     "model": GROUND,
     "wire": {"model"},
@@ -69,7 +70,20 @@ ONLY_IN: dict[str, set[str]] = {
 }
 """Module of others → the only places of ours that may import it."""
 
-NO_FILES = {"errors", "clock", "options", "model", "wire", "net", "broker", "namesrv", "doors", "registry", "admin"}
+NO_FILES = {
+    "errors",
+    "clock",
+    "log",
+    "options",
+    "model",
+    "wire",
+    "net",
+    "broker",
+    "namesrv",
+    "doors",
+    "registry",
+    "admin",
+}
 """Layers that open no file: data files are the store's, configuration files are read by `app`."""
 
 OPENING = {"read_text", "write_text", "read_bytes", "write_bytes"}
