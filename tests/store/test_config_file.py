@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+
 from metaq.store.config_file import BackgroundFile, ConfigFile
+from metaq.store.disk import Disk
 
 
 def test_saved_text_is_loaded_and_the_version_before_is_kept(tmp_path):
@@ -51,3 +54,20 @@ def test_a_background_file_that_cannot_be_written_says_so_and_goes_on(tmp_path, 
     file.save("kept")
     file.flush()
     assert file.load() == "kept"
+
+
+def test_text_and_names_are_synced_before_save_returns(tmp_path):
+    """The new folders, the text before it gets its name, and the name last."""
+
+    class Recorder(Disk):
+        def sync_file(self, descriptor):
+            steps.append((os.fstat(descriptor).st_size, (tmp_path / "config" / "topics.json").exists()))
+            super().sync_file(descriptor)
+
+        def sync_folder(self, path):
+            steps.append((path.relative_to(tmp_path).as_posix(), sorted(found.name for found in path.iterdir())))
+            super().sync_folder(path)
+
+    steps = []
+    ConfigFile(tmp_path / "config" / "topics.json", Recorder()).save("four")
+    assert steps == [(".", ["config"]), (4, False), ("config", ["topics.json"])]

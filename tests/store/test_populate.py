@@ -104,7 +104,7 @@ def test_two_threads_that_map_a_file_get_the_same_mapping(tmp_path):
                 thread.start()
             for thread in threads:
                 thread.join()
-            assert len({address for _, address in seen}) == 1
+            assert len({mapped.address for mapped in seen}) == 1
 
 
 def test_process_settings_answer_what_they_did():

@@ -8,7 +8,7 @@ import time
 from metaq.app.runtime import run
 from metaq.app.up import start_up
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
-from metaq.store.disk import Disk
+from metaq.store.disk import Disk, Mapped
 
 
 class SlowDisk(Disk):
@@ -17,9 +17,9 @@ class SlowDisk(Disk):
     def __init__(self, bytes_per_second: int) -> None:
         self._bytes_per_second = bytes_per_second
 
-    def sync_range(self, address: int, size: int) -> None:
+    def sync_range(self, mapped: Mapped, start: int, size: int) -> None:
         time.sleep(size / self._bytes_per_second)
-        super().sync_range(address, size)
+        super().sync_range(mapped, start, size)
 
 
 def main() -> int:

@@ -166,7 +166,13 @@ def _compose(
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
         broker = Broker(
-            options, store_options, store, clock, name, store_host, lambda file: _open_file(store.folder.config / file)
+            options,
+            store_options,
+            store,
+            clock,
+            name,
+            store_host,
+            lambda file: _open_file(store.folder.config / file, store.disk),
         )
         loop = asyncio.get_running_loop()
 
@@ -180,9 +186,9 @@ def _compose(
     return RunningBroker(name, join_address(host, listener.port), broker, doors[0], listener, clock)
 
 
-def _open_file(path: Path) -> ConfigFile | BackgroundFile:
+def _open_file(path: Path, disk: Disk) -> ConfigFile | BackgroundFile:
     """Positions are saved by the clock and off the loop; what is saved because somebody waits for it, at once."""
-    file = ConfigFile(path)
+    file = ConfigFile(path, disk)
     return BackgroundFile(file) if path.name in SAVED_BY_THE_CLOCK else file
 
 

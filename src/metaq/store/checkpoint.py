@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import struct
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,10 +52,15 @@ class Checkpoint:
 
     def save(self, path: Path, disk: Disk) -> None:
         """Write in place, all in one sector, and make it durable. Raises OSError."""
-        mode = "r+b" if path.exists() else "w+b"
-        with path.open(mode, buffering=0) as file:
-            file.write(self.encode())
-            disk.sync_file(file.fileno())
+        made = not path.exists()
+        descriptor = disk.open(path, os.O_RDWR | os.O_CREAT)
+        try:
+            os.pwrite(descriptor, self.encode(), 0)
+            disk.sync_file(descriptor)
+        finally:
+            os.close(descriptor)
+        if made:
+            disk.sync_folder(path.parent)
 
 
 @dataclass(frozen=True, slots=True)

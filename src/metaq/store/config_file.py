@@ -9,6 +9,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 from metaq.errors import ConfigError
+from metaq.store.disk import Disk
 
 log = logging.getLogger(__name__)
 
@@ -16,11 +17,13 @@ log = logging.getLogger(__name__)
 class ConfigFile:
     """A text file that is always either the old or the new version, with the version before it in `.bak`.
 
-    As RocketMQ writes its own: new text to `.tmp`, the present text to `.bak`, then the rename.
+    As RocketMQ writes its own: new text to `.tmp`, the present text to `.bak`, then the rename. Unlike it, the text and
+    the names are durable before `save` returns: a rename that only the page cache knows is undone by a power cut.
     """
 
-    def __init__(self, path: Path | str) -> None:
+    def __init__(self, path: Path | str, disk: Disk | None = None) -> None:
         self.path = Path(path)
+        self._disk = disk or Disk()
 
     def load(self) -> str:
         """The text; that of `.bak` if the file is missing or empty (a crash of RocketMQ can leave that); else "".
@@ -40,13 +43,14 @@ class ConfigFile:
         return ""
 
     def save(self, text: str) -> None:
-        """Replace the text, durably. Raises OSError; the old text is still there then."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        """Replace the text, durably. Raises OSError: which of the two texts is there after a crash is unknown then."""
+        self._disk.make_folder(self.path.parent)
         temporary = self._beside(".tmp")
-        with temporary.open("w", encoding="utf-8") as file:
+        descriptor = self._disk.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
             file.flush()
-            os.fsync(file.fileno())
+            self._disk.sync_file(file.fileno())
         if self.path.exists():
             backup = self._beside(".bak")
             backup.unlink(missing_ok=True)
@@ -55,6 +59,7 @@ class ConfigFile:
             except OSError:  # a file system without links
                 shutil.copyfile(self.path, backup)
         temporary.replace(self.path)
+        self._disk.sync_folder(self.path.parent)
 
     def flush(self) -> None:
         """Return when what was saved is on the disk: `save` has seen to it."""

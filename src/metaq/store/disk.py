@@ -1,5 +1,8 @@
 """The file system and the kernel, as an argument: a test hands in a `Disk` that fails (`metaq.testing.FaultyDisk`).
 
+Everything that decides whether bytes are durable goes through it: which files are opened for writing, what is reserved,
+what is synced. So a disk of a test knows what a power cut may take (`metaq.testing.PowerLossDisk`).
+
 Everything here releases the GIL while it waits. `mmap.flush` and `mmap.madvise` do not (measured: stalls of 68 and
 630 ms for every thread), so msync and madvise are called through ctypes.
 """
@@ -14,7 +17,7 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from metaq.errors import StoreError, StoreFull
 
@@ -32,8 +35,39 @@ _libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
+class Mapped(NamedTuple):
+    """A file as memory, writable: where it begins, and which file it is. `address` is good as long as the tuple is held."""
+
+    buffer: mmap.mmap
+    address: int
+    inode: int
+
+
 class Disk:
     """What the store asks of the file system."""
+
+    def open(self, path: Path, flags: int) -> int:
+        """A descriptor of a file, not inherited by children. Raises OSError."""
+        return os.open(path, flags | os.O_CLOEXEC, 0o644)
+
+    def map(self, path: Path, size: int) -> Mapped:
+        """Map the first `size` bytes of a file for reading and writing. Raises OSError."""
+        descriptor = self.open(path, os.O_RDWR)
+        try:
+            buffer = mmap.mmap(descriptor, size)
+            return Mapped(buffer, ctypes.addressof(ctypes.c_char.from_buffer(buffer)), os.fstat(descriptor).st_ino)
+        finally:
+            os.close(descriptor)
+
+    def make_folder(self, path: Path) -> None:
+        """Make a folder and those above it, as far as they are missing, with durable entries. Raises OSError."""
+        missing = []
+        while not path.exists():
+            missing.append(path)
+            path = path.parent
+        for folder in reversed(missing):
+            folder.mkdir(exist_ok=True)
+            self.sync_folder(folder.parent)
 
     def reserve(self, descriptor: int, start: int, size: int) -> None:
         """Give [start, start + size) of a file its blocks, so that writing through a mapping cannot meet a full disk.
@@ -45,18 +79,26 @@ class Disk:
         elif os.fstat(descriptor).st_size < start + size:  # macOS: the size is all that can be had
             os.ftruncate(descriptor, start + size)
 
-    def sync_range(self, address: int, size: int) -> None:
-        """Make mapped pages durable, those that touch [address, address + size). Raises OSError.
+    def sync_range(self, mapped: Mapped, start: int, size: int) -> None:
+        """Make mapped pages durable, those that touch [start, start + size) of the file. Raises OSError.
 
         A range and not the file: pages populated ahead are dirty, and fdatasync would write them all.
         """
-        first = address - address % PAGE_BYTES
-        if _libc.msync(first, address + size - first, _MS_SYNC) != 0:
+        first = start - start % PAGE_BYTES
+        if _libc.msync(mapped.address + first, start + size - first, _MS_SYNC) != 0:
             raise _last_error()
 
     def sync_file(self, descriptor: int) -> None:
-        """Make a file's data, or a folder's entries, durable. Raises OSError."""
+        """Make a file's data and size durable; its name is its folder's. Raises OSError."""
         os.fsync(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        """Make a folder's entries durable: the names of files that were made, renamed or deleted. Raises OSError."""
+        descriptor = self.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
     def sync_all(self, descriptor: int) -> None:
         """Make everything on the file system of `descriptor` durable. Raises OSError.

@@ -10,7 +10,7 @@ from typing import Final
 from metaq.errors import StoreForeign, StoreLocked
 from metaq.options import StoreOptions
 from metaq.store.config_file import ConfigFile
-from metaq.store.disk import reserving
+from metaq.store.disk import Disk, reserving
 
 _OURS: Final = frozenset({
     "commitlog", "consumequeue", "consumequeue_ext", "index", "checkpoint", "abort", "lock", "config", "positions",
@@ -28,7 +28,7 @@ _open_here: set[Path] = set()
 class StoreFolder:
     """Paths of one store, its lock and its abort file."""
 
-    def __init__(self, options: StoreOptions) -> None:
+    def __init__(self, options: StoreOptions, disk: Disk | None = None) -> None:
         self.root = Path(options.store_path_root_dir).expanduser()
         self.commit_log = Path(options.store_path_commit_log or self.root / "commitlog").expanduser()
         self.consume_queues = Path(options.store_path_consume_queue or self.root / "consumequeue").expanduser()
@@ -36,7 +36,7 @@ class StoreFolder:
         self.checkpoint = Path(options.store_checkpoint or self.root / "checkpoint").expanduser()
         self.abort = Path(options.abort_file or self.root / "abort").expanduser()
         self.config = self.root / "config"
-        self.tails = ConfigFile(self.config / "metaqTails.json")
+        self.tails = ConfigFile(self.config / "metaqTails.json", disk)
         self._lock = -1
 
     def open(self) -> None:

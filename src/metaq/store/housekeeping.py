@@ -109,7 +109,7 @@ class Housekeeper:
                 queue.sync()
             return
         ends = [queue.max_offset for queue in dirty]
-        descriptor = os.open(self._store.folder.consume_queues, os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = self._store.disk.open(self._store.folder.consume_queues, os.O_RDONLY)
         try:
             self._store.disk.sync_all(descriptor)
         finally:

@@ -10,7 +10,6 @@ when the last view does, also if the file was deleted meanwhile.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import mmap
 import os
 import threading
@@ -18,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metaq.errors import StoreCorrupt, StoreForeign
-from metaq.store.disk import Disk, no_read_ahead, populate, reserving
+from metaq.store.disk import Disk, Mapped, no_read_ahead, populate, reserving
 
 NAME_DIGITS = 20
 TEMPORARY = ".tmp"
@@ -36,7 +35,7 @@ class MappedFile:
 
     def __init__(self, path: Path, start: int, size: int, disk: Disk) -> None:
         self.path, self.start, self.size, self.disk = path, start, size, disk
-        self._mapped: tuple[mmap.mmap, int] | None = None
+        self._mapped: Mapped | None = None
         self._descriptor = -1
 
     @classmethod
@@ -45,7 +44,7 @@ class MappedFile:
         temporary = path.with_name(path.name + TEMPORARY)
         with reserving(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
+            descriptor = disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
                 disk.reserve(descriptor, 0, reserved)
                 os.ftruncate(descriptor, size)
@@ -64,27 +63,21 @@ class MappedFile:
     @property
     def buffer(self) -> mmap.mmap:
         """The whole file, writable."""
-        return self._mapping()[0]
+        return self._mapping().buffer
 
-    def _mapping(self) -> tuple[mmap.mmap, int]:
-        """The mapping and where it begins in memory. The address is good while the caller holds the tuple."""
+    def _mapping(self) -> Mapped:
         if (found := self._mapped) is not None:
             return found
         with _mapping_lock:  # two threads at once would each map it, and one of the mappings would go again
             if self._mapped is None:
-                descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
-                try:
-                    mapped = mmap.mmap(descriptor, self.size)
-                finally:
-                    os.close(descriptor)
-                self._mapped = (mapped, ctypes.addressof(ctypes.c_char.from_buffer(mapped)))
+                self._mapped = self.disk.map(self.path, self.size)
             return self._mapped
 
     @property
     def descriptor(self) -> int:
         """For reading."""
         if self._descriptor < 0:
-            self._descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptor = self.disk.open(self.path, os.O_RDONLY)
         return self._descriptor
 
     def read(self, offset: int, size: int) -> bytes:
@@ -94,7 +87,7 @@ class MappedFile:
     def reserve(self, offset: int, size: int) -> None:
         """Give [offset, offset + size) its blocks. Raises StoreFull."""
         with reserving(self.path):
-            descriptor = os.open(self.path, os.O_RDWR | os.O_CLOEXEC)
+            descriptor = self.disk.open(self.path, os.O_RDWR)
             try:
                 self.disk.reserve(descriptor, offset - self.start, size)
             finally:
@@ -103,18 +96,17 @@ class MappedFile:
     def sync(self, offset: int, stop: int) -> None:
         """Make [offset, stop) durable. Raises OSError."""
         if stop > offset:
-            held = self._mapping()
-            self.disk.sync_range(held[1] + offset - self.start, stop - offset)
+            self.disk.sync_range(self._mapping(), offset - self.start, stop - offset)
 
     def touch_singly(self) -> None:
         """The mapping is written page by page, with pauses: no reading ahead."""
         held = self._mapping()
-        no_read_ahead(held[1], self.size)
+        no_read_ahead(held.address, self.size)
 
     def populate(self, offset: int, size: int) -> bool:
         """Fault in [offset, offset + size) for writing. False: this kernel cannot."""
         held = self._mapping()
-        return populate(held[1] + offset - self.start, size)
+        return populate(held.address + offset - self.start, size)
 
     def zero(self, offset: int) -> bool:
         """Zero the file from `offset` to its end, durably, where anything is written. True if anything was.
@@ -246,11 +238,7 @@ class FileRun:
 
     def sync_folder(self) -> None:
         """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError."""
-        descriptor = os.open(self.folder, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            self._disk.sync_file(descriptor)
-        finally:
-            os.close(descriptor)
+        self._disk.sync_folder(self.folder)
 
     def close(self) -> None:
         for file in self.files:

@@ -100,7 +100,7 @@ class MessageStore:
         self._append_lock = threading.Lock()
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._closed = False
-        self.folder = StoreFolder(options)
+        self.folder = StoreFolder(options, self.disk)
         self.folder.open()
         try:
             tail = hot.LogTail(store_host, cluster.encode(), options.max_message_size)

@@ -6,22 +6,29 @@ import errno
 import os
 from pathlib import Path
 
-from metaq.store.disk import Disk
+from metaq.store.disk import Disk, Mapped
 
 
 class FaultyDisk(Disk):
     """A real disk with switches. Hand it to `MessageStore(..., disk=FaultyDisk())`.
 
     `room`: bytes that may still be reserved, None for no limit; what does not fit raises ENOSPC.
-    `sync_error`: errno that every sync raises, 0 for none. `used`: what `used_percent` answers, None for the truth.
+    `sync_error`: errno that every sync raises, `open_error`: that every opening of a file raises; 0 for none.
+    `used`: what `used_percent` answers, None for the truth.
     """
 
     def __init__(self, room: int | None = None) -> None:
         self.room = room
         self.sync_error = 0
+        self.open_error = 0
         self.used: float | None = None
-        self.synced: list[tuple[int, int]] = []
-        """(address, bytes) of each range synced, in order."""
+        self.synced: list[tuple[int, int, int]] = []
+        """(inode, where it begins in the file, bytes) of each range synced, in order."""
+
+    def open(self, path: Path, flags: int) -> int:
+        if self.open_error:
+            raise OSError(self.open_error, os.strerror(self.open_error), str(path))
+        return super().open(path, flags)
 
     def reserve(self, descriptor: int, start: int, size: int) -> None:
         if self.room is not None:
@@ -30,14 +37,18 @@ class FaultyDisk(Disk):
             self.room -= size
         super().reserve(descriptor, start, size)
 
-    def sync_range(self, address: int, size: int) -> None:
+    def sync_range(self, mapped: Mapped, start: int, size: int) -> None:
         self._may_sync()
-        super().sync_range(address, size)
-        self.synced.append((address, size))
+        super().sync_range(mapped, start, size)
+        self.synced.append((mapped.inode, start, size))
 
     def sync_file(self, descriptor: int) -> None:
         self._may_sync()
         super().sync_file(descriptor)
+
+    def sync_folder(self, path: Path) -> None:
+        self._may_sync()
+        super().sync_folder(path)
 
     def sync_all(self, descriptor: int) -> None:
         self._may_sync()
