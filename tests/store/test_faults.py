@@ -9,6 +9,7 @@ import threading
 
 import pytest
 
+from metaq.clock import FakeClock
 from metaq.errors import (
     BadRequest,
     ConfigError,
@@ -20,8 +21,11 @@ from metaq.errors import (
     StoreLocked,
 )  # fmt: skip
 from metaq.options import StoreOptions
+from metaq.store.checkpoint import Tails
+from metaq.store.message_store import MessageStore
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import (
+    HOST,
     checkpoint,
     crash,
     dumped,
@@ -159,6 +163,22 @@ def test_group_commit_answers_each_waiter_once_its_bytes_are_durable(tmp_path):
         early = []
         store.when_flushed(0, early.append)
         eventually(lambda: early == [True])
+
+
+def test_a_store_without_threads_does_only_what_it_is_told(tmp_path):
+    """Nothing is flushed or written down until a test takes that step."""
+    with MessageStore(small_options(tmp_path), FakeClock(), HOST, "DefaultCluster", threads=False) as store:
+        before = threading.active_count()
+        outcome = []
+        done = put(store, "T", 0, b"x" * 60_000)
+        store.when_flushed(done.log_end, outcome.append)
+        assert (outcome, store.flushed, len(store.log.run.files)) == ([], 0, 1)
+        store.flush()
+        store.populate()
+        store.checkpoint()
+        assert (outcome, store.flushed, len(store.log.run.files)) == ([True], done.log_end, 2)
+        assert Tails.load(store.folder.tails).log_end == done.log_end
+        assert threading.active_count() == before
 
 
 def test_close_flushes_and_answers_those_who_still_wait(tmp_path):

@@ -83,11 +83,13 @@ class MessageStore:
         *,
         disk: Disk | None = None,
         on_failure: Callable[[str], None] | None = None,
+        threads: bool = True,
     ) -> None:
         """Open the folder, recover it, start the threads.
 
         Args: store_host: 8 bytes (20 with IPv6) that every record carries. cluster: value of plain sends' CLUSTER.
               on_failure: called once, from the flush thread, when durability is lost for good.
+              threads: False for a test that takes their steps itself, by `flush`, `populate` and `checkpoint`.
         Raises: StoreLocked, StoreForeign, StoreCorrupt: nothing was touched. StoreFull: no room to recover.
         """
         self.options, self.clock, self.disk = options, clock, disk or Disk()
@@ -124,8 +126,9 @@ class MessageStore:
         except BaseException:
             self.folder.close()
             raise
-        for part in (self._flusher, self._populator, self._housekeeper):
-            part.start()
+        if threads:
+            for part in (self._flusher, self._populator, self._housekeeper):
+                part.start()
 
     def _recover(self) -> Plan:
         self._queues = {
@@ -375,6 +378,18 @@ class MessageStore:
         `done` runs in the flush thread: hand over to your own.
         """
         self._flusher.when_flushed(log_end, done)
+
+    def flush(self) -> None:
+        """Make the log durable up to here, and answer those who wait. The flush thread does it all the time."""
+        self._flusher.flush()
+
+    def checkpoint(self) -> None:
+        """Make log, queues and what else a start relies on durable, and write down how far. Raises OSError."""
+        self._housekeeper.checkpoint()
+
+    def populate(self) -> None:
+        """Make pages, and the next log file when it is due, ahead of the writers."""
+        self._populator.round()
 
     def _fail(self, why: str) -> None:
         self.failed = f"{why}: what is durable is unknown, nothing is acknowledged any more; check the disk and restart"
