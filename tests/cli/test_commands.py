@@ -82,6 +82,14 @@ def test_consume_filters_by_tag_and_stops_at_a_count(cli, orders):
     assert len(cli("consume", orders, "--count", "2").stdout.split()) == 2
 
 
+@pytest.mark.parametrize("more", [(), ("--group", "cli-wrong-tags")])
+def test_tag_expression_that_can_match_nothing_is_wrong_usage(cli, orders, more):
+    """It would print nothing and end with 0, or wait for ever."""
+    refused = cli("consume", orders, "--tag", "paid,open", *more, timeout=30)
+    assert refused.returncode == 2
+    assert "write 'paid || open'" in refused.stderr
+
+
 def test_consume_as_a_group_goes_on_where_it_stopped(cli, orders):
     """A group's progress is kept, and `group show` tells what is left in messages and in time."""
     first = cli("consume", orders, "--group", "cli-group", "--count", "2")

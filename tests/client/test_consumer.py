@@ -416,11 +416,41 @@ def test_wrong_arguments_are_told(broker):
         {"topics": "t", "start": "begin"},
         {"topics": "t", "strategy": "best"},
         {"topics": "t", "group": "a b"},
+        {"topics": {"t": "a,b"}},
+        {"topics": {"t": "a > 5"}},
+        {"topics": {"t": ["a|b"]}},
     ):
         with pytest.raises(metaq.ConfigError):
             Consumer(broker.namesrv, **{"group": "g", **wrong})
+    for wrong in ({"topics": 5}, {"topics": [5]}, {"topics": {"t": 5}}, {"topics": "t", "group": 5}):
+        with pytest.raises(TypeError):
+            Consumer(broker.namesrv, **{"group": "g", **wrong})
+    with pytest.raises(metaq.ConfigError, match=r"write .a \|\| b"):
+        Reader(broker.namesrv, "t", tags="a OR b")
     with pytest.raises(ValueError, match="delay_level"):
         Later(99)
+
+
+def test_list_of_tags_reaches_tags_that_no_expression_spells(broker, producer, topic):
+    """Other producers' tags may hold a comma or a blank: a list takes them as they are."""
+    for tag in ("a,b", "c d", "a"):
+        producer.send(topic, tag.encode(), tag=tag)
+    with Consumer(broker.namesrv, group=topic, topics={topic: ["a,b", "c d"]}, start="first") as consumer:
+        assert sorted(message.body for message in only(consumer, 2)) == [b"a,b", b"c d"]
+
+
+def test_two_subscriptions_of_one_group_are_warned_of(broker, topic, caplog):
+    """Both are named; the same tags in another order are the same."""
+
+    def consumer(name: str, tags: str) -> Consumer:
+        return Consumer(broker.namesrv, group=topic, topics={topic: tags}, instance_name=name)
+
+    with consumer("one", "paid || open"), consumer("two", "open||paid"):
+        assert "subscribe differently" not in caplog.text
+        with consumer("three", "refunded"):
+            told = [record.getMessage() for record in caplog.records if "subscribe differently" in record.getMessage()]
+            assert len(told) == 2
+            assert all(topic in text and "open || paid" in text and "'refunded'" in text for text in told)
 
 
 def test_forgotten_consumer_is_a_resource_warning(broker, topic):

@@ -152,6 +152,10 @@ class ClientCore:
                 "give the second consumer an instance_name of its own"
             )
 
+    def member(self, group: str) -> Member | None:
+        """Any thread."""
+        return self._members.get(group)
+
     def remove_member(self, member: Member) -> None:
         self._members.pop(member.group, None)
 
@@ -291,6 +295,13 @@ def acquire(namesrv: str | None, instance_name: str, clock: Clock = SYSTEM) -> C
             core.thread.post(core.start)
         core.users += 1
         return core
+
+
+def fellow_members(core: ClientCore, member: Member) -> list[Member]:
+    """Any thread: the other members of the group in this process, which live in cores of other instance names."""
+    with _lock:
+        same = [other for other in _cores.values() if other.name_servers.addresses == core.name_servers.addresses]
+    return [found for other in same if (found := other.member(member.group)) is not None and found is not member]
 
 
 async def release(core: ClientCore) -> None:

@@ -9,7 +9,9 @@ from metaq.errors import BadRequest, ConfigError
 
 
 def checked(check: Callable[[str], str], name: str) -> str:
-    """`check(name)`, whose BadRequest, meant for peers, becomes a ConfigError."""
+    """`check(name)`, whose BadRequest, meant for peers, becomes a ConfigError. Raises TypeError for what is no text."""
+    if not isinstance(name, str):
+        raise TypeError(f"{name!r} is no name: pass a str")
     try:
         return check(name)
     except BadRequest as error:

@@ -32,7 +32,7 @@ from metaq.errors import (
     RemoteProtocolError,
 )
 from metaq.model import MessageQueue, StoredMessage
-from metaq.model.subscription import subscribe
+from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.topic import check_topic
 from metaq.wire.codes import ResponseCode
 
@@ -234,10 +234,7 @@ class ReaderBase:
         self.topic = checked(check_topic, topic)
         if pull_count < 1 or pull_bytes < 1:
             raise ConfigError("pull_count and pull_bytes must be positive")
-        try:
-            subscribe(topic, tags)
-        except BadRequest as error:
-            raise ConfigError(str(error)) from None
+        tags = checked_expression(topic, tags)
         self._start: Start | None = start
         self._core = cores.acquire(namesrv, instance_name, clock)
         self._handover: Handover[StoredMessage] = Handover()

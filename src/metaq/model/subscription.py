@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, ConfigError, LocalProtocolError
+from metaq.model.message import check_tag
 
 ALL = "*"
 TAG_CHARS_MAX = 255
+_NO_WORD = re.compile(r"""[\s,;|()'"<>=!&*\x00-\x1f\x7f]""")
+_CONDITION = re.compile(r"[<>=!&*\x00-\x08\x0e-\x1f\x7f]|\s(?:AND|IN|IS|LIKE|BETWEEN)\s|^NOT\s", re.IGNORECASE)
+_BETWEEN_TAGS = re.compile(r"""(?:[\s,;|()'"]|\bOR\b(?=\s))+""", re.IGNORECASE)
 
 
 def java_string_hash(text: str) -> int:
@@ -48,3 +54,56 @@ def subscribe(topic: str, expression: str | None = ALL, version: int = 0) -> Sub
         raise BadRequest(f"the subscription {expression!r} of topic {topic} has no tag between its bars", 23)
     hashes = frozenset(java_string_hash(tag) for tag in tags)
     return SubscriptionData(topic, expression, "TAG", tags, hashes, version)
+
+
+def checked_expression(topic: str, tags: str | Collection[str] | None) -> str:
+    """What a user of ours subscribes to, as a tag expression that can match; `*` for all.
+
+    RocketMQ takes any text between bars for a tag, so `a,b` or `a > 5` subscribes to a tag of that very name and gets
+    nothing, without a word. Here such a text is refused. `tags` that are a list or a set are taken literally, whatever
+    characters they have but `|`.
+
+    Raises: ConfigError: it is no list of tags; says how to write it. TypeError: neither text nor texts.
+    """
+    if tags is None:
+        return ALL
+    if not isinstance(tags, str):
+        return _literal(topic, tags)
+    if tags.strip() in {"", ALL}:
+        return ALL
+    parts = [part for part in map(str.strip, tags.split("||")) if part]
+    if not parts:
+        raise ConfigError(f"the tag expression {tags!r} of topic {topic} has no tag between its bars")
+    odd = [part for part in parts if _NO_WORD.search(part)]
+    if not odd:
+        return tags
+    if ALL in parts:
+        raise ConfigError(
+            f"the tag expression {tags!r} of topic {topic} names '*' beside tags, which is no tag there: write '*'"
+        )
+    words = [word for word in _BETWEEN_TAGS.split(tags) if word]
+    if not words or any(_CONDITION.search(part) for part in odd):
+        raise ConfigError(
+            f"the tag expression {tags!r} of topic {topic} is no list of tags and can match nothing: name tags joined "
+            "by ||, such as 'paid || refunded'. It knows no comparison, wildcard or other operator: for more, take '*' "
+            "and choose among the messages in your program"
+        )
+    raise ConfigError(
+        f"the tag expression {tags!r} of topic {topic} can match nothing: tags are joined by ||, "
+        f"write {' || '.join(words)!r}"
+    )
+
+
+def _literal(topic: str, tags: Collection[str]) -> str:
+    if isinstance(tags, bytes | Mapping) or not isinstance(tags, Collection):
+        raise TypeError(f"the tags of topic {topic} are {tags!r}: pass a text such as 'paid || refunded', or a list")
+    for tag in tags:
+        if not isinstance(tag, str):
+            raise TypeError(f"among the tags of topic {topic} is {tag!r}: each must be a str")
+        try:
+            check_tag(tag)
+        except LocalProtocolError as error:
+            raise ConfigError(f"the tags of topic {topic}: {error}") from None
+    if not tags:
+        raise ConfigError(f"the list of tags of topic {topic} is empty: leave it out for all")
+    return " || ".join(sorted(tags) if isinstance(tags, set | frozenset) else tags)

@@ -11,7 +11,7 @@ import logging
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Self
 
@@ -25,10 +25,10 @@ from metaq.client.names import checked, milliseconds
 from metaq.client.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import ConfigError
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
-from metaq.model.subscription import subscribe
-from metaq.model.topic import check_group, check_topic
+from metaq.model.subscription import ALL, checked_expression
+from metaq.model.topic import RETRY_PREFIX, check_group, check_topic
 from metaq.net.local import local_address
 
 log = logging.getLogger("metaq.client")
@@ -36,7 +36,7 @@ log = logging.getLogger("metaq.client")
 CLOSE_SECONDS = 30.0
 MIB = 1024 * 1024
 
-Topics = str | Sequence[str] | Mapping[str, str]
+Topics = str | Sequence[str] | Mapping[str, str] | Mapping[str, str | Collection[str]]
 Handler = Callable[[ReceivedMessage], object]
 
 
@@ -65,7 +65,7 @@ class ConsumerBase:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
               group: its members share the messages; each group gets all. topics: one name, several, or name → tag
-              expression such as `"paid || refunded"`. start: where a group without progress begins: "first", "last",
+              expression such as `"paid || refunded"`, or a list of tags. start: where a group without progress begins: "first", "last",
               or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
               is kept in a file here, a failed message is not sent again. instance_name: clients of one process with
               one name share their connections; two members of one group in one process need two. strategy: how queues
@@ -101,6 +101,7 @@ class ConsumerBase:
             offsets = LocalOffsets(LocalOffsets.path(f"{local_address()}@{instance_name}", group))
         self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
         self._core.claim(self._member)
+        warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)
         self._one_by_one = threading.Lock()
         self._current: Iterator[ReceivedMessage] = iter(())
@@ -266,6 +267,28 @@ class Consumer(ConsumerBase):
         self.close()
 
 
+def warn_of_differences(core: cores.ClientCore, member: cores.Member) -> None:
+    """Tell when another member of the group in this process subscribes to something else."""
+    mine = _expressions(member)
+    for fellow in cores.fellow_members(core, member):
+        if (theirs := _expressions(fellow)) != mine:
+            log.warning(
+                "two consumers of group %s in this process subscribe differently: %s and %s. A broker keeps one "
+                "subscription per group, so each of the two misses messages: give all members of a group the same "
+                "topics and tags, or each consumer a group of its own",
+                member.group, theirs, mine,
+            )  # fmt: skip
+
+
+def _expressions(member: cores.Member) -> dict[str, str]:
+    """Topic → its tags in one spelling, without the group's retry topic."""
+    return {
+        topic: " || ".join(sorted(data.tags)) or ALL
+        for topic, data in sorted(member.heartbeat().subscriptions.items())
+        if not topic.startswith(RETRY_PREFIX)
+    }
+
+
 def handle(message: ReceivedMessage, handler: Handler) -> None:
     """Call `handler` and settle the message by its result."""
     try:
@@ -293,20 +316,15 @@ def settle_by_result(message: ReceivedMessage, result: object) -> None:
 
 
 def _topics(topics: Topics) -> dict[str, str]:
-    """Topic → tag expression. Raises ConfigError."""
-    if isinstance(topics, str):
-        topics = {topics: "*"}
-    elif not isinstance(topics, Mapping):
-        topics = dict.fromkeys(topics, "*")
-    if not topics:
+    """Topic → tag expression. Raises ConfigError, TypeError."""
+    given: Mapping[str, str | Collection[str]]
+    if isinstance(topics, Mapping):
+        given = topics
+    else:
+        given = dict.fromkeys([topics] if isinstance(topics, str) else topics, ALL)
+    if not given:
         raise ConfigError("no topic to consume")
-    for topic, tags in topics.items():
-        checked(check_topic, topic)
-        try:
-            subscribe(topic, tags)
-        except BadRequest as error:
-            raise ConfigError(str(error)) from None
-    return dict(topics)
+    return {checked(check_topic, topic): checked_expression(topic, tags) for topic, tags in given.items()}
 
 
 def _start(start: str | float | dt.datetime) -> tuple[ConsumeFrom, int]:
