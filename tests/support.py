@@ -81,10 +81,9 @@ def process(*command: str, **options: object) -> Iterator[subprocess.Popen[str]]
     child = subprocess.Popen(
         command,
         stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        **{"env": environment(), **options},
+        **{"stderr": subprocess.PIPE, "env": environment(), **options},
     )
     try:
         yield child

@@ -246,4 +246,7 @@ class NamesrvOptions(OptionTable):
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1)
     unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB)
+    half_read_bytes_max: int = option(
+        256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
+    )
     server_channel_max_idle_time_seconds: int = option(120, "A silent connection is closed after this.", low=1)

@@ -57,6 +57,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM) -> Runni
     limits = ListenLimits(
         connections_max=options.connections_max,
         unanswered_bytes_max=options.unanswered_bytes_max,
+        half_read_bytes_max=options.half_read_bytes_max,
         idle_seconds=options.server_channel_max_idle_time_seconds,
     )
     listener = await listen(options.bind_address, options.listen_port, door.session, limits)

@@ -8,6 +8,7 @@ comes after its request has timed out is dropped.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable
@@ -23,6 +24,8 @@ from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 log = logging.getLogger("metaq.client")
 
 CONNECT_SECONDS = 3.0
+CLOSE_SECONDS = 1.0
+"""How long a client that closes waits for what it has written to go out."""
 _OPAQUE_MASK = 0x7FFFFFFF
 
 
@@ -103,6 +106,7 @@ class Transport:
         self._dialling: dict[str, asyncio.Task[Link]] = {}
         self._opaque = itertools.count()
         self._closed = False
+        self._forgot = asyncio.Event()
 
     @property
     def addresses(self) -> list[str]:
@@ -146,12 +150,17 @@ class Transport:
             task.cancel()
         for link in list(self._links.values()):
             link.peer.close("the client was closed")
-        await asyncio.sleep(0)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(CLOSE_SECONDS):
+                while self._links:
+                    self._forgot.clear()
+                    await self._forgot.wait()
 
     def forget(self, link: Link) -> None:
         """Called by a link whose connection is gone."""
         if self._links.get(link.address) is link:
             del self._links[link.address]
+            self._forgot.set()
             if not self._closed:
                 self._on_lost(link.address)
 
