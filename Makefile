@@ -20,6 +20,9 @@ endif
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 
 PYTEST := $(RUN) -m pytest
+# Tests beside each other: one worker more than cores, because many wait for another process. All of Spark is in one.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 1))')
+BESIDE := -n $(WORKERS) --dist loadgroup
 SOURCES := $(wildcard src tests bench examples demo fuzz)
 
 # What decides whether an environment is still right. The hot module is built while installing.
@@ -36,13 +39,13 @@ doctor: $(VENV)/has-demo  ## say what this machine and environment offer
 ##@ Check
 
 test: $(VENV)/has-test  ## all tests that fit into ten minutes
-	$(PYTEST) -m "not all" $(ARGS)
+	$(PYTEST) $(BESIDE) -m "not all" $(ARGS)
 
 test-all: $(VENV)/has-test  ## every test, also the ones that take long or install foreign servers
-	METAQ_FRESH_CLONE=1 $(PYTEST) $(ARGS)
+	METAQ_FRESH_CLONE=1 $(PYTEST) $(BESIDE) $(ARGS)
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
-	METAQ_HOT=0 $(PYTEST) $(wildcard tests/wire tests/store) tests/system/test_first_whole.py $(ARGS)
+	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store) tests/system/test_first_whole.py $(ARGS)
 
 lint: $(VENV)/has-lint  ## style
 	$(BIN)/ruff check $(SOURCES)

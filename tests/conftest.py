@@ -1,3 +1,21 @@
-"""Our own tests use what we ship for others."""
+"""Our own tests use what we ship for others; `make test` runs them beside each other (pytest-xdist)."""
+
+from __future__ import annotations
+
+import pytest
 
 pytest_plugins = ["metaq.testing.pytest_plugin"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say what shares a worker, and let the longest begin first.
+
+    All that start Spark share one: a session costs seconds and half a gigabyte. A module of foreign clients shares its
+    JVM and its servers. Everything else goes wherever a worker is free.
+    """
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+        elif item.get_closest_marker("interop"):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+    items.sort(key=lambda item: 0 if item.get_closest_marker("spark") else 1)
