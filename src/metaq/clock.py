@@ -70,4 +70,13 @@ class FakeClock:
         self._now_ms = now_ms
 
 
+Chance = random.Random
+"""A source of chances that can be handed about."""
+
+
+def seeded(seed: int | str) -> Chance:
+    """Chances that are the same for the same seed, also in another process: for tests that are to be repeated."""
+    return random.Random(seed)  # noqa: S311  a test wants the same numbers
+
+
 SYSTEM = SystemClock()

@@ -11,5 +11,6 @@ from metaq.clock import FakeClock
 from metaq.testing.embedded import EmbeddedBroker
 from metaq.testing.faults import FaultyDisk
 from metaq.testing.network import FlakyNetwork
+from metaq.testing.power import PowerLossDisk
 
-__all__ = ["EmbeddedBroker", "FakeClock", "FaultyDisk", "FlakyNetwork"]
+__all__ = ["EmbeddedBroker", "FakeClock", "FaultyDisk", "FlakyNetwork", "PowerLossDisk"]
