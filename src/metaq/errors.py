@@ -147,12 +147,13 @@ class OffsetOutOfRange(ClientError):
 
     retriable = True
 
-    def __init__(self, queue: object, wanted: int, kept: range) -> None:
-        super().__init__(queue, wanted, kept)
-        self.queue, self.wanted, self.kept = queue, wanted, kept
+    def __init__(self, queue: object, wanted: int, kept: range, remedy: str = "") -> None:
+        super().__init__(queue, wanted, kept, remedy)
+        self.queue, self.wanted, self.kept, self.remedy = queue, wanted, kept, remedy
 
     def __str__(self) -> str:
-        return f"{self.queue} keeps [{self.kept.start}, {self.kept.stop}), wanted {self.wanted}"
+        what = f"{self.queue} keeps [{self.kept.start}, {self.kept.stop}), wanted {self.wanted}"
+        return f"{what}. {self.remedy}" if self.remedy else what
 
 
 class MessagesLost(ClientError):

@@ -37,6 +37,11 @@ class FakeQueue:
     def end(self) -> int:
         return self.first + len(self.records)
 
+    def nearest(self, moment: int) -> int:
+        """As every RocketMQ: the message stored *closest* to the moment, the newest one for any later; 0 if empty."""
+        closest = min(range(len(self.times)), key=lambda i: abs(self.times[i] - moment), default=-self.first)
+        return self.first + closest
+
 
 class FakeCluster:
     """`messages_max` is the cap of one pull: 32 as a RocketMQ, more as ours. `on_pull(number)` may raise to break off."""
@@ -109,8 +114,7 @@ class FakeCluster:
             if command.code == RequestCode.GET_MIN_OFFSET:
                 return reply(command, header=OffsetReplyHeader(offset=kept.first))
             if command.code == RequestCode.SEARCH_OFFSET_BY_TIMESTAMP:
-                later = (i for i, at in enumerate(kept.times) if at >= int(ext["timestamp"]))
-                return reply(command, header=OffsetReplyHeader(offset=kept.first + next(later, len(kept.times))))
+                return reply(command, header=OffsetReplyHeader(offset=kept.nearest(int(ext["timestamp"]))))
             if command.code == RequestCode.UPDATE_CONSUMER_OFFSET:
                 self.progress[ext["consumerGroup"], queue] = int(ext["commitOffset"])
                 return reply(command)

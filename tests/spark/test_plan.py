@@ -6,7 +6,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from metaq.errors import ConfigError, MessagesLost, NoRoute
+from metaq.errors import ConfigError, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster as clusters
 from metaq.spark import offsets, source
@@ -47,6 +47,8 @@ def test_the_start_is_what_the_options_say(cluster):
     assert start() == {Q0: 100, Q1: 300}
     assert start(startingOffsets="earliest") == {Q0: 10, Q1: 0}
     assert start(startingTimestamp="1500") == {Q0: 100, Q1: 0}
+    assert start(startingTimestamp="0") == {Q0: 10, Q1: 0}
+    assert start(startingTimestamp="2001") == {Q0: 100, Q1: 300}
     assert start(startingOffsets=offsets.to_text({Q1: 7})) == {Q0: 10, Q1: 7}
     with pytest.raises(ConfigError, match="startingOffsets names queues that are not read: orders@broker-a:9"):
         start(startingOffsets=offsets.to_text({MessageQueue("orders", "broker-a", 9): 1}))
@@ -138,15 +140,33 @@ def test_available_now_ends_where_it_began_to_run(cluster):
 
 
 def test_lost_messages_fail_the_plan_or_are_logged(cluster, caplog):
-    """Both ends: what the log no longer holds, and what it never held."""
+    """What the log no longer holds is counted as gone."""
     cluster.expire("orders", 0, 60)
     with pytest.raises(MessagesLost, match=r"20 messages of orders@broker-a:0 are gone: offsets \[40, 60\)"):
         Planner(options(cluster)).advance({Q0: 40, Q1: 0}, None)
-    with pytest.raises(MessagesLost, match=r"50 messages of orders@broker-a:1 are gone: offsets \[300, 350\)"):
+    careless = Planner(options(cluster, failOnDataLoss="false"))
+    assert careless.advance({Q0: 40, Q1: 300}, None) == {Q0: 100, Q1: 300}
+    assert "20 messages" in caplog.text
+
+
+def test_a_queue_that_ends_before_the_checkpoint_is_told_and_nothing_is_called_gone(cluster, caplog):
+    """What lay beyond the end is not the queue's any more; retention has nothing to do with it."""
+    with pytest.raises(OffsetOutOfRange, match=r"orders@broker-a:1 keeps \[0, 300\), wanted 350. .* made anew"):
         Planner(options(cluster)).advance({Q0: 60, Q1: 350}, None)
     careless = Planner(options(cluster, failOnDataLoss="false"))
-    assert careless.advance({Q0: 40, Q1: 350}, None) == {Q0: 100, Q1: 300}
-    assert "20 messages" in caplog.text
+    assert careless.advance({Q0: 60, Q1: 350}, None) == {Q0: 100, Q1: 300}
+    assert "keeps [0, 300), wanted 350" in caplog.text
+    assert "gone" not in caplog.text
+
+
+@pytest.mark.parametrize("given", ["startingOffsets", "endingOffsets"])
+@pytest.mark.parametrize("careless", ["true", "false"])
+def test_given_offsets_beyond_the_end_are_an_error_of_the_option(cluster, given, careless):
+    """They were never there, so it is no loss, whatever failOnDataLoss says."""
+    planner = Planner(options(cluster, failOnDataLoss=careless, **{given: offsets.to_text({Q0: 100, Q1: 301})}))
+    wrong = f"{given} lies beyond what is stored: orders@broker-a:1 ends at 300, 301 is given"
+    with pytest.raises(ConfigError, match=wrong):
+        planner.end([Q0, Q1]) if given == "endingOffsets" else planner.start("latest")
 
 
 def test_progress_is_reported_when_the_next_batch_is_asked_for(cluster):

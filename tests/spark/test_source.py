@@ -83,6 +83,12 @@ def test_a_wrong_option_fails_the_query_before_it_starts(spark, cluster):
         read(spark, cluster, startingOfsets="latest")
 
 
+def test_a_stream_with_an_end_fails_when_it_is_started(spark, cluster, tmp_path):
+    """Spark does not tell at `load` whether it is for a stream; the start is where it first asks for one."""
+    with pytest.raises(Exception, match=r"a stream has no endingOffsets: .* or use spark\.read"):
+        stream(spark, cluster, tmp_path, [], endingOffsets="latest")
+
+
 def stream(spark, fake, folder, seen: list, **options):
     """Run what is there through a streaming query, and note (batch, queue, offset) of every row."""
 

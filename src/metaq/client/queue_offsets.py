@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from metaq.client.core import ClientCore
 from metaq.client.pulling import PullStatus, Wanted, pull
+from metaq.client.time_search import TimeSearch
 from metaq.errors import NoRoute
 from metaq.model import MessageQueue, StoredMessage
 from metaq.model.subscription import subscribe
@@ -41,18 +42,15 @@ async def _end(core: ClientCore, code: RequestCode, queue: MessageQueue) -> int:
 async def first_at_or_after(core: ClientCore, queue: MessageQueue, store_ms: int) -> int:
     """The offset of the first message stored at `store_ms` (ms since the epoch) or later; the max offset if none is.
 
-    A binary search over the messages themselves, some twenty small pulls: a broker's own search (29) gives the nearest
-    message, which may be older, and any one of those stored in the same millisecond. Raises as `min_offset`.
+    Some twenty small pulls (`metaq.client.time_search`). Raises as `min_offset`.
     """
-    low, high = await min_offset(core, queue), await max_offset(core, queue)
+    search = TimeSearch(await min_offset(core, queue), await max_offset(core, queue), store_ms)
     wanted = Wanted(READER_GROUP, StoredMessage, 1, inline=True, hold=False)
     everything = subscribe(queue.topic)
-    while low < high:
-        middle = (low + high) // 2
-        pulled = await pull(core, wanted, queue, middle, 1, everything)
+    while (probe := search.probe) is not None:
+        pulled = await pull(core, wanted, queue, probe, 1, everything)
         if pulled.status is PullStatus.FOUND and pulled.messages:
-            message = pulled.messages[0]
-            low, high = (low, middle) if message.store_ms >= store_ms else (message.queue_offset + 1, high)
+            search.stored(pulled.messages[0].queue_offset, pulled.messages[0].store_ms)
         else:
-            low = max(middle + 1, pulled.next_offset)  # Deleted while we searched.
-    return low
+            search.gone(pulled.next_offset)
+    return search.low

@@ -6,9 +6,10 @@ import fnmatch
 import functools
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeVar
 
+from metaq.client.time_search import TimeSearch
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RemoteProtocolError, RequestTimeout
 from metaq.model.queue import MessageQueue
@@ -19,6 +20,7 @@ from metaq.spark.offsets import Positions
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
+from metaq.wire.record import decode_record
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -28,6 +30,15 @@ PAUSE_SECONDS = 0.2
 PAUSE_SECONDS_MAX = 2.0
 PIPELINE_MAX = 512
 """Requests under way on one connection: their answers must fit the peer's limit for unanswered bytes."""
+PULLS_MAX = 8
+"""The same for pulls of single messages, each of which may be as large as a message may be."""
+PULL_CODES = frozenset(
+    {
+        ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
+        ResponseCode.PULL_OFFSET_MOVED,
+    }
+)  # fmt: skip
+"""Answers to a pull that have its reply header: there are messages, or it says where to go on."""
 
 TRANSIENT = (ConnectionFailed, RequestTimeout, NoRoute, RemoteProtocolError)
 BUSY_CODES = {ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE, ResponseCode.FLOW_CONTROL}
@@ -131,13 +142,36 @@ class Cluster:
         """The min offset of each queue: the oldest message that is kept."""
         return self._offsets(queues, RequestCode.GET_MIN_OFFSET, _queue_header)
 
-    def at(self, queues: Iterable[MessageQueue], timestamp_ms: int) -> Positions:
-        """Of each queue, the first message stored at `timestamp_ms` or later; the end if there is none yet."""
+    def at(self, queues: Iterable[MessageQueue], timestamp_ms: int, group: str) -> Positions:
+        """Of each queue, the first message stored at `timestamp_ms` or later; the end if there is none yet.
 
-        def header(queue: MessageQueue) -> headers.Header:
-            return headers.SearchOffsetHeader(topic=queue.topic, queue_id=queue.queue_id, timestamp=timestamp_ms)
+        Some twenty rounds of one small pull per queue, for `group`.
+        """
+        wanted = list(queues)
+        starts, ends = self.starts(wanted), self.ends(wanted)
+        searches = {queue: TimeSearch(starts[queue], ends[queue], timestamp_ms) for queue in wanted}
+        while probes := {queue: at for queue, search in searches.items() if (at := search.probe) is not None}:
+            for queue, answer in self._messages(probes, group).items():
+                if answer.code == ResponseCode.SUCCESS and len(answer.body):
+                    message = decode_record(answer.body)
+                    searches[queue].stored(message.queue_offset, message.store_ms)
+                else:
+                    searches[queue].gone(headers.PullReplyHeader.from_ext(answer.ext).next_offset)
+        return {queue: search.low for queue, search in searches.items()}
 
-        return self._offsets(queues, RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, header)
+    def _messages(self, offsets: Mapping[MessageQueue, int], group: str) -> dict[MessageQueue, Command]:
+        """The answer to a pull of one message per queue."""
+
+        def commands(queues: list[MessageQueue]) -> list[Command]:
+            return [
+                request(RequestCode.PULL_MESSAGE, headers.PullHeader(
+                    group=group, topic=queue.topic, queue_id=queue.queue_id, queue_offset=offsets[queue], max_messages=1,
+                    sys_flag=headers.PullHeader.SUBSCRIPTION, subscription="*", expression_type="TAG", max_msg_bytes=1,
+                ))
+                for queue in queues
+            ]  # fmt: skip
+
+        return self._at_brokers(offsets, commands, "pull single messages", PULL_CODES, PULLS_MAX)
 
     def report(self, group: str, positions: Mapping[MessageQueue, int]) -> None:
         """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it."""
@@ -168,19 +202,23 @@ class Cluster:
         queues: Iterable[MessageQueue],
         commands: Callable[[list[MessageQueue]], list[Command]],
         action: str,
+        fine: Container[int] = (0,),
+        under_way: int = PIPELINE_MAX,
     ) -> dict[MessageQueue, Command]:
         per_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(queues):
             per_broker.setdefault(queue.broker, []).append(queue)
         answers: dict[MessageQueue, Command] = {}
         for mine in per_broker.values():
-            for first in range(0, len(mine), PIPELINE_MAX):
-                some = mine[first : first + PIPELINE_MAX]
-                answers.update(zip(some, self._ask_broker(some, commands(some), action), strict=True))
+            for first in range(0, len(mine), under_way):
+                some = mine[first : first + under_way]
+                answers.update(zip(some, self._ask_broker(some, commands(some), action, fine), strict=True))
         return answers
 
-    def _ask_broker(self, queues: list[MessageQueue], commands: list[Command], action: str) -> list[Command]:
-        return self._tried(lambda: self.link_to(queues[0]).ask(commands, action), queues[0])
+    def _ask_broker(
+        self, queues: list[MessageQueue], commands: list[Command], action: str, fine: Container[int]
+    ) -> list[Command]:
+        return self._tried(lambda: self.link_to(queues[0]).ask(commands, action, fine), queues[0])
 
     # -------------------------------------------------------------- connections
     def link_to(self, queue: MessageQueue) -> Link:

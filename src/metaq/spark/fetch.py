@@ -17,9 +17,17 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from metaq.client import arrow
-from metaq.errors import BadRequest, BrokerError, MessagesLost, MetaqError, RemoteProtocolError, RequestTimeout
+from metaq.errors import (
+    BadRequest,
+    BrokerError,
+    MessagesLost,
+    MetaqError,
+    OffsetOutOfRange,
+    RemoteProtocolError,
+    RequestTimeout,
+)
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import Cluster, Patience
+from metaq.spark.cluster import PULL_CODES, Cluster, Patience
 from metaq.spark.link import Link
 from metaq.spark.offsets import Slice
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -96,8 +104,24 @@ def tell_loss(queue: MessageQueue, lost: range, *, fail: bool) -> None:
     _LOG.warning("%s", MessagesLost(queue, lost))
 
 
+def tell_short(queue: MessageQueue, wanted: int, kept: range, *, fail: bool) -> None:
+    """A queue ends before an offset that it once reached. Nothing is known to be gone: what lay there is not the queue's.
+
+    Raises OffsetOutOfRange, or logs it.
+    """
+    why = "The queue once reached that offset: its topic was made anew, or the broker lost its newest messages."
+    if fail:
+        ways = "Begin with a new checkpoint, or set failOnDataLoss=false to go on at the queue's end."
+        raise OffsetOutOfRange(queue, wanted, kept, f"{why} {ways}")
+    _LOG.warning("%s Going on at its end.", OffsetOutOfRange(queue, wanted, kept, why))
+
+
 class _NotReached(RequestTimeout):
-    """The queue ends before the slice does."""
+    """The queue, which keeps `kept`, ends before the slice does."""
+
+    def __init__(self, text: str, kept: range) -> None:
+        super().__init__(text)
+        self.kept = kept
 
 
 class _SliceReader:
@@ -125,8 +149,9 @@ class _SliceReader:
     def _wait(self, patience: Patience, fault: MetaqError) -> None:
         try:
             patience.wait(fault)
-        except _NotReached:
-            self._skip(self._cursor, self._end)
+        except _NotReached as short:
+            tell_short(self._queue, self._end, short.kept, fail=self._settings.fail_on_data_loss)
+            self._cursor = self._end
 
     def decode(self, parts: list[Pulled]) -> arrow.Decoded:
         """One decoded run of neighbouring pulls. What it holds is what was asked for, or the difference is reported."""
@@ -184,10 +209,7 @@ class _SliceReader:
     def _understood(self, answer: Command, start: int, count: int) -> Pulled | None:
         """The answer's records; None if it has none and the cursor was moved instead."""
         code = answer.code
-        if code not in {
-            ResponseCode.SUCCESS, ResponseCode.PULL_NOT_FOUND, ResponseCode.PULL_RETRY_IMMEDIATELY,
-            ResponseCode.PULL_OFFSET_MOVED,
-        }:  # fmt: skip
+        if code not in PULL_CODES:
             where = self._cluster.link_to(self._queue).address
             raise BrokerError(code, answer.remark or "", where, f"pull {self._queue} at {start}")
         try:
@@ -204,11 +226,10 @@ class _SliceReader:
             self._skip(start, header.min_offset)
         elif header.next_offset > start:  # Units whose records are just being removed.
             self._skip(start, header.next_offset)
-        elif header.max_offset < start or (code == ResponseCode.PULL_OFFSET_MOVED and header.next_offset < start):
-            self._skip(start, self._end)  # The range was once there, so the queue is not the one it was.
         else:
             # The broker has not got that far: it may be restarting, and tell us later.
-            raise _NotReached(f"{self._queue} ends at {header.max_offset}, though it once reached {self._end}")
+            kept = range(header.min_offset, header.max_offset)
+            raise _NotReached(f"{self._queue} ends at {header.max_offset}, though it once reached {self._end}", kept)
         return None
 
     def _skip(self, start: int, to: int) -> None:

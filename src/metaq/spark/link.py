@@ -6,7 +6,7 @@ received straight into a buffer of their own size: a pull's body is not copied b
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from metaq.errors import BrokerError, ConnectionFailed
 from metaq.net.dialer import dial_blocking
@@ -50,12 +50,12 @@ class Link:
                 raise ConnectionFailed(f"{self.address} sends answers to requests that were not made")
         return self._early.pop(opaque)
 
-    def ask(self, commands: Sequence[Command], action: str) -> list[Command]:
-        """Send all, then collect all answers, in order. Raises BrokerError: one of them is not a success."""
+    def ask(self, commands: Sequence[Command], action: str, fine: Container[int] = (0,)) -> list[Command]:
+        """Send all, then collect all answers, in order. Raises BrokerError: the code of one of them is not `fine`."""
         opaques = [self.post(command) for command in commands]
         answers = [self.answer(opaque) for opaque in opaques]
         for answer in answers:
-            if answer.code != 0:
+            if answer.code not in fine:
                 raise BrokerError(answer.code, answer.remark or "", self.address, action)
         return answers
 

@@ -74,6 +74,8 @@ def from_json(value: Any, what: str = "offsets") -> Positions:
 def _whole(offset: Any) -> int:
     if isinstance(offset, bool) or not isinstance(offset, int):
         raise TypeError(f"the offset {offset!r} is not a whole number")
+    if offset < 0:
+        raise ValueError(f"the offset {offset} is negative")
     return offset
 
 

@@ -11,7 +11,7 @@ from metaq.errors import ConfigError, NoRoute
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
 from metaq.spark.cluster import Cluster, cluster_of
-from metaq.spark.fetch import average_record_bytes, tell_loss
+from metaq.spark.fetch import average_record_bytes, tell_loss, tell_short
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 
@@ -47,7 +47,7 @@ class Planner:
         """Where the query begins: `startingTimestamp`, `startingOffsets`, or else `default`."""
         queues = self.queues(FIRST_ROUTE_SECONDS)
         if self._options.starting_timestamp is not None:
-            return self.cluster.at(queues, self._options.starting_timestamp)
+            return self.cluster.at(queues, self._options.starting_timestamp, self._options.fetch.group)
         text = self._options.starting_offsets or default
         if text in {EARLIEST, LATEST}:
             return self.cluster.starts(queues) if text == EARLIEST else self.cluster.ends(queues)
@@ -66,7 +66,8 @@ class Planner:
         """Where the next micro-batch may end, limits aside: the queues' ends now, or `target` where it is set.
 
         A queue that is not in `start` is pinned at its first message: this batch reads nothing of it, the next all.
-        Raises: MessagesLost: messages behind `start` have left the log, and failOnDataLoss is set.
+        Raises: MessagesLost: messages behind `start` have left the log, and failOnDataLoss is set. OffsetOutOfRange: a
+            queue ends before `start`, and failOnDataLoss is set.
         """
         now = self.queues() if target is None else sorted(target)
         ends = self.cluster.ends(now) if target is None else dict(target)
@@ -100,13 +101,17 @@ class Planner:
         strangers = [str(queue) for queue in given if queue not in queues]
         if strangers:
             raise ConfigError(f"{what} names queues that are not read: {', '.join(strangers[:10])}")
+        ends = self.cluster.ends(given)
+        beyond = [f"{queue} ends at {ends[queue]}, {at} is given" for queue, at in given.items() if at > ends[queue]]
+        if beyond:
+            raise ConfigError(f"{what} lies beyond what is stored: {'; '.join(beyond[:10])}")
         return given
 
     def _check_kept(self, queue: MessageQueue, start: int, kept: int, end: int) -> None:
-        if kept <= start <= end:
-            return
-        lost = range(start, kept) if start < kept else range(end, start)
-        tell_loss(queue, lost, fail=self._options.fail_on_data_loss)
+        if start < kept:
+            tell_loss(queue, range(start, kept), fail=self._options.fail_on_data_loss)
+        elif start > end:
+            tell_short(queue, start, range(kept, end), fail=self._options.fail_on_data_loss)
 
     def _messages_in(self, size: int, start: Mapping[MessageQueue, int], end: Positions) -> int:
         slices = offsets.slices_between(start, end)

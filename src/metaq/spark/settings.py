@@ -30,7 +30,9 @@ class SourceOptions(OptionTable):
     )
     ending_offsets: str | None = option(None, "Of a batch read: `latest` (default) or the offsets JSON.")
     starting_timestamp: int | None = option(
-        None, "Begin at the first message stored at this time, in ms since 1970; beats startingOffsets.", low=0
+        None,
+        "Begin at the first message stored at this time or later, in ms since 1970; where there is none yet, at the end.",
+        low=0,
     )
     max_offsets_per_trigger: int | None = option(None, "Most messages of one micro-batch.", low=1)
     max_bytes_per_trigger: int | None = option(
@@ -40,7 +42,9 @@ class SourceOptions(OptionTable):
         1, "Cut queues into slices so that there are at least so many Spark partitions.", low=1
     )
     max_offsets_per_partition: int | None = option(None, "Most messages of one Spark partition.", low=1)
-    fail_on_data_loss: bool = option(True, "Fail when messages left the log unread; false: warn and go on.")
+    fail_on_data_loss: bool = option(
+        True, "Fail when messages left the log unread, or a queue ends before the checkpoint; false: warn and go on."
+    )
     progress_group: str | None = option(
         None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
     )
@@ -83,6 +87,14 @@ class SourceOptions(OptionTable):
             raise ConfigError("give startingOffsets or startingTimestamp, not both")
         if self.ending_offsets == EARLIEST:
             raise ConfigError("endingOffsets=earliest would read nothing; give latest or the offsets JSON")
+
+    def check_stream(self) -> None:
+        """Raises ConfigError: an option that a streaming read would not heed."""
+        if self.ending_offsets is not None:
+            raise ConfigError(
+                "a stream has no endingOffsets: it goes on until it is stopped, or with trigger(availableNow=True) to "
+                "what is there now. Take the option away, or use spark.read"
+            )
 
     @property
     def topics(self) -> list[str]:

@@ -61,7 +61,9 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         return MetaqReader(self._options(), schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
-        return MetaqStreamReader(self._options(), schema)
+        options = self._options()
+        options.check_stream()
+        return MetaqStreamReader(options, schema)
 
     def _options(self) -> SourceOptions:
         return SourceOptions.of(dict(self.options))

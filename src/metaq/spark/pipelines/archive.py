@@ -108,7 +108,9 @@ def archive(
         **({"progressGroup": progress_group} if progress_group else {}),
         **(source or {}),
     }
-    archiver = _Archiver(folder, place, SourceOptions.of(options), dedupe_seconds, on_batch)
+    chosen = SourceOptions.of(options)
+    chosen.check_stream()
+    archiver = _Archiver(folder, place, chosen, dedupe_seconds, on_batch)
     reader = spark.readStream.format("metaq").options(**options).load()
     writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
     trigger = {"availableNow": True} if once else {"processingTime": f"{trigger_seconds:g} seconds"}

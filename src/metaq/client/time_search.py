@@ -1,0 +1,36 @@
+"""Where in a queue a moment lies: the search itself, without I/O, for whoever can read single messages.
+
+A broker's own search (GET_OFFSET_BY_TIMESTAMP) gives the *nearest* message: it may be older than the moment, any of those
+stored in the same millisecond, and for a moment in the future it is the newest message instead of the end. So the
+messages themselves are asked, some twenty of them: within a queue their store times never go back.
+"""
+
+from __future__ import annotations
+
+
+class TimeSearch:
+    """Finds the first message of a queue stored at a moment or later.
+
+    While `probe` is not None, read the message at that queue offset and call `stored`, or `gone` if there is none. Then
+    `low` is the answer: the end of the queue if no message is that young.
+    """
+
+    def __init__(self, low: int, high: int, wanted_ms: int) -> None:
+        """Args: low, high: the queue's min and max offset. wanted_ms: the moment, ms since the epoch, broker's clock."""
+        self.low, self.high, self._wanted_ms = low, high, wanted_ms
+
+    @property
+    def probe(self) -> int | None:
+        """The queue offset to look at next; None when the search is over."""
+        return (self.low + self.high) // 2 if self.low < self.high else None
+
+    def stored(self, offset: int, store_ms: int) -> None:
+        """The message at `offset`, the first that is kept at the probe or behind it, was stored at `store_ms`."""
+        if store_ms >= self._wanted_ms:
+            self.high = (self.low + self.high) // 2
+        else:
+            self.low = offset + 1
+
+    def gone(self, next_offset: int) -> None:
+        """Nothing is kept at the probe; `next_offset` is where the broker says that reading goes on."""
+        self.low = max((self.low + self.high) // 2 + 1, next_offset)
