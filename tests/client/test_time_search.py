@@ -12,20 +12,19 @@ TIMES = st.lists(st.integers(0, 40), max_size=60).map(sorted)
 
 def run(times: list[int], first: int, moment: int, gaps: set[int] = frozenset(), leaving: list[int] = ()) -> int:
     """Search a queue whose offsets begin at `first`. `leaving`: how many of the oldest leave before each look."""
-    begin, leaving = first, list(leaving)
-    search = TimeSearch(first, first + len(times), moment)
+    begin, end, leaving = first, first + len(times), list(leaving)
+    search = TimeSearch(begin, end, moment)
     looks = 0
     while (probe := search.probe) is not None:
         looks += 1
-        begin = min(first + len(times), begin + (leaving.pop(0) if leaving else 0))
-        kept = [offset for offset in range(max(probe, begin), first + len(times)) if offset not in gaps]
+        begin = min(end, begin + (leaving.pop(0) if leaving else 0))
         if probe < begin:
-            search.gone(begin)
-        elif kept:
-            search.stored(kept[0], times[kept[0] - first])
+            search.gone(begin, begin)
+        elif probe in gaps:
+            search.gone(begin, probe + 1)
         else:
-            search.gone(first + len(times))
-    assert looks <= 8
+            search.stored(probe, times[probe - first])
+    assert looks <= 8 + 8 * len(gaps)
     return search.low
 
 

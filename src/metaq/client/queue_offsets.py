@@ -52,5 +52,5 @@ async def first_at_or_after(core: ClientCore, queue: MessageQueue, store_ms: int
         if pulled.status is PullStatus.FOUND and pulled.messages:
             search.stored(pulled.messages[0].queue_offset, pulled.messages[0].store_ms)
         else:
-            search.gone(pulled.next_offset)
+            search.gone(pulled.min_offset, pulled.next_offset)
     return search.low

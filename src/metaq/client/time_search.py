@@ -18,19 +18,37 @@ class TimeSearch:
     def __init__(self, low: int, high: int, wanted_ms: int) -> None:
         """Args: low, high: the queue's min and max offset. wanted_ms: the moment, ms since the epoch, broker's clock."""
         self.low, self.high, self._wanted_ms = low, high, wanted_ms
+        self._behind_a_hole: int | None = None
 
     @property
     def probe(self) -> int | None:
         """The queue offset to look at next; None when the search is over."""
-        return (self.low + self.high) // 2 if self.low < self.high else None
+        if self.low >= self.high:
+            return None
+        return self._middle if self._behind_a_hole is None else self._behind_a_hole
 
     def stored(self, offset: int, store_ms: int) -> None:
         """The message at `offset`, the first that is kept at the probe or behind it, was stored at `store_ms`."""
         if store_ms >= self._wanted_ms:
-            self.high = (self.low + self.high) // 2
+            self._all_before()
         else:
-            self.low = offset + 1
+            self._all_behind(offset + 1)
 
-    def gone(self, next_offset: int) -> None:
-        """Nothing is kept at the probe; `next_offset` is where the broker says that reading goes on."""
-        self.low = max((self.low + self.high) // 2 + 1, next_offset)
+    def gone(self, min_offset: int, next_offset: int) -> None:
+        """Nothing is kept at the probe. The queue begins at `min_offset` now, and reading goes on at `next_offset`."""
+        if min_offset > self._middle:  # It left the log, and with it all before.
+            self._all_behind(min_offset)
+        elif (self.probe or 0) < next_offset < self.high:
+            self._behind_a_hole = next_offset
+        else:  # No message from the middle to the end.
+            self._all_before()
+
+    @property
+    def _middle(self) -> int:
+        return (self.low + self.high) // 2
+
+    def _all_before(self) -> None:
+        self.high, self._behind_a_hole = self._middle, None
+
+    def _all_behind(self, offset: int) -> None:
+        self.low, self._behind_a_hole = offset, None

@@ -156,7 +156,8 @@ class Cluster:
                     message = decode_record(answer.body)
                     searches[queue].stored(message.queue_offset, message.store_ms)
                 else:
-                    searches[queue].gone(headers.PullReplyHeader.from_ext(answer.ext).next_offset)
+                    header = headers.PullReplyHeader.from_ext(answer.ext)
+                    searches[queue].gone(header.min_offset, header.next_offset)
         return {queue: search.low for queue, search in searches.items()}
 
     def _messages(self, offsets: Mapping[MessageQueue, int], group: str) -> dict[MessageQueue, Command]:
