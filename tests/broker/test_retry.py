@@ -13,6 +13,7 @@ from metaq.wire.headers import SendBackHeader
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, JAVA, open_broker
 from tests.doors.support import send_header
+from tests.store.support import copy_running
 
 DAY = 86_400
 
@@ -138,6 +139,95 @@ def test_an_unknown_group_is_told(broker):
     with pytest.raises(BadRequest) as caught:
         broker.retries.send_back(SendBackHeader(offset=place, group="nobody", delay_level=0), JAVA)
     assert caught.value.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+# -------------------------------------------------------------------- given back once more
+
+
+def waiting(broker, level=3):
+    queue = broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", level - 1)
+    return queue.max_offset if queue else 0
+
+
+def reopened(broker, root, clock):
+    """The broker that starts after a kill -9 of this one."""
+    copy_running(broker.store.folder.root, root)
+    return open_broker(root, clock)
+
+
+def test_a_message_given_back_twice_is_retried_once(broker, clock):
+    """The client that lost an answer asks again: while the retry waits, the first one answers for it."""
+    place = send(broker)
+    first = back(broker, place)
+    assert back(broker, place) == first
+    assert waiting(broker) == 1
+    clock.advance(10)
+    broker.tick()
+    back(broker, place)  # somebody has set the group back: the message has failed anew
+    assert waiting(broker) == 2
+
+
+def test_groups_and_levels_are_told_apart(broker):
+    """Each group has its own retries, and a wish for the dead letters is not one for a retry."""
+    broker.groups.require("H")
+    place = send(broker)
+    back(broker, place)
+    broker.retries.send_back(SendBackHeader(offset=place, group="H", delay_level=0), JAVA)
+    back(broker, place, -1)
+    assert waiting(broker) == 2
+    assert newest(broker, "%DLQ%G").body == b"bad"
+
+
+def test_a_dead_letter_is_filed_once(broker, clock):
+    """For ten minutes; after that the same wish is a new one. A deleted topic holds nothing that could answer for it."""
+    place = send(broker)
+    for _ in range(3):
+        back(broker, place, -1)
+    assert broker.store.queue("%DLQ%G", 0).max_offset == 1
+    broker.delete_topic("%DLQ%G")
+    back(broker, place, -1)
+    assert broker.store.queue("%DLQ%G", 0).max_offset == 1
+    clock.advance(601)
+    back(broker, place, -1)
+    assert broker.store.queue("%DLQ%G", 0).max_offset == 2
+
+
+def test_after_a_kill_a_repeated_send_back_adds_nothing(broker, tmp_path, clock):
+    """The answer was lost with the broker: the next one finds the retry, or the dead letter, in the log."""
+    retried, buried = send(broker), send(broker, b"worse")
+    back(broker, retried)
+    back(broker, buried, -1)
+    with reopened(broker, tmp_path / "again", clock) as after:
+        back(after, retried)
+        back(after, buried, -1)
+        assert (waiting(after), after.store.queue("%DLQ%G", 0).max_offset) == (1, 1)
+
+
+def test_kills_do_not_multiply_the_attempts(tmp_path, clock):
+    """Three tries and a dead letter, with a kill after every step: each attempt and the dead letter are there once."""
+    root, life = tmp_path / "0", 0
+    with open_broker(root, clock) as broker:
+        broker.groups.update(GroupConfig("G", retry_max=3))
+        place = send(broker)
+    for _ in range(4):
+        for _ in range(2):  # the client asks twice, the second time the next broker
+            with open_broker(root, clock) as broker:
+                back(broker, place)
+                life += 1
+                copy_running(root, tmp_path / str(life))
+            root = tmp_path / str(life)
+        for _ in range(2):
+            with open_broker(root, clock) as broker:
+                clock.advance(61)
+                broker.tick()
+                found = newest(broker, "%RETRY%G")
+                life += 1
+                copy_running(root, tmp_path / str(life))
+            root = tmp_path / str(life)
+        place = found.log_offset
+    with open_broker(root, clock) as broker:
+        assert broker.store.queue("%RETRY%G", 0).max_offset == 3
+        assert broker.store.queue("%DLQ%G", 0).max_offset == 1
 
 
 # -------------------------------------------------------------------- sends to the retry topic

@@ -93,7 +93,8 @@ class Broker:
             self.offsets.save()
         if now >= self._ladder_due:
             self._ladder_due = now + self.store_options.flush_delay_offset_interval / 1000
-            self.ladder.save()
+            self.ladder.positions.save()
+        self.ladder.positions.settle()
         if now < self._expiry_due:
             return []
         self._expiry_due = now + EXPIRY_SECONDS
@@ -102,7 +103,7 @@ class Broker:
     def close(self) -> None:
         """Save the positions. The store is closed by whoever opened it, after this."""
         self.offsets.close()
-        self.ladder.close()
+        self.ladder.positions.close()
 
     def registration(self) -> tuple[dict[str, TopicConfig], DataVersion]:
         """What name servers are told."""

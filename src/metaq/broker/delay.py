@@ -1,8 +1,7 @@
 """Scheduled delivery: the ladder of delay levels.
 
 Each level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of delivery and
-one position per level is all there is to remember: `config/delayOffset.json`, saved every few seconds. What was delivered
-after the last save before a crash is delivered again: at least once, as everything here.
+one position per level is all there is to remember (`metaq.broker.delay_positions`).
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import logging
 from collections.abc import Mapping
 
 from metaq.broker.appender import Appender
+from metaq.broker.delay_positions import DelayPositions
 from metaq.broker.offsets import SavedText
 from metaq.broker.records import put_record
 from metaq.clock import Clock
-from metaq.errors import BadRequest, ConfigError, RemoteProtocolError
+from metaq.errors import BadRequest, RemoteProtocolError
 from metaq.model import properties as props
 from metaq.model.topic import check_topic
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore
-from metaq.wire import bodies, fastjson
 from metaq.wire.record import decode_record
 
 log = logging.getLogger(__name__)
@@ -36,16 +35,9 @@ class DelayLadder:
     def __init__(
         self, store: MessageStore, appender: Appender, clock: Clock, file: SavedText, delays_ms: tuple[int, ...]
     ) -> None:
-        self._store, self._appender, self._clock, self._file = store, appender, clock, file
+        self._store, self._appender, self._clock = store, appender, clock
         self.delays_ms = delays_ms
-        self._offsets: dict[int, int] = {}
-        self._dirty = False
-        text = file.load()
-        if text:
-            try:
-                self._offsets = bodies.delay_offsets_of_tree(fastjson.load_object(text, "delayOffset.json"))
-            except BadRequest as error:
-                raise ConfigError(f"delayOffset.json cannot be read ({error}); restore it from its .bak") from error
+        self.positions = DelayPositions(store, file)
 
     def due_ms(self, level: int) -> int:
         """When a record that arrives now at this level is to be delivered."""
@@ -61,7 +53,7 @@ class DelayLadder:
         return DELIVERIES_PER_TICK - budget
 
     def _deliver(self, level: int, queue: ConsumeQueue, budget: int) -> int:
-        start = offset = min(max(self._offsets.get(level, 0), queue.min_offset), queue.max_offset)
+        start = offset = min(max(self.positions.next(level), queue.min_offset), queue.max_offset)
         now, latest = self._clock.now_ms(), self._clock.now_ms() + self.delays_ms[level - 1]
         waiting = False
         while not waiting and offset < queue.max_offset and offset - start < budget:
@@ -74,8 +66,7 @@ class DelayLadder:
                 if waiting:
                     break
                 offset += 1
-        if offset != self._offsets.get(level, 0):
-            self._offsets[level], self._dirty = offset, True
+        self.positions.advance(level, offset)
         return offset - start
 
     def _copy(self, log_offset: int) -> bool:
@@ -101,6 +92,7 @@ class DelayLadder:
             born_ms=message.born_ms,
             born_host=message.born_host_raw,
             reconsume_times=message.reconsume_times,
+            copy_of=log_offset,
         )
         try:
             self._appender.put([record])
@@ -112,22 +104,7 @@ class DelayLadder:
     def progress(self) -> Mapping[int, tuple[int, int]]:
         """Level → (next offset to deliver, max offset), for the levels in use."""
         queues = {level: self._store.existing_queue(SCHEDULE_TOPIC, level - 1) for level in self._levels()}
-        return {level: (self._offsets.get(level, 0), queue.max_offset) for level, queue in queues.items() if queue}
+        return {level: (self.positions.next(level), queue.max_offset) for level, queue in queues.items() if queue}
 
     def _levels(self) -> range:
         return range(1, len(self.delays_ms) + 1)
-
-    def to_tree(self) -> bodies.Tree:
-        """Request 45's answer and the file."""
-        return bodies.delay_offsets_tree(dict(sorted(self._offsets.items())))
-
-    def save(self) -> None:
-        """Write the positions if they changed since the last save."""
-        if self._dirty:
-            self._dirty = False
-            self._file.save(fastjson.dumps_file(self.to_tree()))
-
-    def close(self) -> None:
-        """Save what changed, and wait until it is on the disk."""
-        self.save()
-        self._file.flush()

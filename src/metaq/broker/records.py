@@ -14,7 +14,7 @@ from metaq.model import properties as props
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import PutRecord
 from metaq.wire.codes import ResponseCode
-from metaq.wire.record import HOST_V6, tags_code
+from metaq.wire.record import HOST_V6, copy_mark, tags_code
 
 SENDER_FLAGS = 0x700 | int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS)
 """Bits of SYSFLAG that a sender decides; the broker knows the others better."""
@@ -23,7 +23,7 @@ SENDER_FLAGS = 0x700 | int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS)
 def delay_level(pairs: Mapping[str, str], levels: int) -> int:
     """The delay level that the properties ask for, at most `levels`; 0 for none or for what is not a number."""
     text = pairs.get(props.DELAY, "0")
-    return min(int(text), levels) if text.isdecimal() and len(text) < 10 else 0
+    return min(int(text), levels) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
 
 
 def delayed_until(
@@ -64,8 +64,10 @@ def put_record(
     born_host: bytes,
     reconsume_times: int = 0,
     tags: int | None = None,
+    copy_of: int | None = None,
 ) -> PutRecord:
-    """A record to store. `tags` is the tags code where it is not the tag's hash."""
+    """A record to store. `tags` is the tags code where it is not the tag's hash, `copy_of` the LogOffset of the record
+    that it stands for from now on: one that was due, or that a consumer gave back."""
     v6 = int(SysFlag.BORN_HOST_V6) if len(born_host) == HOST_V6 else 0
     return PutRecord(
         topic=topic,
@@ -77,6 +79,7 @@ def put_record(
         born_ms=born_ms,
         born_host=born_host,
         reconsume_times=reconsume_times,
+        prepared_offset=0 if copy_of is None else copy_mark(copy_of),
         tags_code=tags_code(pairs.get(props.TAGS)) if tags is None else tags,
         keys=index_keys(topic, pairs),
     )

@@ -2,12 +2,17 @@
 
 A retry is a new record in the group's own topic `%RETRY%group`, which waits on the delay ladder first: 10 s after the
 first failure, then 30 s, up to 2 h after the sixteenth. What fails once more goes to `%DLQ%group` and stays there.
+
+A client that lost the answer gives the same message back again. While the first retry still waits, that adds no second one.
 """
 
 from __future__ import annotations
 
+from typing import Final, NamedTuple
+
 from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
+from metaq.broker.delay_positions import GIVEN_BACK_MAX
 from metaq.broker.groups import Groups
 from metaq.broker.records import delayed_until, put_record
 from metaq.broker.send import RECONSUME_LIMIT_VERSION
@@ -18,13 +23,28 @@ from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.options import BrokerOptions
+from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore, Put
 from metaq.wire.codes import ResponseCode
 from metaq.wire.headers import SendBackHeader
-from metaq.wire.record import decode_record
+from metaq.wire.hot import RecordHead
+from metaq.wire.record import copied_from, decode_record
 
 FIRST_RETRY_LEVEL = 3
 """The first retry comes after level 3 (10 s), each further one a level later."""
+
+
+REPEAT_SECONDS: Final = 600.0
+"""A dead letter that is given back once more within this time is the same one."""
+
+
+class _Taken(NamedTuple):
+    """What became of a message that was given back: where its record is, and when (monotonic seconds)."""
+
+    topic: str
+    queue_id: int
+    put: Put
+    at: float
 
 
 class RetryService:
@@ -42,9 +62,15 @@ class RetryService:
     ) -> None:
         self._options, self._clock, self._store, self._topics = options, clock, store, topics
         self._groups, self._appender, self._ladder = groups, appender, ladder
+        self._taken = dict[tuple[str, int, bool], _Taken]()
+        """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
+        for head in ladder.positions.given_back:
+            self._recall(head)
 
     def send_back(self, header: SendBackHeader, version: int) -> Put | None:
         """Store the message for another try, or with the dead letters. None: the group wants no retries.
+
+        What was given back already, and still waits, is not stored again: the answer is that of the first time.
 
         Raises BadRequest: unknown group (26), not writable (16), or no record at that offset (1).
         """
@@ -67,7 +93,11 @@ class RetryService:
         pairs.setdefault(props.ORIGIN_MESSAGE_ID, message.offset_id)
         pairs[props.WAIT] = "false"
         tags = None
-        if message.reconsume_times >= limit or header.delay_level < 0:
+        dead = message.reconsume_times >= limit or header.delay_level < 0
+        before = self._taken.get((group.name, header.offset, dead))
+        if before is not None and self._stands(before):
+            return before.put  # the answer was lost, perhaps with the broker; the client asks once more
+        if dead:
             name, queue_id = self._topics.ensure(DEAD_LETTER_PREFIX + group.name).name, 0
             pairs[props.DELAY] = "0"
         else:
@@ -92,8 +122,45 @@ class RetryService:
             born_host=message.born_host_raw,
             reconsume_times=message.reconsume_times + 1,
             tags=tags,
+            copy_of=header.offset,
         )
-        return self._appender.put([record])
+        put = self._appender.put([record])
+        self._remember((group.name, header.offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
+        return put
+
+    def _stands(self, taken: _Taken) -> bool:
+        """Whether what was made then still waits to be delivered, or was filed with the dead letters a short while ago.
+
+        Once a retry is delivered, the same message may fail anew: then somebody has set the group back.
+        """
+        queue = self._store.existing_queue(taken.topic, taken.queue_id)
+        units = queue.units(taken.put.queue_offset, 1) if queue else []
+        if not units or units[0].log_offset != taken.put.log_offset:
+            return False  # the topic was deleted
+        if taken.topic == SCHEDULE_TOPIC:
+            return self._ladder.positions.next(taken.queue_id + 1) <= taken.put.queue_offset
+        return self._clock.monotonic() - taken.at < REPEAT_SECONDS
+
+    def _remember(self, key: tuple[str, int, bool], taken: _Taken) -> None:
+        self._taken.pop(key, None)
+        self._taken[key] = taken
+        if len(self._taken) > GIVEN_BACK_MAX:
+            del self._taken[next(iter(self._taken))]
+
+    def _recall(self, head: RecordHead) -> None:
+        """Take up what was made just before a crash."""
+        origin, topic = copied_from(head.prepared_offset), head.topic.decode("utf-8", "replace")
+        data = self._store.record_at(head.log_offset)
+        if origin is None or data is None:
+            return
+        try:
+            real_topic = decode_record(data).properties.get(props.REAL_TOPIC, "")
+        except RemoteProtocolError:
+            return
+        dead = topic != SCHEDULE_TOPIC
+        group = topic.removeprefix(DEAD_LETTER_PREFIX) if dead else real_topic.removeprefix(RETRY_PREFIX)
+        put = Put(head.log_offset, head.log_offset + head.size, head.queue_offset, head.store_ms)
+        self._remember((group, origin, dead), _Taken(topic, head.queue_id, put, self._clock.monotonic()))
 
     def _load(self, log_offset: int) -> StoredMessage:
         data = self._store.record_at(log_offset)

@@ -104,7 +104,7 @@ class AdminHandlers:
         return reply(command, body=fastjson.dumps_java(self._broker.offsets.to_tree()))
 
     def _delay_offsets(self, _session: RemotingSession, command: Command) -> Command:
-        return reply(command, body=fastjson.dumps_java(self._broker.ladder.to_tree()))
+        return reply(command, body=fastjson.dumps_java(self._broker.ladder.positions.to_tree()))
 
     # -- figures
     def _config(self, _session: RemotingSession, command: Command) -> Command:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
@@ -22,6 +22,7 @@ from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
 from metaq.store.housekeeping import Housekeeper
 from metaq.store.index_file import Index
+from metaq.store.log_scan import LogScan
 from metaq.store.populate import Populator
 from metaq.store.pull import Pulled, Puller
 from metaq.store.recovery import Plan, Recovery
@@ -450,6 +451,14 @@ class MessageStore:
     def record_at(self, log_offset: int) -> bytes | None:
         """The record that begins at a LogOffset; None if none does."""
         return self.log.record(log_offset)
+
+    def heads(self, log_offset: int) -> Iterator[hot.RecordHead]:
+        """What the records from `log_offset` on are, up to the log's end or to the first thing that is no record.
+
+        For a start: it takes a second for a million of them.
+        """
+        for heads in LogScan(self.log.run, max(log_offset, self.log.min), self.log.end, check_crc=False):
+            yield from heads
 
     def store_time(self, topic: str, queue_id: int, offset: int) -> int:
         """Store time (ms) of the message at a queue offset; -1 if it is not there."""

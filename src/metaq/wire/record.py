@@ -204,6 +204,19 @@ def tags_code(tag: str | None) -> int:
     return java_hash(tag.encode("utf-8", "replace")) if tag else 0
 
 
+def copy_mark(log_offset: int) -> int:
+    """PREPAREDTRANSACTIONOFFSET of a copy of the record at `log_offset`: below 0, where no transaction's offset can be.
+
+    By it a start after a crash sees in the log itself which records have had their copy (docs/formats/extensions.md).
+    """
+    return -1 - log_offset
+
+
+def copied_from(prepared_offset: int) -> int | None:
+    """The LogOffset of the record that this one is a copy of; None if it is none of our copies."""
+    return -1 - prepared_offset if prepared_offset < 0 else None
+
+
 def offset_id(store_host: bytes, log_offset: int) -> str:
     """The broker's id of a stored message: store host and log offset in upper-case hex, 32 or 56 characters."""
     return f"{store_host.hex()}{log_offset:016x}".upper()

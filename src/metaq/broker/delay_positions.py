@@ -1,0 +1,137 @@
+"""How far each delay level has been delivered: `config/delayOffset.json`, and what the log adds to it after a crash.
+
+The file is saved every few seconds only. Each delivered copy names in the log the record that it is a copy of, and the
+file says where the log ended when it was saved: a start reads the log from there, and no copy is made a second time.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from typing import Final
+
+from metaq.broker.offsets import SavedText
+from metaq.errors import BadRequest, ConfigError, RemoteProtocolError
+from metaq.model.topic import DEAD_LETTER_PREFIX
+from metaq.store.dispatch import SCHEDULE_TOPIC
+from metaq.store.message_store import MessageStore
+from metaq.wire import bodies, fastjson
+from metaq.wire.hot import RecordHead
+from metaq.wire.record import copied_from, decode_record
+
+log = logging.getLogger(__name__)
+
+LOG_OFFSET_KEY: Final = "metaqLogOffset"
+"""In the file: the log's end when the positions were taken. RocketMQ passes over it, and leaves it out when it saves."""
+LOG_BYTES_MAX: Final = 64 << 20
+"""The log grows by so much at most before the positions are taken anew, so that a start need not read more of it."""
+GIVEN_BACK_MAX: Final = 100_000
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+_DEAD_LETTERS: Final = DEAD_LETTER_PREFIX.encode()
+
+
+class DelayPositions:
+    """Level → QueueOffset in its queue of the next record to deliver.
+
+    The file never gets ahead of the log: positions are written when the copies that they count are durable. Otherwise a
+    power cut could take a copy and leave the position behind it, and the message would be nowhere.
+    """
+
+    def __init__(self, store: MessageStore, file: SavedText) -> None:
+        """Read the file, then the log from where the file says. Raises ConfigError: the file cannot be read."""
+        self._store, self._file = store, file
+        self._offsets: dict[int, int] = {}
+        self.given_back: deque[RecordHead] = deque(maxlen=GIVEN_BACK_MAX)
+        """Records made of what consumers gave back, newer than the file: retries that wait, and dead letters."""
+        since, text = None, file.load()
+        if text:
+            since = self._parse(text)
+        elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.queues().items()):
+            since = store.min_log
+        self._taken_at = -1 if since is None else since
+        """The log's end when the positions were taken last; -1: never."""
+        self._dirty = self._wanted = since is None
+        self._pending: tuple[int, str] | None = None
+        if since is not None:
+            self._read_log(since)
+
+    def _parse(self, text: str) -> int | None:
+        try:
+            tree = fastjson.load_object(text, "delayOffset.json")
+            self._offsets = bodies.delay_offsets_of_tree(tree)
+        except BadRequest as error:
+            raise ConfigError(f"delayOffset.json cannot be read ({error}); restore it from its .bak") from error
+        since = tree.get(LOG_OFFSET_KEY)
+        return since if isinstance(since, int) and since >= 0 else None
+
+    def _read_log(self, since: int) -> None:
+        if since > self._store.log_end:
+            log.warning(
+                "the log ends at %d, and delayOffset.json was saved at %d: delayed messages whose copies were cut off with "
+                "the log are not delivered again", self._store.log_end, since,
+            )  # fmt: skip
+            return
+        newest: dict[int, int] = {}
+        for head in self._store.heads(since):
+            origin = copied_from(head.prepared_offset)
+            if origin is None:
+                continue
+            if head.topic == _SCHEDULE or head.topic.startswith(_DEAD_LETTERS):
+                self.given_back.append(head)
+            else:
+                newest[head.delay_level] = origin  # a level delivers in order: its newest copy speaks for all
+        for origin in newest.values():
+            self._delivered(origin)
+
+    def _delivered(self, log_offset: int) -> None:
+        data = self._store.record_at(log_offset)
+        try:
+            message = decode_record(data) if data else None
+        except RemoteProtocolError:
+            return
+        if message is not None and message.topic == SCHEDULE_TOPIC:
+            self.advance(message.queue_id + 1, max(self.next(message.queue_id + 1), message.queue_offset + 1))
+
+    def next(self, level: int) -> int:
+        return self._offsets.get(level, 0)
+
+    def advance(self, level: int, offset: int) -> None:
+        if self._offsets.get(level, 0) != offset:
+            self._offsets[level], self._dirty = offset, True
+
+    def to_tree(self) -> bodies.Tree:
+        """Request 45's answer, and the file but for the log's end."""
+        return bodies.delay_offsets_tree(dict(sorted(self._offsets.items())))
+
+    # ------------------------------------------------------------------ saving
+
+    def save(self) -> None:
+        """Write the positions, if they changed since they were taken last, as soon as their copies are durable."""
+        self._wanted = self._wanted or self._dirty
+        self.settle()
+
+    def settle(self) -> None:
+        """Write what has become durable. Called often, and cheap."""
+        if self._store.log_end - self._taken_at >= LOG_BYTES_MAX:
+            self._wanted = True
+        if self._wanted and self._pending is None:
+            self._take()
+        if self._pending is not None and self._pending[0] <= self._store.flushed:
+            self._file.save(self._pending[1])
+            self._pending = None
+
+    def _take(self) -> None:
+        self._dirty = self._wanted = False
+        self._taken_at = self._store.log_end
+        self._pending = (
+            self._taken_at,
+            fastjson.dumps_file({**self.to_tree(), LOG_OFFSET_KEY: self._taken_at}),
+        )
+
+    def close(self) -> None:
+        """Make durable what was delivered, save, and wait until that is on the disk."""
+        if self._dirty or self._wanted or self._pending is not None or self._store.log_end != self._taken_at:
+            self._take()
+            self._store.flush()
+            self.settle()
+        self._file.flush()
