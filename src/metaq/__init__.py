@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from metaq.errors import ClientForked as ClientForked
     from metaq.errors import ConfigError as ConfigError
     from metaq.errors import ConnectionFailed as ConnectionFailed
+    from metaq.errors import InvalidMessage as InvalidMessage
     from metaq.errors import MetaqError as MetaqError
     from metaq.errors import NoRoute as NoRoute
     from metaq.errors import OffsetOutOfRange as OffsetOutOfRange
@@ -53,7 +54,7 @@ _HOMES = {
     "metaq.client.producer": ("Producer",),
     "metaq.client.reader": ("Reader",),
     "metaq.errors": (
-        "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed",
+        "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
         "MetaqError", "NoRoute", "OffsetOutOfRange", "RequestTimeout", "SendFailed",
     ),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage"),

@@ -27,7 +27,7 @@ from metaq.client.consumer.consumer import CLOSE_SECONDS, ConsumerBase, settle_b
 from metaq.client.consumer.outcome import Later, Reject
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.core import ClientCore
-from metaq.client.producer import ProducerBase, Selector, as_message
+from metaq.client.producer import NO_KEYS, Body, ProducerBase, Selector, as_message
 from metaq.client.reader import CALL_SECONDS, ReaderBase
 from metaq.errors import BufferFull, ConfigError, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage
@@ -57,10 +57,10 @@ class Producer(ProducerBase):
     async def send(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: Body | None = None,
         *,
         tag: str | None = None,
-        keys: str | Iterable[str] = (),
+        keys: str | Iterable[str] = NO_KEYS,
         ordering_key: str | None = None,
         selector: Selector | None = None,
         queue: MessageQueue | None = None,
@@ -95,9 +95,9 @@ class Producer(ProducerBase):
             await waiter
         return [batch.receipt(index) for index in range(batch.count)]
 
-    async def send_oneway(self, topic: str | Message, body: bytes | None = None, *, tag: str | None = None) -> None:
+    async def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget. As `metaq.Producer.send_oneway`."""
-        message = topic if isinstance(topic, Message) else Message(topic, body or b"", tag)
+        message = as_message(topic, body, tag)
         await _run(self._core, self._oneway(message, None), self._accumulator.limits.timeout)
 
     async def flush(self, timeout: float | None = None) -> None:

@@ -6,6 +6,7 @@
 │   ├── `RemoteProtocolError`  the peer sent garbage: its connection is closed, nothing else is touched
 │   ├── `BadRequest`           the peer sent a well-formed frame with a wrong value: it gets an answer
 │   └── `LocalProtocolError`   we were about to send garbage: a bug, or a value the protocol cannot carry
+│       └── `InvalidMessage`   our user: a message with an empty body, a reserved property, ... (a ValueError too)
 ├── `StoreError`
 │   ├── `StoreLocked`, `StoreForeign`, `StoreCorrupt`   raised while opening a folder: nothing was changed
 │   ├── `StoreFull`            no room; nothing was written; retry when there is room
@@ -53,6 +54,10 @@ class BadRequest(ProtocolError):
 
 class LocalProtocolError(ProtocolError):
     """We tried to encode a value that the protocol cannot carry. Nothing was sent."""
+
+
+class InvalidMessage(LocalProtocolError, ValueError):
+    """A part of a message that no broker takes or no format carries. The text says which. Nothing was sent."""
 
 
 class StoreError(MetaqError):

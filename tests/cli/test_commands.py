@@ -82,6 +82,34 @@ def test_consume_filters_by_tag_and_stops_at_a_count(cli, orders):
     assert len(cli("consume", orders, "--count", "2").stdout.split()) == 2
 
 
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("",), "empty"),
+        (("x", "--key", "a b"), "key"),
+        (("x", "--tag", "a|b"), "tag"),
+        (("x", "--property", "a="), "property 'a'"),
+        (("x", "--property", "KEYS=a"), "reserved"),
+        (("x", "--tag", b"\xff"), "UTF-8"),
+        (("x", "--delay-level", "19"), "delay-level"),
+    ],
+)
+def test_message_that_cannot_be_sent_is_wrong_usage(cli, arguments, text):
+    """One line that says which part; nothing is stored."""
+    refused = cli("send", "cli-refused", *arguments)
+    assert refused.returncode == 2
+    assert text in refused.stderr
+    assert "Traceback" not in refused.stderr
+    assert cli("topic", "show", "cli-refused").returncode == 3
+
+
+def test_body_of_any_bytes_is_sent_as_it_is(cli):
+    """An argument need not be text."""
+    assert cli("send", "cli-bytes", b"caf\xe9").returncode == 0
+    [line] = cli("consume", "cli-bytes", "--json").stdout.splitlines()
+    assert json.loads(line)["body_base64"] == "Y2Fm6Q=="
+
+
 @pytest.mark.parametrize("more", [(), ("--group", "cli-wrong-tags")])
 def test_tag_expression_that_can_match_nothing_is_wrong_usage(cli, orders, more):
     """It would print nothing and end with 0, or wait for ever."""

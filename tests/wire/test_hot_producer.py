@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import array
 import threading
 
 import pytest
@@ -55,6 +56,11 @@ def test_what_a_batch_refuses(hot):
     assert (batch.add(0, b"x", b""), batch.add_message(b"x", None, None), batch.take()) == (-1, -1, b"")
     with pytest.raises(TypeError, match="encode it"):
         hot.Batch().add(0, "text", b"")
+    for wrong in (5, True, [1, 2, 3], array.array("I", [1]), memoryview(b"abcd")[::2], None):
+        with pytest.raises(TypeError, match="body is"):
+            hot.Batch().add(0, wrong, b"")
+        with pytest.raises(TypeError, match="body is"):
+            hot.Batch().add_message(wrong, None, None)
     with pytest.raises(LocalProtocolError, match="32767"):
         hot.Batch().add(0, b"x", bytes(32768))
     with pytest.raises(LocalProtocolError, match="32767"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import itertools
+import os
 import sys
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -43,7 +44,7 @@ def send(
 
     with metaq.Producer(namesrv, timeout=timeout) as producer:
         if not lines:
-            data = body.encode() if body is not None else sys.stdin.buffer.read()
+            data = os.fsencode(body) if body is not None else sys.stdin.buffer.read()
             _tell(producer.send(make(data)), as_json=as_json)
             return
         count = 0

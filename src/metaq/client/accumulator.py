@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import threading
 import weakref
 from collections import deque
@@ -26,7 +27,16 @@ from dataclasses import dataclass
 from metaq.client.core import ClientCore
 from metaq.client.futures import SendBatch, SendFuture, Stored, future_of
 from metaq.client.sending import Choose, Outgoing, Sender
-from metaq.errors import BrokerError, BufferFull, ClientClosed, ClientForked, LocalProtocolError, MetaqError
+from metaq.errors import (
+    BrokerError,
+    BufferFull,
+    ClientClosed,
+    ClientForked,
+    ConfigError,
+    InvalidMessage,
+    LocalProtocolError,
+    MetaqError,
+)
 from metaq.model import Message, MessageQueue, SysFlag
 from metaq.model.message import COMPRESSION_ZLIB
 from metaq.model.properties import PROPERTIES_BYTES_MAX
@@ -34,6 +44,8 @@ from metaq.wire import compression
 from metaq.wire.codes import ResponseCode
 from metaq.wire.record import decode_batch
 
+_MESSAGE_ID = re.compile("(?:[0-9A-F]{32}|[0-9A-F]{56})")
+"""56 with an IPv6 address in it."""
 IN_FLIGHT_MAX = 8
 """Batches of one unordered lane under way side by side."""
 
@@ -149,9 +161,11 @@ class Accumulator:
     def send_alone(self, message: Message, lane: Lane, message_id: str | None, timeout: float | None) -> SendFuture:
         """Send one message in a request of its own, compressed if that pays. In order with its lane if that has one.
 
-        Raises: ClientClosed, ClientForked, BufferFull; LocalProtocolError: the message is too large.
+        Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: the message is too large.
         """
         self._core.check_process()
+        if timeout is not None and not timeout > 0:
+            raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")
         batch = SendBatch(self._core.id_prefixes.next(), 0)
         batch.take()
         if message_id is not None:
@@ -163,14 +177,14 @@ class Accumulator:
     def send_whole(self, lane: Lane, entries: list[tuple[int, bytes, bytes]]) -> SendBatch:
         """Send (flag, body, properties) entries as one batch, whatever `batch_bytes` says.
 
-        Raises: ClientClosed, ClientForked, BufferFull; LocalProtocolError: an empty body, or too much for one request.
+        Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: an empty body, or too much for one request.
         """
         self._core.check_process()
         batch = SendBatch(self._core.id_prefixes.next(), self.limits.message_bytes_max)
         for flag, body, properties in entries:
             check_body(body, self.limits.message_bytes_max)
             if batch.add(flag, body, properties) < 0:
-                raise LocalProtocolError(
+                raise InvalidMessage(
                     f"a batch of {len(entries)} messages exceeds {self.limits.message_bytes_max} bytes: send smaller ones"
                 )
         self._enqueue(lane, batch, Outgoing(lane.topic, batch.take(), batch=True), None)
@@ -186,11 +200,11 @@ class Accumulator:
         self._core.thread.post(self._pump, lane)
 
     def outgoing(self, message: Message, message_id: str) -> Outgoing:
-        """The request for one message. Raises LocalProtocolError: body or properties exceed the format."""
+        """The request for one message. Raises InvalidMessage: body or properties exceed the format."""
         check_body(message.body, self.limits.message_bytes_max)
         properties = message.property_text(message_id)
         if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
-            raise LocalProtocolError(f"the properties exceed {PROPERTIES_BYTES_MAX} bytes of UTF-8")
+            raise InvalidMessage(f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX} bytes of UTF-8")
         body, sys_flag = message.body, 0
         if len(body) >= self.limits.compress_over:
             packed = compression.compress(body, COMPRESSION_ZLIB)
@@ -342,21 +356,23 @@ def _wake(waiting: list[asyncio.Future[None]]) -> None:
 
 
 def check_body(body: bytes, bytes_max: int) -> None:
-    """Raises LocalProtocolError for a body that brokers refuse."""
+    """Raises InvalidMessage for a body that brokers refuse."""
     if not body:
-        raise LocalProtocolError("the body is empty: brokers refuse that; send at least one byte")
+        raise InvalidMessage("the body is empty: brokers refuse that; send at least one byte")
     if len(body) > bytes_max:
-        raise LocalProtocolError(
+        raise InvalidMessage(
             f"the body has {len(body)} bytes, the limit is {bytes_max}: "
             "raise max_message_bytes here and maxMessageSize at the broker, or send a reference to the data"
         )
 
 
 def _split_id(message_id: str) -> tuple[str, int]:
-    try:
-        return message_id[:-4], int(message_id[-4:], 16)
-    except ValueError:
-        raise LocalProtocolError(f"{message_id!r} is not a message id made by a producer") from None
+    """A message id's prefix and number. Raises TypeError, InvalidMessage: no producer makes such an id."""
+    if not isinstance(message_id, str):
+        raise TypeError(f"message_id is {message_id!r}: pass the text that future.message_id is")
+    if not _MESSAGE_ID.fullmatch(message_id):
+        raise InvalidMessage(f"message_id={message_id!r} is not an id made by a producer: 32 upper-case hex characters")
+    return message_id[:-4], int(message_id[-4:], 16)
 
 
 def _singles(outgoing: Outgoing) -> list[Outgoing]:

@@ -21,7 +21,7 @@ from metaq.client.sending import Choose, Sender
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ConfigError, MetaqError
 from metaq.model import Message, MessageQueue, SendReceipt
-from metaq.model.message import BODY_BYTES_MAX, as_keys, check_tag
+from metaq.model.message import BODY_BYTES_MAX, as_body, as_keys, check_tag
 from metaq.model.subscription import java_string_hash
 from metaq.model.topic import check_group, check_topic
 
@@ -29,6 +29,10 @@ DEFAULT_GROUP = "metaq_producer"
 CLOSE_SECONDS = 30.0
 EXIT_SECONDS = 5.0
 _TAGS_MAX = 1024
+NO_KEYS: tuple[str, ...] = ()
+
+Body = bytes | bytearray | memoryview
+"""What a message's body may be given as."""
 
 Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Picks a message's queue out of the topic's writable ones."""
@@ -103,10 +107,10 @@ class ProducerBase:
     def submit(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: Body | None = None,
         *,
         tag: str | None = None,
-        keys: str | Iterable[str] = (),
+        keys: str | Iterable[str] = NO_KEYS,
         ordering_key: str | None = None,
         selector: Selector | None = None,
         queue: MessageQueue | None = None,
@@ -122,24 +126,25 @@ class ProducerBase:
               queue, in order. selector: picks the queue out of those that are writable. queue: that very queue.
               delay_level: 1..18, deliver later by the broker's ladder of delays. message_id: the id of an earlier,
               failed send of this message, so that consumers can tell the two are one. The rest as in `Message`.
-        Raises: TypeError: a body that is not bytes. LocalProtocolError: a value that cannot be sent. BufferFull,
-                ClientClosed, ClientForked. What happens under way is raised by the future.
+        Raises: TypeError: a body that is not bytes, a bytearray or a contiguous memoryview, or another value of a wrong
+                type. InvalidMessage: a value that cannot be sent. ConfigError: a name that no topic can have.
+                BufferFull, ClientClosed, ClientForked. What happens under way is raised by the future.
         """
-        if (
-            ordering_key is None and properties is None and selector is None and queue is None and message_id is None
-            and not (flag or delay_level or keys) and wait_store_ok and body is not None
-            and len(body) < self._alone_over
-        ):  # fmt: skip
-            # The hot path: about a microsecond. Whatever is unusual falls through to the careful one.
-            try:
+        try:
+            if (
+                ordering_key is None and properties is None and selector is None and queue is None
+                and message_id is None and keys is NO_KEYS and not (flag or delay_level) and wait_store_ok is True
+                and body is not None and len(body) < self._alone_over
+            ):  # fmt: skip
+                # The hot path: about a microsecond. Whatever is unusual falls through to the careful one, which knows
+                # what is wrong and what to do.
                 batch = self._lanes[topic].batch  # type: ignore[index]
-                index = batch.add_message(body, self._tags[tag], None)
-            except KeyError:
-                index = -1
-            if index >= 0:
-                future = SendFuture()
-                future._batch, future._index = batch, index  # noqa: SLF001  `future_of`, without a call
-                return future
+                if (index := batch.add_message(body, self._tags[tag], None)) >= 0:
+                    future = SendFuture()
+                    future._batch, future._index = batch, index  # noqa: SLF001  `future_of`, without a call
+                    return future
+        except (KeyError, TypeError):
+            pass
         message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
         return self._hand_in(message, self._lane(message.topic, ordering_key, selector, queue), message_id)
 
@@ -169,6 +174,8 @@ class ProducerBase:
             )
         tag_bytes = self._tag_bytes(message.tag)
         key_bytes = " ".join(message.keys).encode() if message.keys else None
+        if len(key_bytes or b"") + len(tag_bytes or b"") >= self._alone_over:
+            return self._accumulator.send_alone(message, lane, message_id, timeout)
         return self._accumulator.append(
             lane, lambda batch: batch.add_message(message.body, tag_bytes, key_bytes), urgent=urgent
         )
@@ -187,9 +194,13 @@ class ProducerBase:
         if ordering_key is None and selector is None and queue is None:
             return self._lanes.get(topic) or self._accumulator.lane(checked(check_topic, topic))
         if queue is not None:
+            if not isinstance(queue, MessageQueue):
+                raise TypeError(f"queue is {queue!r}: pass a MessageQueue, for example one of producer.queues(topic)")
             if queue.topic != topic:
                 raise ConfigError(f"the queue {queue} is not one of topic {topic}")
             return self._accumulator.ordered_lane(queue, strict=True)
+        if ordering_key is not None and not isinstance(ordering_key, str):
+            raise TypeError(f"ordering_key is {ordering_key!r}: pass text, str({ordering_key!r})")
         queues = self._core.routes.publish_queues_now(checked(check_topic, topic))
         if queues is None:
             self._core.check_process()
@@ -197,7 +208,7 @@ class ProducerBase:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
             queues = self._core.thread.run(self._core.routes.publish_queues(topic), self._accumulator.limits.timeout)
         if selector is not None:
-            return self._accumulator.ordered_lane(selector(queues), strict=True)
+            return self._lane(topic, None, None, _chosen(selector, queues))
         assert ordering_key is not None
         return self._accumulator.ordered_lane(queue_for_key(ordering_key, queues), strict=False)
 
@@ -253,22 +264,45 @@ def _flush_forgotten() -> None:
                 producer._core.thread.run(producer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
 
 
+def _chosen(selector: Selector, queues: Sequence[MessageQueue]) -> MessageQueue:
+    queue = selector(queues)
+    if not isinstance(queue, MessageQueue):
+        raise TypeError(f"the selector returned {queue!r}: it must return one of the queues that it is given")
+    return queue
+
+
 def as_message(
     topic: str | Message,
-    body: bytes | None,
+    body: Body | None,
     tag: str | None,
-    keys: str | Iterable[str],
-    flag: int,
-    delay_level: int,
-    wait_store_ok: bool,
-    properties: dict[str, str] | None,
+    keys: str | Iterable[str] = NO_KEYS,
+    flag: int = 0,
+    delay_level: int = 0,
+    wait_store_ok: bool = True,
+    properties: dict[str, str] | None = None,
 ) -> Message:
-    """The message that the arguments of a send describe. Raises TypeError, LocalProtocolError."""
+    """The message that the arguments of a send describe. Raises TypeError, InvalidMessage."""
     if isinstance(topic, Message):
+        if not (
+            body is None and tag is None and properties is None and not (keys or flag or delay_level) and wait_store_ok
+        ):
+            raise TypeError(
+                "a Message is sent as it is: set its fields, instead of passing body, tag, keys, ... beside it"
+            )
+        topic.check()
         return topic
     if body is None:
         raise TypeError("body is missing: pass bytes")
-    return Message(topic, body, tag, as_keys(keys), flag, delay_level, wait_store_ok, properties or {})
+    return Message(
+        topic,
+        as_body(body),
+        tag,
+        as_keys(keys),
+        flag,
+        delay_level,
+        wait_store_ok,
+        {} if properties is None else properties,
+    )
 
 
 def as_batch(messages: Iterable[Message]) -> list[Message]:
@@ -276,6 +310,10 @@ def as_batch(messages: Iterable[Message]) -> list[Message]:
     batch = list(messages)
     if not batch:
         raise ConfigError("send_batch got no message")
+    for message in batch:
+        if not isinstance(message, Message):
+            raise TypeError(f"send_batch got {message!r}: pass metaq.Message objects")
+        message.check()
     if len({message.topic for message in batch}) > 1:
         raise ConfigError("the messages of one batch must have one topic")
     if any(message.delay_level for message in batch):
@@ -291,10 +329,10 @@ class Producer(ProducerBase):
     def send(
         self,
         topic: str | Message,
-        body: bytes | None = None,
+        body: Body | None = None,
         *,
         tag: str | None = None,
-        keys: str | Iterable[str] = (),
+        keys: str | Iterable[str] = NO_KEYS,
         ordering_key: str | None = None,
         selector: Selector | None = None,
         queue: MessageQueue | None = None,
@@ -322,9 +360,9 @@ class Producer(ProducerBase):
         batch.wait(None)
         return [batch.receipt(index) for index in range(batch.count)]
 
-    def send_oneway(self, topic: str | Message, body: bytes | None = None, *, tag: str | None = None) -> None:
+    def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
-        message = topic if isinstance(topic, Message) else Message(topic, body or b"", tag)
+        message = as_message(topic, body, tag)
         self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
 
     def flush(self, timeout: float | None = None) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import enum
 import ipaddress
+import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from metaq.errors import LocalProtocolError
+from metaq.errors import InvalidMessage
 from metaq.model import properties as props
 from metaq.model.queue import MessageQueue
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
+DELAY_LEVEL_MAX = 18
 
 
 class SysFlag(enum.IntFlag):
@@ -35,11 +37,12 @@ COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB = 0x100, 0x200, 0x300
 class Message:
     """One message to send.
 
-    Args: topic: where to. body: bytes; a `str` is a TypeError, because only the sender knows its encoding.
-          tag: one word by which brokers filter, without `|`. keys: words by which it can be looked up, without blanks.
-          flag: 32 bits carried untouched. delay_level: 0, or 1..18 on the broker's ladder of delays.
-          wait_store_ok: False answers before the flush and the replica. properties: your own names and values.
-    Raises: TypeError, LocalProtocolError: a value that the record format cannot carry.
+    Args: topic: where to. body: bytes, a bytearray or a contiguous memoryview, of which a copy is taken; a `str` is a
+          TypeError, because only the sender knows its encoding. tag: one word by which brokers filter, without `|`.
+          keys: words by which it can be looked up, without blanks. flag: a signed 32-bit number carried untouched.
+          delay_level: 0, or 1..18 on the broker's ladder of delays. wait_store_ok: False answers before the flush and
+          the replica. properties: your own names and values, all `str`.
+    Raises: TypeError: a value of another type. InvalidMessage: a value that the record format cannot carry.
     """
 
     topic: str
@@ -52,15 +55,26 @@ class Message:
     properties: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if isinstance(self.body, str):
-            raise TypeError("body is a str: encode it, for example body.encode()")
-        if not isinstance(self.body, bytes):
-            self.body = bytes(self.body)
-        self.keys = as_keys(self.keys)
-        if self.properties:
+        self.check()
+
+    def check(self) -> None:
+        """Make sure that it can be sent; its fields may have been set since it was made. Raises as making one does."""
+        if not isinstance(self.topic, str):
+            raise TypeError(f"topic is {self.topic!r}: pass its name, a str")
+        if type(self.body) is not bytes:
+            self.body = as_body(self.body)
+        if self.keys or self.keys.__class__ is not tuple:
+            self.keys = as_keys(self.keys)
+        if self.properties or self.properties.__class__ is not dict:
             check_user_properties(self.properties)
         if self.tag is not None:
             check_tag(self.tag)
+        if self.delay_level or self.delay_level.__class__ is not int:
+            self.delay_level = as_delay_level(self.delay_level)
+        if self.flag or self.flag.__class__ is not int:
+            self.flag = as_int("flag", self.flag, -(1 << 31), (1 << 31) - 1)
+        if self.wait_store_ok is not True and self.wait_store_ok is not False:
+            raise TypeError(f"wait_store_ok is {self.wait_store_ok!r}: pass True or False")
 
     def property_text(self, unique_id: str | None) -> str:
         """All properties as stored, the system's and the user's.
@@ -80,31 +94,94 @@ class Message:
         return props.join(pairs)
 
 
+def as_body(body: object) -> bytes:
+    """A copy of a body as bytes. Raises TypeError: not bytes, a bytearray or a contiguous memoryview; says the remedy."""
+    if isinstance(body, str):
+        raise TypeError("body is a str: encode it, for example body.encode()")
+    if isinstance(body, memoryview) and not body.c_contiguous:
+        raise TypeError("body is a memoryview with gaps: copy it, bytes(body)")
+    if not isinstance(body, bytes | bytearray | memoryview):
+        raise TypeError(
+            f"body is {_type(body)}: make bytes of it first, for example json.dumps(body).encode(), "
+            "str(body).encode(), or bytes(body) if its elements are the bytes"
+        )
+    return bytes(body)
+
+
+def as_int(name: str, value: object, low: int, high: int) -> int:
+    """A whole number of [low, high]. Raises TypeError for a bool, a float and the like, InvalidMessage out of bounds."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise TypeError(f"{name} is {value!r}: need a whole number {low}..{high}")
+    number = operator.index(value)
+    if not low <= number <= high:
+        raise InvalidMessage(f"{name}={number}: need {low}..{high}")
+    return number
+
+
+def as_delay_level(level: object) -> int:
+    """A step of the broker's ladder of delays, 0 for none. Raises as `as_int`."""
+    return as_int("delay_level", level, 0, DELAY_LEVEL_MAX)
+
+
 def as_keys(keys: str | Iterable[str]) -> tuple[str, ...]:
-    """Keys as a tuple; a single string is one key. Raises LocalProtocolError for a blank or a control character."""
+    """Keys as a tuple; a single string is one key.
+
+    Raises: TypeError: something else than text. InvalidMessage: an empty key, a blank or a control character.
+    """
+    if isinstance(keys, bytes | bytearray | Mapping) or not isinstance(keys, Iterable):
+        raise TypeError(f"keys is {_type(keys)}: pass a str or several, such as [str(key)]")
     result = (keys,) if isinstance(keys, str) else tuple(keys)
     for key in result:
+        if not isinstance(key, str):
+            raise TypeError(f"the key {key!r} is {_type(key)}: pass text, {_remedy(key)}")
         if not key or any(char.isspace() or char in "\x01\x02" for char in key):
-            raise LocalProtocolError(f"the key {key!r} is empty or holds a blank or a control character")
+            raise InvalidMessage(f"the key {key!r} is empty or holds a blank or a control character")
+        _check_text("key", key)
     return result
 
 
 def check_tag(tag: str) -> str:
-    """Return `tag` if a subscription can name it. Raises LocalProtocolError."""
+    """Return `tag` if a subscription can name it. Raises TypeError: no text. InvalidMessage: none can."""
+    if not isinstance(tag, str):
+        raise TypeError(f"tag is {_type(tag)}: pass one word of text, {_remedy(tag)}")
     if not tag or tag != tag.strip() or "|" in tag or "\x01" in tag or "\x02" in tag or tag == "*":
-        raise LocalProtocolError(f"the tag {tag!r} is empty, '*', or holds '|', outer blanks or control characters")
-    return tag
+        raise InvalidMessage(f"the tag {tag!r} is empty, '*', or holds '|', outer blanks or control characters")
+    return _check_text("tag", tag)
 
 
 def check_user_properties(pairs: Mapping[str, str]) -> None:
-    """Raises LocalProtocolError for a reserved name, an empty name or value, or a separator character."""
+    """Raises TypeError: not all text. InvalidMessage: a reserved name, an empty name or value, a separator character."""
+    if not isinstance(pairs, Mapping):
+        raise TypeError(f"properties is {_type(pairs)}: pass a dict of names and values")
     for name, value in pairs.items():
+        if not isinstance(name, str):
+            raise TypeError(f"the property name {name!r} is {_type(name)}: pass text, {_remedy(name)}")
+        if not isinstance(value, str):
+            raise TypeError(f"the property {name} is {_type(value)}: pass text, {_remedy(value)}")
         if name in props.RESERVED:
-            raise LocalProtocolError(f"the property name {name} is reserved for the system")
+            raise InvalidMessage(f"the property name {name} is reserved for the system")
         if not name or not value:
-            raise LocalProtocolError(f"the property {name!r} has an empty name or value, which the format drops")
+            raise InvalidMessage(f"the property {name!r} has an empty name or value, which the format drops")
         if props.NAME_END in name + value or props.PAIR_END in name + value:
-            raise LocalProtocolError(f"the property {name!r} holds 0x01 or 0x02, the format's separators")
+            raise InvalidMessage(f"the property {name!r} holds 0x01 or 0x02, the format's separators")
+        _check_text("property", name + value)
+
+
+def _check_text(what: str, text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise InvalidMessage(f"the {what} {text!r} holds half a character (a lone surrogate): it is no UTF-8") from None
+    return text
+
+
+def _type(value: object) -> str:
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def _remedy(value: object) -> str:
+    return "value.decode()" if isinstance(value, bytes | bytearray) else f"str({value!r})"
 
 
 class SendStatus(enum.Enum):

@@ -22,7 +22,7 @@ from msgspec.json import encode as msgspec_encode
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
-from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.message import BODY_BYTES_MAX, as_body
 
 cdef extern from "_hot_c.h" nogil:
     int16_t get16(const uint8_t *p)

@@ -26,18 +26,12 @@ cdef class Batch:
     cdef Py_ssize_t begin(self, int flag, body, Py_ssize_t properties_size) except -2:
         """One entry up to its properties, with room for them and the id; its index, or -1. Runs no Python code between
         the checks and the writes, so threads that share the batch cannot come between."""
-        cdef Exported held
         cdef const uint8_t *source
         cdef Py_ssize_t body_size, size
         cdef uint8_t *at
-        if type(body) is bytes:
-            source, body_size = <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
-        elif isinstance(body, str):
-            raise TypeError("body is a str: encode it, for example body.encode()")
-        else:
-            held = Exported()
-            held.hold(body, PyBUF_SIMPLE)
-            source, body_size = held.data, held.size
+        if type(body) is not bytes:
+            body = as_body(body)
+        source, body_size = <const uint8_t *>PyBytes_AS_STRING(body), PyBytes_GET_SIZE(body)
         if properties_size > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(f"{properties_size} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
         size = BATCH_ENTRY_BYTES_MIN + body_size + properties_size

@@ -9,7 +9,7 @@ from typing import Any, Final, TypeVar
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
-from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.message import BODY_BYTES_MAX, as_body
 from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.wire.record import BATCH_ENTRY_BYTES_MIN, BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN, Broken, split
 
@@ -297,9 +297,7 @@ class Batch:
         self.count = self.size = 0
 
     def add(self, flag: int, body: Any, properties: bytes) -> int:
-        if isinstance(body, str):
-            raise TypeError("body is a str: encode it, for example body.encode()")
-        body = bytes(body)
+        body = as_body(body)
         with self._lock:
             parts, index = self._parts, self.count
             if self._prefix:

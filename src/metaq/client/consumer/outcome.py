@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from metaq.model.message import as_delay_level
+
 DEAD_LETTER_LEVEL = -1
 BROKER_DECIDES = 0
-DELAY_LEVEL_MAX = 18
 
 
 class Reject(Exception):
@@ -15,13 +16,12 @@ class Later(Exception):
     """Raise or return it while handling a message to get the message again later.
 
     `delay_level`: 1..18 on the broker's ladder of delays (1 s ... 2 h); 0 lets the broker choose, longer each time.
+    Raises TypeError, InvalidMessage (a ValueError) for another.
     """
 
     def __init__(self, delay_level: int = BROKER_DECIDES) -> None:
-        if not 0 <= delay_level <= DELAY_LEVEL_MAX:
-            raise ValueError(f"delay_level={delay_level}: need 0..{DELAY_LEVEL_MAX}")
-        super().__init__(delay_level)
-        self.delay_level = delay_level
+        self.delay_level = as_delay_level(delay_level)
+        super().__init__(self.delay_level)
 
 
 def delay_level_of(error: BaseException) -> int:
