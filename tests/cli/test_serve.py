@@ -155,3 +155,31 @@ def test_other_loop_and_twin_can_be_chosen(tmp_path):
         log = child.stderr.read()
     assert "asyncio's own, because METAQ_UVLOOP=0" in log
     assert "plain" in log
+
+
+def test_up_keeps_small_files_and_a_broker_opens_them(tmp_path):
+    """`metaq up` is for laptops: it says what its first message takes, and takes no more. `metaq broker` goes on there."""
+    data = tmp_path / "data"
+    with process(*metaq_command("up", "--port", "0", "--namesrv-port", "0", "--data", str(data))) as child:
+        namesrv = read_line(child, "ready up").split("namesrv=")[1].split()[0]
+        assert run_metaq("send", "orders", "hello", "--namesrv", namesrv).returncode == 0
+        child.terminate()
+        assert child.wait(20) == 0
+        assert "takes 66 MiB of the disk at its first message" in child.stderr.read()
+    taken = sum(path.stat().st_blocks * 512 for path in data.rglob("*") if path.is_file())
+    assert taken < 72 << 20
+    with process(*metaq_command("broker", "--port", "0", "--data", str(data))) as child:
+        read_line(child, "ready broker")
+        child.terminate()
+        assert child.wait(20) == 0
+
+
+def test_a_broker_without_a_name_server_says_that_nobody_will_find_it(tmp_path):
+    """It starts all the same, for whoever knows its address."""
+    command = metaq_command("broker", "--port", "0", "--data", str(tmp_path / "d"), *SMALL)
+    env = {key: value for key, value in environment().items() if key != "NAMESRV_ADDR"}
+    with process(*command, env=env) as child:
+        read_line(child, "ready broker")
+        child.terminate()
+        assert child.wait(20) == 0
+        assert "no client will find this broker" in child.stderr.read()

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 from metaq.errors import ConfigError
 from metaq.net.peer import is_loopback
 from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel
+from metaq.store.sizes import sizes_found
 
 Table = TypeVar("Table", bound=OptionTable)
 
@@ -169,11 +170,12 @@ def load(
 
     Args: file: a RocketMQ properties file or a `metaq.toml`. flags: section → option → value; None means not given.
           settings: `key=value` or `section.key=value` of `-o`. serving: the sections that this process obeys; a plain
-          key of `settings` or of a properties file goes to those that have it. defaults: as flags, but every source beats them.
+          key of `settings` or of a properties file goes to those that have it. defaults: as flags, but every source beats
+          them, also the sizes of the files that the store's folder already has.
           environment: for NAMESRV_ADDR. insecure: consent to listen beyond this machine without access control.
     Raises: ConfigError: naming the key, its place and the nearest name.
     """
-    values: dict[str, dict[str, Any]] = {section: dict((defaults or {}).get(section, {})) for section in SECTIONS}
+    values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     warnings: list[str] = []
     rocketmq = False
     if "broker" in serving and (
@@ -196,6 +198,9 @@ def load(
         if "bind_address" in SECTIONS[section].spellings():
             warnings += _check_address(section, values[section], rocketmq=rocketmq, insecure=insecure)
     where = file or ""
+    for section, fallback in (defaults or {}).items():
+        found = sizes_found(StoreOptions.read(fallback | values[section])[0]) if section == "store" else {}
+        values[section] = {**fallback, **found, **values[section]}
     return Configuration(
         BrokerOptions.read(values["broker"], where)[0],
         StoreOptions.read(values["store"], where)[0],

@@ -16,6 +16,7 @@ from typing import Any
 from metaq.app.configuration import Configuration, load, template
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
 from metaq.errors import ConfigError
+from metaq.store.sizes import SMALL, first_use
 
 SERVERS = {
     "namesrv": "Run a name server.",
@@ -62,8 +63,14 @@ def _run(command: str, configuration: Configuration) -> int:
         from metaq.app.namesrv import start_namesrv
 
         return run(lambda: start_namesrv(configuration.namesrv))
+    log.info("%s", first_use(configuration.store))
     if command == "broker":
         from metaq.app.broker import start_broker
+
+        if not configuration.broker.namesrv_addr:
+            log.warning(
+                "no name server is set: no client will find this broker; name one by -n, namesrvAddr or NAMESRV_ADDR"
+            )
 
         return run(lambda: start_broker(configuration.broker, configuration.store))
     from metaq.app.up import start_up
@@ -74,7 +81,10 @@ def _run(command: str, configuration: Configuration) -> int:
 def _configure(arguments: argparse.Namespace) -> Configuration:
     command = arguments.command
     flags: dict[str, dict[str, Any]] = {"broker": {}, "store": {}, "namesrv": {}}
-    defaults = _folders(command, DEFAULT_FOLDER) if command == "up" else {}
+    defaults: dict[str, dict[str, Any]] = {"store": {}} if command == "broker" else {}
+    if command == "up":
+        defaults = _folders(command, DEFAULT_FOLDER)
+        defaults["store"] |= SMALL
     if command == "namesrv":
         flags["namesrv"] = {"bind_address": arguments.host, "listen_port": arguments.port}
     else:
@@ -96,7 +106,7 @@ def _configure(arguments: argparse.Namespace) -> Configuration:
     )
 
 
-def _folders(command: str, data: str) -> dict[str, dict[str, str]]:
+def _folders(command: str, data: str) -> dict[str, dict[str, Any]]:
     folder = pathlib.Path(data).expanduser()
     kv = {"kv_config_path": str((folder / "namesrv" if command == "up" else folder) / "kvConfig.json")}
     store = {"store_path_root_dir": str(folder)}

@@ -21,6 +21,11 @@ RESERVE_BYTES: Final = 1024 * 1024
 _NAME_DIGITS: Final = 17
 
 
+def index_file_bytes(slots: int, entries_max: int) -> int:
+    """Size of a file of so many slots and entries."""
+    return HEADER.size + _SLOT.size * slots + ENTRY.size * entries_max
+
+
 class IndexHeader(NamedTuple):
     """Store times and log offsets of the first and last record indexed, slots in use, ordinal of
     the next entry (the first is 1)."""
@@ -98,7 +103,7 @@ class Index:
 
     @property
     def file_bytes(self) -> int:
-        return HEADER.size + _SLOT.size * self.slots + ENTRY.size * self.entries_max
+        return index_file_bytes(self.slots, self.entries_max)
 
     def load(self) -> list[Path]:
         """Find the files; changes nothing. Returns those of a size that these settings do not make: to be rebuilt."""
