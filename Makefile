@@ -72,8 +72,12 @@ docs: $(VENV)/has-lint  ## write the pages that are made from the code
 hot: $(VENV)/has-lint  ## build the hot module again, beside its source
 	$(RUN) setup.py -q build_ext --inplace
 
+wheel: $(VENV)/has-lint  ## build a source distribution and a wheel into dist
+	rm -rf dist
+	$(RUN) -m build --outdir dist
+
 clean:  ## remove the environment, caches and results
-	rm -rf $(VENV) .cache build demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
+	rm -rf $(VENV) .cache build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
 	rm -f src/metaq/wire/_hot*.so src/metaq/wire/_hot.c derby.log
 
 help:  ## this list
@@ -106,4 +110,4 @@ $(VENV)/has-test: $(VENV)/has-demo
 	$(RUN) -m pip install --progress-bar on -e '.[all,dev]'
 	@touch $@ $(VENV)/has-lint
 
-.PHONY: demo doctor test test-all test-plain lint format types bench bench-small docs hot clean help
+.PHONY: demo doctor test test-all test-plain lint format types bench bench-small docs hot wheel clean help

@@ -112,7 +112,7 @@ COREUTILS = [
     "[",
 ]
 
-TARGETS = ["demo", "test", "test-all", "lint", "types", "bench-small", "clean", "help"]
+TARGETS = ["demo", "test", "test-all", "lint", "types", "bench-small", "wheel", "clean", "help"]
 
 
 @pytest.fixture

@@ -199,7 +199,7 @@ def load(
             warnings += _check_address(section, values[section], rocketmq=rocketmq, insecure=insecure)
     where = file or ""
     for section, fallback in (defaults or {}).items():
-        found = sizes_found(StoreOptions.read(fallback | values[section])[0]) if section == "store" else {}
+        found = sizes_found(StoreOptions.read({**fallback, **values[section]})[0]) if section == "store" else {}
         values[section] = {**fallback, **found, **values[section]}
     return Configuration(
         BrokerOptions.read(values["broker"], where)[0],

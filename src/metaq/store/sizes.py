@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from metaq.options import MIB, StoreOptions
 from metaq.store.index_file import index_file_bytes
@@ -13,7 +13,7 @@ from metaq.store.mapped_file import NAME_DIGITS
 SMALL: Final = {"mapped_file_size_commit_log": 64 * MIB, "max_hash_slot_num": 500_000, "max_index_num": 2_000_000}
 """For a laptop: the first message reserves 67 MiB and not 1.1 GiB."""
 
-_DEFAULT: Final = {item.name: item.default for item in fields(StoreOptions)}
+_DEFAULT: Final[dict[str, Any]] = {item.name: item.default for item in fields(StoreOptions)}
 _INDEX: Final = ("max_hash_slot_num", "max_index_num")
 
 

@@ -1,0 +1,80 @@
+"""What is built for others: small, complete, and good for a broker in an environment that knows nothing else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import venv
+import zipfile
+
+import pytest
+
+from tests.support import ROOT, process, read_line
+
+GENERATED = "metaq/wire/_hot.c"
+SOURCES = ["src", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"]
+
+
+def run(*command, **more):
+    done = subprocess.run(
+        [str(word) for word in command], capture_output=True, text=True, timeout=280, check=False, **more
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """Folder with the source distribution and the wheel of these sources."""
+    pytest.importorskip("build")
+    copy, dist = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("dist")
+    for name in SOURCES:
+        source = ROOT / name
+        if source.is_dir():
+            shutil.copytree(
+                source, copy / name, ignore=shutil.ignore_patterns("*.so", "_hot.c", "__pycache__", "*.egg-info")
+            )
+        else:
+            shutil.copy(source, copy / name)
+    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, copy)
+    return dist
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_what_the_build_makes_anew_is_not_shipped(built):
+    """Neither the wheel nor the source distribution carries the generated C."""
+    (wheel,), (archive,) = built.glob("*.whl"), built.glob("*.tar.gz")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith(GENERATED)]
+    with tarfile.open(archive) as source:
+        names = source.getnames()
+    assert not [name for name in names if name.endswith((GENERATED, ".so")) or "/tests/" in name]
+    assert [name for name in names if name.endswith("metaq/wire/_hot_append.pxi")]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_fresh_environment_with_the_wheel_runs_a_broker(built, tmp_path):
+    """`pip install` of the wheel, `metaq up`, `metaq send`, `metaq consume`: as docs/getting-started.md says."""
+    (wheel,) = built.glob("*.whl")
+    venv.create(tmp_path / "env", with_pip=True)
+    bin_folder = tmp_path / "env" / "bin"
+    clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "NAMESRV_ADDR"}}
+    installed = subprocess.run(
+        [str(bin_folder / "pip"), "install", "-q", str(wheel)],
+        capture_output=True, text=True, timeout=200, check=False, env=clean,
+    )  # fmt: skip
+    if installed.returncode != 0 and "No matching distribution" in installed.stderr:
+        pytest.skip("the package index cannot be reached")
+    assert installed.returncode == 0, installed.stderr
+    metaq = str(bin_folder / "metaq")
+    command = (metaq, "up", "--port", "0", "--namesrv-port", "0", "--data", str(tmp_path / "data"))
+    with process(*command, env=clean) as child:
+        namesrv = read_line(child, "ready up").split("namesrv=")[1].split()[0]
+        run(metaq, "send", "orders", "hello", "--namesrv", namesrv, env=clean)
+        assert "hello" in run(metaq, "consume", "orders", "--namesrv", namesrv, env=clean)
+        child.terminate()
+        assert child.wait(20) == 0
