@@ -102,12 +102,12 @@ $(VENV)/has-lint: $(RUN) $(INSTALLED_FROM)
 $(VENV)/has-demo: $(RUN) $(INSTALLED_FROM)
 	@echo "== installing MetaQ with Spark and Java into $(VENV): downloads about 0.7 GB the first time" \
 	  "(Spark alone 456 MB), takes 1.8 GB on disk and a few minutes; nothing is installed outside this folder"
-	$(RUN) -m pip install --progress-bar on -e '.[all]'
+	$(RUN) -m pip install --progress-bar on -e '.[all,demo]'
 	@touch $@
 
 $(VENV)/has-test: $(VENV)/has-demo
 	@echo "== installing the test tools into $(VENV): downloads about 40 MB the first time"
-	$(RUN) -m pip install --progress-bar on -e '.[all,dev]'
+	$(RUN) -m pip install --progress-bar on -e '.[all,demo,dev]'
 	@touch $@ $(VENV)/has-lint
 
 .PHONY: demo doctor test test-all test-plain lint format types bench bench-small docs hot wheel clean help

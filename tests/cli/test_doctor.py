@@ -71,3 +71,12 @@ def test_few_open_files_are_a_notice(monkeypatch):
     [found] = find(doctor.examine(), "limits")
     assert found.state == doctor.NOTICE
     assert "ulimit -n" in found.text
+
+
+def test_another_python_on_the_path_is_worth_a_notice(tmp_path):
+    """Spark would run its workers with it, unless `metaq.spark` is imported first."""
+    pytest.importorskip("pyspark", reason="comes with the extra spark")
+    texts = [found.text for found in find(doctor.examine(environ={"PATH": str(tmp_path)}), "spark")]
+    assert any("import metaq.spark before you make a Spark session" in text for text in texts)
+    chosen = {"PATH": str(tmp_path), "PYSPARK_PYTHON": "/usr/bin/python3"}
+    assert len(find(doctor.examine(environ=chosen), "spark")) == 1

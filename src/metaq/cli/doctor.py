@@ -39,7 +39,7 @@ class Finding:
 
 def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[Finding]:
     """Look at everything. `data`: the folder whose disk is judged."""
-    environ = os.environ if environ is None else environ
+    environ = dict(os.environ) if environ is None else environ  # As it is now: importing metaq.spark adds to it.
     looks: list[Callable[[], list[Finding]]] = [
         lambda: [Finding("metaq", OK, f"{metaq.__version__} in {pathlib.Path(metaq.__file__).parent}")],
         _python,
@@ -47,7 +47,7 @@ def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[F
         lambda: [Finding("event loop", OK if loop_name() == "uvloop" else NOTICE, loop_name())],
         _compression,
         lambda: _java(environ),
-        _spark,
+        lambda: _spark(environ),
         lambda: _disk(data),
         _limits,
         lambda: _name_servers(environ),
@@ -86,12 +86,19 @@ def _java(environ: Mapping[str, str]) -> list[Finding]:
     return [Finding("java", OK, str(java)), *(Finding("java", NOTICE, text) for text in java.notices)]
 
 
-def _spark() -> list[Finding]:
-    missing = [name for name in ("pyspark", "pyarrow", "pandas") if importlib.util.find_spec(name) is None]
+def _spark(environ: Mapping[str, str]) -> list[Finding]:
+    from metaq.spark import interpreter
+
+    wanted = ("pyspark", "pyarrow", "pandas", "numpy")
+    missing = [name for name in wanted if importlib.util.find_spec(name) is None]
     if missing:
         return [Finding("spark", NOTICE, f"{', '.join(missing)} not installed: {_extra('spark')}")]
-    versions = [f"{name} {importlib.metadata.version(name)}" for name in ("pyspark", "pyarrow", "pandas")]
-    return [Finding("spark", OK, ", ".join(versions))]
+    versions = [f"{name} {importlib.metadata.version(name)}" for name in wanted]
+    found = [Finding("spark", OK, ", ".join(versions))]
+    if interpreter.choose(environ) is not None:
+        text = "python3 on the PATH is not this Python: import metaq.spark before you make a Spark session of your own"
+        found.append(Finding("spark", NOTICE, text))
+    return found
 
 
 def _disk(data: str) -> list[Finding]:

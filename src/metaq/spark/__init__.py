@@ -1,6 +1,7 @@
 """MetaQ and Spark: `format("metaq")`, a session that needs no Java installed, and ready-made pipelines.
 
-Importing this package loads neither pyspark nor Java; the names below do so when they are first used.
+Importing this package loads neither pyspark nor Java; the names below do so when they are first used. It lets Spark's
+workers run this Python (`metaq.spark.interpreter`), so import it before a session is made by other means than `session`.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from metaq.errors import ConfigError
+from metaq.spark import interpreter
 from metaq.spark.java import Java, find_java
 
 if TYPE_CHECKING:
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 __all__ = ["Java", "archive", "find_java", "session", "table"]
 
 _HOMES = {"archive": "pipelines.archive", "session": "engine", "table": "tables"}
+
+interpreter.prefer_this_python()
 
 
 def __getattr__(name: str) -> Any:

@@ -12,6 +12,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from metaq.spark import interpreter
 from metaq.spark.java import cache_folder, find_java
 from metaq.spark.source import MetaqDataSource
 
@@ -64,10 +65,11 @@ def session(
         conf: Spark settings; they beat ours (JVM options are added to ours).
         log_level: of Spark's own log on standard error: error, warn, info.
 
-    Raises: ConfigError: no usable Java (`metaq.spark.find_java`).
+    Raises: ConfigError: no usable Java (`metaq.spark.find_java`), or workers that run a Python without MetaQ.
     """
     running = SparkSession.getActiveSession()
     if running is not None:
+        interpreter.check(running.sparkContext)
         return running
     settings = dict(ALWAYS)
     submitted = "spark.master" in (conf or {}) or os.environ.get("PYSPARK_GATEWAY_PORT")
@@ -77,6 +79,7 @@ def session(
         settings |= LOCAL
         settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
+        interpreter.check_choice()
     given = dict(conf or {})
     if _JAVA_OPTIONS in given and _JAVA_OPTIONS in settings:
         given[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
@@ -87,8 +90,7 @@ def session(
             _LOG.warning("%s", notice)
         _LOG.info("Spark runs on %s", java)
         os.environ["JAVA_HOME"] = str(java.home)
-    # Workers would otherwise be whatever `python3` is first on the PATH, and die without pyarrow.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault(interpreter.CHOICE, sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app)
     if master is not None:

@@ -76,7 +76,7 @@ def find_java(environ: Mapping[str, str] | None = None, cache_dir: Path | None =
         notices.append(f"{notice}: passed over")
     seen = "".join(f" {notice}." for notice in notices)
     raise ConfigError(
-        f"no Java {VERSION_MIN} or newer was found.{seen} Install the one that comes with Python: pip install 'pymetaq[spark]'"
+        f"no Java {VERSION_MIN} or newer was found.{seen} Install the one that comes with Python: pip install 'pymetaq[java]'"
     )
 
 

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from metaq.client import arrow
 from metaq.clock import SYSTEM
 from metaq.errors import MetaqError
-from metaq.spark import offsets, schema
+from metaq.spark import interpreter, offsets, schema
 from metaq.spark.cluster import cluster_of
 from metaq.spark.fetch import read_slice
 from metaq.spark.offsets import Positions, Slice
@@ -49,6 +49,7 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     @classmethod
     def name(cls) -> str:
+        interpreter.check(interpreter.running_context())  # The first thing that `spark.dataSource.register` asks.
         return "metaq"
 
     def schema(self) -> str:

