@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.model import GroupConfig, MessageQueue
-from metaq.wire import bodies, fastjson
+from metaq.wire import beans, bodies, fastjson
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of
 from metaq.wire.record import decode_record
@@ -22,10 +22,14 @@ def create(client, topic, reads=4, writes=4, perm=6, **more):
 def test_a_topic_is_made_changed_and_listed(client):
     """17 makes and changes, 21 lists with the data version that name servers see."""
     assert create(client, "orders", 3, 2).code == 0
-    version, table = bodies.topic_table_of_tree(fastjson.loads(client.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body))
+    version, table = bodies.topic_table_of_tree(
+        beans.parse(client.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body, "topics")
+    )
     assert (table["orders"].read_queues, table["orders"].write_queues) == (3, 2)
     assert create(client, "orders", 8, 8).code == 0
-    changed, table = bodies.topic_table_of_tree(fastjson.loads(client.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body))
+    changed, table = bodies.topic_table_of_tree(
+        beans.parse(client.ask(RequestCode.GET_ALL_TOPIC_CONFIG).body, "topics")
+    )
     assert table["orders"].write_queues == 8
     assert changed.counter == version.counter + 1
 
@@ -54,7 +58,7 @@ def test_groups_are_made_listed_and_deleted(door, client):
     body = fastjson.dumps(bodies.group_tree(GroupConfig("mailer", retry_max=3)))
     assert client.ask(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, None, body).code == 0
     answer = client.ask(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG)
-    assert bodies.group_table_of_tree(fastjson.loads(answer.body))[1]["mailer"].retry_max == 3
+    assert bodies.group_table_of_tree(beans.parse(answer.body, "groups"))[1]["mailer"].retry_max == 3
     door.broker.offsets.put("mailer", "orders", 0, 5)
     header = {"groupName": "mailer", "removeOffset": "true"}
     assert client.ask(RequestCode.DELETE_SUBSCRIPTIONGROUP, header).code == 0

@@ -22,7 +22,9 @@ from metaq.model import (
     TopicConfig,
 )
 from metaq.model.subscription import subscribe
-from metaq.wire import bodies
+from metaq.wire import bodies, fastjson
+from metaq.wire.beans import Value
+from metaq.wire.bodies import topics as topic_bodies
 
 JAVA_HEARTBEAT = b"""{"clientID":"10.0.0.1@12#123456","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",
 "consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":
@@ -88,7 +90,7 @@ def test_routes_are_standard_json_that_go_can_cut():
         b'"perm":6,"readQueueNums":4,"topicSynFlag":1,"writeQueueNums":4}]}'
     )
     assert bodies.route_of("T", java).queues[0].sys_flag == 1
-    with pytest.raises(BadRequest, match="broker id"):
+    with pytest.raises(BadRequest, match=r"brokerAddrs \(a key\) is .x., need a whole number"):
         bodies.route_of("T", b'{"brokerDatas":[{"brokerAddrs":{"x":"h:1"}}]}')
 
 
@@ -111,7 +113,7 @@ def test_registrations_round_trip_wrapped_and_bare():
     version = DataVersion(1795226546496, 3)
     body = bodies.registration(version, topics)
     assert bodies.registration_of(body, compressed=False, bare=False) == (version, topics)
-    bare = bodies.fastjson.dumps(bodies.topic_table_tree(topics, version))
+    bare = fastjson.dumps(bodies.topic_table_tree(topics, version))
     assert bodies.registration_of(bare, compressed=False, bare=True) == (version, topics)
     assert bodies.registration_of(b"", compressed=False, bare=False) == (DataVersion(), {})
 
@@ -137,7 +139,7 @@ def test_a_compressed_registration_is_read_and_bounded(monkeypatch):
     ):
         with pytest.raises(BadRequest, match=r"broken|cannot be expanded"):
             bodies.registration_of(bad, compressed=True, bare=False)
-    monkeypatch.setattr(bodies, "REGISTRATION_BYTES_MAX", 1000)
+    monkeypatch.setattr(topic_bodies, "REGISTRATION_BYTES_MAX", 1000)
     with pytest.raises(BadRequest, match="expand to more than"):
         bodies.registration_of(compressed(bytes(100_000)), compressed=True, bare=False)
 
@@ -159,12 +161,15 @@ def test_tables_by_queue_are_written_with_object_keys_and_read_in_both_forms():
 def test_groups_topics_offsets_and_connections_round_trip():
     """The trees that are bodies and files at once."""
     groups = {"G": GroupConfig("G", retry_max=3, consume_enable=False)}
-    assert bodies.group_table_of_tree(bodies.group_table_tree(groups, DataVersion(1, 2))) == (DataVersion(1, 2), groups)
+    assert bodies.group_table_of_tree(Value(bodies.group_table_tree(groups, DataVersion(1, 2)), "table")) == (
+        DataVersion(1, 2),
+        groups,
+    )
     offsets = {"T@G": {0: 1, 7: 9}}
-    assert bodies.group_offsets_of_tree(bodies.group_offsets_tree(offsets)) == offsets
-    assert bodies.delay_offsets_of_tree(bodies.delay_offsets_tree({1: 100})) == {1: 100}
+    assert bodies.group_offsets_of_tree(Value(bodies.group_offsets_tree(offsets), "table")) == offsets
+    assert bodies.delay_offsets_of_tree(Value(bodies.delay_offsets_tree({1: 100}), "table")) == {1: 100}
     with pytest.raises(BadRequest):
-        bodies.group_offsets_of_tree({"offsetTable": {"T@G": {"x": 1}}})
+        bodies.group_offsets_of_tree(Value({"offsetTable": {"T@G": {"x": 1}}}, "table"))
     connection = bodies.ClientConnection("me", "10.0.0.1:5", "JAVA", 409)
     consumer = bodies.ConsumerData("", {"T": subscribe("T", "a", 1)})
     assert bodies.connections_of(bodies.consumer_connections(consumer, [connection])) == ([connection], consumer)

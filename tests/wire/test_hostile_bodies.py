@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
 from metaq.wire import bodies, fastjson
+from metaq.wire.beans import Value
 
 DECODERS = {
     name: function for name, function in vars(bodies).items()
@@ -62,7 +63,7 @@ def test_any_tree_is_a_value_or_a_bad_request(decode) -> None:
     @given(trees)
     def check(tree: object) -> None:
         with contextlib.suppress(BadRequest):
-            decode(tree)
+            decode(Value(tree, "tree"))
 
     check()
 

@@ -15,7 +15,7 @@ from metaq.net.listener import Listener, listen
 from metaq.net.peer import ListenLimits
 from metaq.options import NamesrvOptions
 from metaq.store.config_file import ConfigFile
-from metaq.wire import fastjson
+from metaq.wire import beans, bodies, fastjson
 
 EXPIRY_SECONDS: Final = 10.0
 """Between two looks for brokers whose lease has ended, as in RocketMQ."""
@@ -73,9 +73,6 @@ def _kv_table(file: ConfigFile) -> KvTable:
     if not text:
         return KvTable()
     try:
-        tables = fastjson.load_object(text, "KV configuration")["configTable"]
-        return KvTable(
-            {str(name): {str(key): str(text) for key, text in table.items()} for name, table in tables.items()}
-        )
-    except (BadRequest, KeyError, AttributeError) as error:
+        return KvTable(bodies.kv_config_of_tree(beans.parse(text, file.path.name)))
+    except BadRequest as error:
         raise ConfigError(f"{file.path} is not a KV configuration: {error}; mend it or move it away") from None

@@ -15,7 +15,7 @@ from metaq.errors import BadRequest, ConfigError, RemoteProtocolError
 from metaq.model.topic import DEAD_LETTER_PREFIX
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore
-from metaq.wire import bodies, fastjson
+from metaq.wire import beans, bodies, fastjson
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
 
@@ -57,12 +57,12 @@ class DelayPositions:
 
     def _parse(self, text: str) -> int | None:
         try:
-            tree = fastjson.load_object(text, "delayOffset.json")
+            tree = beans.parse(text, "delayOffset.json")
             self._offsets = bodies.delay_offsets_of_tree(tree)
+            since = tree[LOG_OFFSET_KEY].whole(-1)
         except BadRequest as error:
             raise ConfigError(f"delayOffset.json cannot be read ({error}); restore it from its .bak") from error
-        since = tree.get(LOG_OFFSET_KEY)
-        return since if isinstance(since, int) and since >= 0 else None
+        return since if since >= 0 else None
 
     def _read_log(self, since: int) -> None:
         if since > self._store.log_end:

@@ -12,7 +12,7 @@ from metaq.errors import BadRequest, ConfigError
 from metaq.model import DataVersion, GroupConfig
 from metaq.model.topic import check_group
 from metaq.options import BrokerOptions
-from metaq.wire import bodies, fastjson
+from metaq.wire import beans, bodies, fastjson
 from metaq.wire.codes import ResponseCode
 
 BORN = (
@@ -36,7 +36,7 @@ class Groups:
         text = file.load()
         if text:
             try:
-                tree = fastjson.load_object(text, "subscriptionGroup.json")
+                tree = beans.parse(text, "subscriptionGroup.json")
                 self.version, self.table = bodies.group_table_of_tree(tree)
             except BadRequest as error:
                 raise ConfigError(f"subscriptionGroup.json cannot be read ({error}); restore its .bak") from error

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from metaq.errors import BadRequest, ConfigError
-from metaq.wire import bodies, fastjson
+from metaq.wire import beans, bodies, fastjson
 
 SEPARATOR = "@"
 """Between topic and group in a table key; no name can hold it."""
@@ -94,7 +94,7 @@ class Offsets:
 
 def _parse(text: str) -> dict[tuple[str, str], dict[int, int]]:
     try:
-        stored = bodies.group_offsets_of_tree(fastjson.load_object(text, "consumerOffset.json"))
+        stored = bodies.group_offsets_of_tree(beans.parse(text, "consumerOffset.json"))
     except BadRequest as error:
         raise ConfigError(f"consumerOffset.json cannot be read ({error}); restore it from its .bak") from error
     table: dict[tuple[str, str], dict[int, int]] = {}

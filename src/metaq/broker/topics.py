@@ -18,7 +18,7 @@ from metaq.model import DataVersion, Perm, TopicConfig
 from metaq.model.topic import AUTO_CREATE_TOPIC, check_topic
 from metaq.options import BrokerOptions
 from metaq.store.dispatch import SCHEDULE_TOPIC
-from metaq.wire import bodies, fastjson
+from metaq.wire import beans, bodies, fastjson
 from metaq.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -63,7 +63,7 @@ class Topics:
         if not text:
             return
         try:
-            self.version, topics = bodies.topic_table_of_tree(fastjson.load_object(text, "topics.json"))
+            self.version, topics = bodies.topic_table_of_tree(beans.parse(text, "topics.json"))
         except BadRequest as error:
             raise ConfigError(f"topics.json cannot be read ({error}); restore it from its .bak") from error
         for name, config in topics.items():

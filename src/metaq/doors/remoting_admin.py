@@ -20,7 +20,7 @@ from metaq.wire.command import Command, reply
 
 log = logging.getLogger(__name__)
 
-FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
+FILTER_TYPES = bodies.FILTER_TYPES
 
 
 class AdminHandlers:
@@ -86,7 +86,7 @@ class AdminHandlers:
 
     # -- groups
     def _create_group(self, session: RemotingSession, command: Command) -> Command:
-        group = bodies.group_of_tree(fastjson.load_object(command.body, "subscription group"))
+        group = bodies.group_of(command.body)
         log.info("%s creates or changes the group %s", session.remote, group.name)
         self._broker.groups.update(group)
         return reply(command)

@@ -1,8 +1,8 @@
 """JSON as RocketMQ's fastjson 1.x writes it, which is not always JSON.
 
 Bodies and files of RocketMQ hold maps with bare integer keys, `{0:"a"}`, and maps whose keys are objects,
-`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. `loads` reads both and all of standard JSON; `dumps` writes strictly
-standard JSON, `dumps_java` the two odd forms that Java's readers demand, `dumps_file` the tab-indented text of the
+`{{"brokerName":"b","queueId":0,"topic":"T"}:5}`. `loads` reads both, all of standard JSON, and what else fastjson's
+reader takes; which type a value should have is the business of `beans`. `dumps` writes strictly standard JSON, `dumps_java` the two odd forms that Java's readers demand, `dumps_file` the tab-indented text of the
 configuration files. An object that stands as a key is a tuple of its (name, value) pairs, sorted by name.
 """
 
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 import msgspec
@@ -21,20 +22,33 @@ NUMBER_CHARS_MAX = 40
 
 ObjectKey = tuple[tuple[str, Any], ...]
 
-_BLANK = re.compile(r"[ \t\r\n]*")
-_STRING = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
-_SINGLE_QUOTED = re.compile(r"'((?:[^'\\]|\\.)*)'", re.DOTALL)
+_BLANK = re.compile(r"(?:[ \t\r\n\f\b]|//[^\n]*|/\*(?s:.)*?\*/)*")
+_STRING = re.compile(r'"([^"\\]*(?:\\.[^"\\]*)*)"', re.DOTALL)
+_SINGLE_QUOTED = re.compile(r"'([^'\\]*(?:\\.[^'\\]*)*)'", re.DOTALL)
 _WORD = re.compile(r"[A-Za-z0-9_+.$-]+")
-_INTEGER = re.compile(r"-?\d+\Z")
-_DECIMAL = re.compile(r"-?\d+(\.\d+)?([eE][+-]?\d+)?\Z")
-_CONSTANTS = {"true": True, "false": False, "null": None, "NaN": None, "undefined": None}
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_NUMBER = re.compile(r"([+-]?)0*(\d+)(\.\d*)?([eE][+-]?\d+)?([LSBFD]?)\Z")
+_CONSTANTS = {"true": True, "false": False, "null": None, "NULL": None, "NaN": None, "undefined": None}
+_ESCAPED = dict(zip("bfnrtv\"'\\/01234567", "\b\f\n\r\t\v\"'\\/\0\1\2\3\4\5\6\7", strict=True))
+_SETS = ("Set", "TreeSet")
 
-_standard_decode = msgspec.json.Decoder().decode
-_encode = msgspec.json.Encoder().encode
+
+def _decimal(text: str) -> Decimal:
+    if len(text) > NUMBER_CHARS_MAX:
+        raise BadRequest(f"JSON holds a number of {len(text)} characters, the limit is {NUMBER_CHARS_MAX}")
+    try:
+        return Decimal(text)
+    except InvalidOperation:
+        raise BadRequest(f"JSON holds the number {text}, whose exponent is out of all bounds") from None
+
+
+# Numbers with a fraction stay as they were written: a text is made of them where a text is wanted.
+_standard_decode = msgspec.json.Decoder(float_hook=_decimal).decode
+_encode = msgspec.json.Encoder(decimal_format="number").encode
 
 
 def loads(data: bytes | memoryview | str) -> Any:
-    """Parse a text. Keys that are bare numbers become int, objects as keys become tuples.
+    """Parse a text. Keys that are bare numbers become int, objects as keys become tuples, numbers with a fraction Decimal.
 
     Raises: BadRequest: not even fastjson's JSON, nested deeper than 64, or a number longer than 40 characters.
     """
@@ -45,21 +59,13 @@ def loads(data: bytes | memoryview | str) -> Any:
     except (msgspec.DecodeError, UnicodeDecodeError):
         pass
     try:
-        text = data if isinstance(data, str) else bytes(data).decode("utf-8")
+        text = data if isinstance(data, str) else bytes(data).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise BadRequest(f"JSON is not UTF-8: {error.reason} at byte {error.start}") from None
-    parser = _Parser(text)
+    parser = _Parser(text.removeprefix("\ufeff"))
     value = parser.value(0)
     if parser.next_char():
         raise parser.error("nothing more after the value")
-    return value
-
-
-def load_object(data: bytes | memoryview | str, what: str) -> dict[Any, Any]:
-    """`loads`, and BadRequest unless it is an object. `what` names the body in the error."""
-    value = loads(data)
-    if not isinstance(value, dict):
-        raise BadRequest(f"the {what} is {type(value).__name__}, need a JSON object")
     return value
 
 
@@ -93,12 +99,14 @@ class _Parser:
         word = self._word()
         if word in _CONSTANTS:
             return _CONSTANTS[word]
+        if word in _SETS and self.next_char() == "[":
+            return self._array(depth)
         return self._number(word)
 
     def _object(self, depth: int) -> dict[Any, Any]:
         result: dict[Any, Any] = {}
         self._at += 1
-        if self.next_char() == "}":
+        if self._skipped_commas() == "}":
             self._at += 1
             return result
         while True:
@@ -113,7 +121,7 @@ class _Parser:
     def _array(self, depth: int) -> list[Any]:
         result: list[Any] = []
         self._at += 1
-        if self.next_char() == "]":
+        if self._skipped_commas() == "]":
             self._at += 1
             return result
         while True:
@@ -126,10 +134,16 @@ class _Parser:
         if char not in (",", bracket) or not char:
             raise self.error(f"',' or '{bracket}'")
         self._at += 1
-        if char == "," and self.next_char() == bracket:  # fastjson reads a trailing comma
+        if char == "," and self._skipped_commas() == bracket:
             char = bracket
             self._at += 1
         return char == bracket
+
+    def _skipped_commas(self) -> str:
+        """The next character; fastjson passes over commas that have nothing before or behind them."""
+        while (char := self.next_char()) == ",":
+            self._at += 1
+        return char
 
     def _key(self, depth: int) -> Any:
         char = self.next_char()
@@ -138,7 +152,9 @@ class _Parser:
         if char == "{":
             return as_key(self.value(depth + 1))
         word = self._word()
-        return int(word) if _INTEGER.match(word) and len(word) <= NUMBER_CHARS_MAX else word
+        if word in _CONSTANTS:
+            return _CONSTANTS[word]
+        return self._number(word) if word[0] in "0123456789+-" else word
 
     def _string(self) -> str:
         double = self._text[self._at] == '"'
@@ -149,11 +165,21 @@ class _Parser:
         inner = match.group(1)
         if "\\" not in inner:
             return inner
-        quoted = inner if double else inner.replace("\\'", "'").replace('"', '\\"')
-        try:
-            return str(_standard_decode(f'"{quoted}"'))
-        except (msgspec.DecodeError, UnicodeError):
-            raise self.error("a valid escape in the string before") from None
+        plain = _ESCAPE.sub(self._unescaped, inner)
+        if re.search("[\ud800-\udfff]", plain):
+            try:
+                return plain.encode("utf-16-le", "surrogatepass").decode("utf-16-le")  # pairs that were escaped as two
+            except UnicodeDecodeError:
+                raise self.error("whole characters in the string before, not half of a pair") from None
+        return plain
+
+    def _unescaped(self, match: re.Match[str]) -> str:
+        code = match.group(1)
+        if len(code) > 1:
+            return chr(int(code[1:], 16))
+        if code not in _ESCAPED:
+            raise self.error("a valid escape in the string before")
+        return _ESCAPED[code]
 
     def _word(self) -> str:
         match = _WORD.match(self._text, self._at)
@@ -162,14 +188,18 @@ class _Parser:
         self._at = match.end()
         return match.group()
 
-    def _number(self, word: str) -> int | float:
+    def _number(self, word: str) -> int | Decimal:
         if len(word) > NUMBER_CHARS_MAX:
             raise BadRequest(f"JSON holds a number of {len(word)} characters, the limit is {NUMBER_CHARS_MAX}")
-        if _INTEGER.match(word):
-            return int(word)
-        if _DECIMAL.match(word):
-            return float(word)
-        raise BadRequest(f"JSON holds the bare word {word!r} where a value must stand")
+        match = _NUMBER.match(word)
+        if not match:
+            raise BadRequest(f"JSON holds the bare word {word!r} where a value must stand")
+        sign, digits, fraction, exponent, suffix = match.groups("")
+        if suffix in {"F", "D"} and not exponent:
+            fraction = f".{fraction.strip('.') or '0'}"
+        if fraction.strip(".") or exponent:
+            return _decimal(f"{sign}{digits}{fraction}{exponent}")
+        return int(sign + digits)
 
 
 def as_key(value: Any) -> ObjectKey:
@@ -207,7 +237,7 @@ def _write(tree: Any) -> str:
 def _write_key(key: Any) -> str:
     if isinstance(key, tuple):
         return _write(dict(key))
-    return str(key) if isinstance(key, int) else _encode(str(key)).decode()
+    return _encode(key if isinstance(key, bool | int | Decimal | None) else str(key)).decode()
 
 
 def _write_pretty(tree: Any, depth: int) -> str:

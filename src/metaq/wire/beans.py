@@ -1,0 +1,303 @@
+"""Parsed JSON read as fastjson 1.2 fills a Java object with it: by the type that is wanted, not by the type that came.
+
+Clients were written against that leniency: numbers come as texts, booleans as "Y", one object where a list is wanted.
+The rules are those of fastjson 1.2.69, the version that RocketMQ 4.9 brings, and hold for every body and configuration
+file; `tests/wire/fastjson_vectors.json` is what it did itself. Three things differ on purpose. A number beyond its type
+is refused, where Java keeps the low bits of some. Texts of dates are no numbers. A number is read up to 40 characters.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from decimal import Decimal
+from typing import Any, Final, TypeVar
+
+from metaq.errors import BadRequest
+from metaq.wire import fastjson
+from metaq.wire.fastjson import NUMBER_CHARS_MAX
+
+T = TypeVar("T")
+
+_WHOLE = re.compile(r"[+-]?\d+\Z")
+_TRAILING_ZEROS = re.compile(r"\.0*\Z")
+_NUMBER = re.compile(r"\s*[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?\s*\Z")
+_NULLS: Final = ("", "null", "NULL")
+"""Texts that are no number and no boolean, but nothing."""
+_TRUE: Final = ("true", "1", "y", "T")
+_FALSE: Final = ("false", "0", "f", "N")
+"""Small letters stand for capitals too, but not the other way round: "t" and "n" are nothing."""
+
+
+class Mismatch(ValueError):
+    """A value that does not become the wanted type; the text says what would. The caller knows the field's name."""
+
+
+# -------------------------------------------------------------------- single values: None stands for "not given"
+
+
+def whole(value: Any, bits: int = 64) -> int | None:
+    """A whole number of `bits` bits with sign. A fraction is cut off. Raises Mismatch."""
+    need = f"a whole number of {bits} bits"
+    if isinstance(value, bool):
+        if bits > 32:  # fastjson takes true for an int and refuses it for a long
+            raise Mismatch(need)
+        value = int(value)
+    elif isinstance(value, str):
+        text = _number_text(value, need)
+        if text is None:
+            return None
+        if bits == 32:  # fastjson forgets this for a long
+            text = _TRAILING_ZEROS.sub("", text)
+        if not _WHOLE.match(text):
+            raise Mismatch(need)
+        value = int(text)
+    elif isinstance(value, float | Decimal):
+        value = _truncated(value, need)
+    if value is None:
+        return None
+    if not isinstance(value, int) or not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise Mismatch(need)
+    return value
+
+
+def boolean(value: Any) -> bool | None:
+    """True, false, 1 (any other number is false), or the text of one: "true", "1", "Y", "T". Raises Mismatch."""
+    need = "true or false"
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        if value in _NULLS:
+            return None
+        for words, meaning in ((_TRUE, True), (_FALSE, False)):
+            if value in words or value.lower() in words:
+                return meaning
+        raise Mismatch(need)
+    if isinstance(value, float | Decimal):
+        return _truncated(value, need) == 1
+    if isinstance(value, int) and -(1 << 31) <= value < 1 << 31:
+        return value == 1
+    raise Mismatch(need)
+
+
+def decimal(value: Any) -> float | None:
+    """A number with a fraction. Raises Mismatch, also for one that a double cannot hold."""
+    need = "a number"
+    if isinstance(value, str):
+        text = _number_text(value, need)
+        if text is None:
+            return None
+        if not _NUMBER.match(text):
+            raise Mismatch(need)
+        value = text
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float | Decimal | str):
+        raise Mismatch(need)
+    try:
+        number = float(value)
+    except (OverflowError, ValueError):  # 10**400; a signalling NaN
+        raise Mismatch(need) from None
+    if number - number != 0:  # infinite, or not a number
+        raise Mismatch(need)
+    return number
+
+
+def text(value: Any) -> str | None:
+    """A text; of anything else, the JSON that stood there. Raises Mismatch for JSON that cannot be written again."""
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float | Decimal):
+        return str(value)
+    try:
+        return fastjson.dumps_java(value).decode()
+    except RecursionError:
+        raise Mismatch("a text") from None
+
+
+def enum(value: Any, names: Sequence[str]) -> str | None:
+    """One of `names`: by name, capital or not, or by its place as a number. An unknown name is None. Raises Mismatch."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        lowered = value.lower()
+        return next((name for name in names if name.lower() == lowered), None)
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < len(names):
+        return names[value]
+    raise Mismatch(f"one of {', '.join(names)}")
+
+
+def _number_text(value: str, need: str) -> str | None:
+    """A text that should be a number, without the commas that group its digits; None if it says "nothing"."""
+    if value in _NULLS:
+        return None
+    if len(value) > NUMBER_CHARS_MAX:
+        raise Mismatch(need)
+    return value.replace(",", "")
+
+
+def _truncated(value: float | Decimal, need: str) -> int:
+    number = Decimal(value)
+    if not number.is_finite() or number.adjusted() >= NUMBER_CHARS_MAX:  # 1e400000000 is short to write
+        raise Mismatch(need)
+    return int(number)
+
+
+# -------------------------------------------------------------------- values that know where they stand
+
+
+def parse(data: bytes | memoryview | str, what: str) -> Value:
+    """The object in a body or file; `what` names it in errors. Raises BadRequest: it is something else, or unreadable."""
+    try:
+        tree = fastjson.loads(data)
+    except BadRequest as error:
+        raise BadRequest(f"the {what} cannot be read: {error}") from None
+    if not isinstance(tree, dict):
+        raise BadRequest(f"the {what} is {type(tree).__name__}, need a JSON object")
+    return Value(tree, f"the {what}")
+
+
+class Value:
+    """A parsed value and its way from the body, which every error names: `the heartbeat: consumerDataSet[0].groupName`.
+
+    A reader with a default gives it for null, and for a field that is not there. All of them raise BadRequest for
+    something that fastjson would not convert.
+    """
+
+    __slots__ = ("_folded", "name", "parent", "tree")
+
+    def __init__(self, tree: Any, name: str, parent: Value | None = None) -> None:
+        """`name`: of the body, or with its `.` or brackets of a part of `parent`."""
+        self.tree, self.name, self.parent = tree, name, parent
+        self._folded: dict[str, Any] | None = None
+
+    @property
+    def path(self) -> str:
+        parent = self.parent
+        if parent is None:
+            return self.name
+        return parent.path + (": " + self.name.lstrip(".") if parent.parent is None else self.name)
+
+    # -- single values
+    def whole(self, default: int = 0, bits: int = 64) -> int:
+        found = self.read(whole, bits)
+        return default if found is None else found
+
+    def given_whole(self, bits: int = 64) -> int:
+        """A number that must not be null."""
+        found = self.read(whole, bits)
+        if found is None:
+            raise self.wrong(f"a whole number of {bits} bits")
+        return found
+
+    def boolean(self, *, default: bool = False) -> bool:
+        found = self.read(boolean)
+        return default if found is None else found
+
+    def decimal(self, default: float = 0.0) -> float:
+        found = self.read(decimal)
+        return default if found is None else found
+
+    def text(self, default: str = "") -> str:
+        found = self.read(text)
+        return default if found is None else found
+
+    def text_or_none(self) -> str | None:
+        return self.read(text)
+
+    def enum(self, names: Sequence[str], default: str) -> str:
+        return self.read(enum, names) or default
+
+    # -- objects
+    def __getitem__(self, field: str) -> Value:
+        """A field of an object; null, "" and [] are an object without fields.
+
+        It is found under its own name, or else under one that differs only by capitals, `_`, `-` and a leading `is`.
+        """
+        tree = self.tree
+        if not isinstance(tree, dict):
+            if tree is not None and tree not in ("", []):
+                raise self.wrong("an object")
+            return Value(None, f".{field}", self)
+        found = tree.get(field)
+        if found is None and field not in tree:
+            found = self._similar(field)
+        return Value(found, f".{field}", self)
+
+    def _similar(self, field: str) -> Any:
+        if self._folded is None:
+            self._folded = {}
+            for name, value in self.tree.items():
+                if isinstance(name, str):
+                    self._folded.setdefault(_fold(name), value)
+        folded = _fold(field)
+        return self._folded.get(folded, self._folded.get(f"is{folded}"))
+
+    # -- lists
+    def elements(self) -> list[Value]:
+        """Of a list; null has none."""
+        if self.tree is None:
+            return []
+        if not isinstance(self.tree, list):
+            raise self.wrong("a list")
+        return [Value(item, f"[{at}]", self) for at, item in enumerate(self.tree)]
+
+    def objects(self) -> list[Value]:
+        """Of a list of objects, without those that are null; a single object is a list of one."""
+        if isinstance(self.tree, dict):
+            return [self]
+        return [item for item in self.elements() if item.tree is not None and item.tree not in ("", [])]
+
+    def texts(self, *, single: bool = False) -> list[str]:
+        """Of a list of texts, without those that are null. `single`: a Java List takes one element alone, a Set does not."""
+        if single and self.tree is not None and not isinstance(self.tree, list):
+            return [self.text()]
+        return [found for item in self.elements() if (found := item.text_or_none()) is not None]
+
+    def wholes(self, bits: int = 64) -> list[int]:
+        """Of a list of whole numbers, without those that are null."""
+        return [found for item in self.elements() if (found := item.read(whole, bits)) is not None]
+
+    # -- maps
+    def entries(self, *, nulls: bool = False) -> Iterator[tuple[Value, Value]]:
+        """Keys and values of a map, whose keys are data; null has none.
+
+        `nulls`: some maps of RocketMQ may hold null, which is left out; the others refuse it, and what becomes null.
+        """
+        if self.tree is None:
+            return
+        if not isinstance(self.tree, dict):
+            raise self.wrong("an object")
+        for key, item in self.tree.items():
+            value = Value(item, f"[{key!r:.60}]", self)
+            if not nulls and (key is None or item is None or item in ("", [])):
+                raise value.wrong("a key and a value that are not null")
+            if key is None or item is None:
+                continue
+            yield Value(key, " (a key)", self), value
+
+    def key(self) -> str:
+        """A key of a map by name. Bare numbers are none."""
+        if isinstance(self.tree, bool):
+            return str(self.tree).lower()
+        if not isinstance(self.tree, str):
+            raise self.wrong("a name in quotes")
+        return self.tree
+
+    # -- how
+    def wrong(self, need: str) -> BadRequest:
+        """The error for this value."""
+        return BadRequest(f"{self.path} is {self.tree!r:.60}, need {need}")
+
+    def read(self, convert: Callable[..., T | None], *arguments: Any) -> T | None:
+        """Through one of the functions above. Raises BadRequest where it raises Mismatch."""
+        try:
+            return convert(self.tree, *arguments)
+        except Mismatch as error:
+            raise self.wrong(str(error)) from None
+
+
+def _fold(name: str) -> str:
+    return name.lower().replace("_", "").replace("-", "")

@@ -1,0 +1,180 @@
+"""What clients say of themselves, and what is said of them: heartbeats and lists of connections (34, 38, 46, 203, 204)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from metaq.errors import BadRequest
+from metaq.model import ConsumeFrom, MessageModel, SubscriptionData
+from metaq.wire import beans, fastjson
+from metaq.wire.beans import Value
+from metaq.wire.bodies.topics import Body, Tree
+from metaq.wire.command import LANGUAGES
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerData:
+    """What one member says of its consumer group."""
+
+    group: str
+    subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
+    push: bool = True
+    model: MessageModel = MessageModel.CLUSTERING
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    unit_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a client process says of itself."""
+
+    client_id: str
+    consumers: tuple[ConsumerData, ...] = ()
+    producers: tuple[str, ...] = ()
+
+
+def subscription_tree(data: SubscriptionData) -> Tree:
+    return {
+        "classFilterMode": data.class_filter,
+        "codeSet": sorted(data.tag_hashes),
+        "expressionType": data.expression_type,
+        "subString": data.expression,
+        "subVersion": data.version,
+        "tagsSet": sorted(data.tags),
+        "topic": data.topic,
+    }
+
+
+def subscription_of_tree(tree: Value) -> SubscriptionData:
+    """Node leaves out `expressionType`, Go sends the hashes as texts, 5.x clients add parts: none of it matters."""
+    return SubscriptionData(
+        tree["topic"].text(),
+        tree["subString"].text("*"),
+        tree["expressionType"].text() or "TAG",
+        frozenset(tree["tagsSet"].texts()),
+        frozenset(tree["codeSet"].wholes(32)),
+        tree["subVersion"].whole(),
+        tree["classFilterMode"].boolean(),
+    )
+
+
+# The names of Java's enums in their order, by which fastjson knows a number; LAST_... to MAX are of old clients.
+_CONSUME_FROM = {
+    "CONSUME_FROM_LAST_OFFSET": ConsumeFrom.LAST,
+    "CONSUME_FROM_LAST_OFFSET_AND_FROM_MIN_WHEN_BOOT_FIRST": ConsumeFrom.LAST,
+    "CONSUME_FROM_MIN_OFFSET": ConsumeFrom.FIRST,
+    "CONSUME_FROM_MAX_OFFSET": ConsumeFrom.LAST,
+    "CONSUME_FROM_FIRST_OFFSET": ConsumeFrom.FIRST,
+    "CONSUME_FROM_TIMESTAMP": ConsumeFrom.TIMESTAMP,
+}
+_MODELS = ("BROADCASTING", "CLUSTERING")
+_ACTIVELY, _PASSIVELY = "CONSUME_ACTIVELY", "CONSUME_PASSIVELY"
+
+
+def heartbeat(beat: Heartbeat) -> bytes:
+    consumers = [
+        {
+            "consumeFromWhere": consumer.consume_from.value,
+            "consumeType": _PASSIVELY if consumer.push else _ACTIVELY,
+            "groupName": consumer.group,
+            "messageModel": consumer.model.value,
+            "subscriptionDataSet": [subscription_tree(data) for data in consumer.subscriptions.values()],
+            "unitMode": consumer.unit_mode,
+        }
+        for consumer in beat.consumers
+    ]
+    producers = [{"groupName": group} for group in beat.producers]
+    return fastjson.dumps({"clientID": beat.client_id, "consumerDataSet": consumers, "producerDataSet": producers})
+
+
+def heartbeat_of(body: Body) -> Heartbeat:
+    tree = beans.parse(body, "heartbeat")
+    client_id = tree["clientID"].text()
+    if not client_id:
+        raise BadRequest("the heartbeat lacks clientID")
+    consumers = tuple(_consumer_of_tree(one) for one in tree["consumerDataSet"].objects())
+    producers = tuple(one["groupName"].text() for one in tree["producerDataSet"].objects())
+    return Heartbeat(client_id, consumers, producers)
+
+
+def _consumer_of_tree(tree: Value) -> ConsumerData:
+    return _consumer(tree, map(subscription_of_tree, tree["subscriptionDataSet"].objects()))
+
+
+def _consumer(tree: Value, subscriptions: Iterable[SubscriptionData]) -> ConsumerData:
+    return ConsumerData(
+        tree["groupName"].text(),
+        {data.topic: data for data in subscriptions},
+        tree["consumeType"].enum((_ACTIVELY, _PASSIVELY), _PASSIVELY) != _ACTIVELY,
+        MessageModel(tree["messageModel"].enum(_MODELS, "CLUSTERING")),
+        _CONSUME_FROM[tree["consumeFromWhere"].enum(tuple(_CONSUME_FROM), "CONSUME_FROM_LAST_OFFSET")],
+        tree["unitMode"].boolean(),
+    )
+
+
+def client_check_of(body: Body) -> tuple[str, str, SubscriptionData]:
+    """46: (client id, group, the subscription to be checked)."""
+    tree = beans.parse(body, "client configuration")
+    return tree["clientId"].text(), tree["group"].text(), subscription_of_tree(tree["subscriptionData"])
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """One member of a group, as 203 and 204 list it."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+
+
+def _connections_tree(connections: Iterable[ClientConnection]) -> list[Tree]:
+    return [
+        {"clientAddr": one.address, "clientId": one.client_id, "language": one.language, "version": one.version}
+        for one in connections
+    ]
+
+
+def producer_connections(connections: Iterable[ClientConnection]) -> bytes:
+    """204."""
+    return fastjson.dumps({"connectionSet": _connections_tree(connections)})
+
+
+def consumer_connections(consumer: ConsumerData, connections: Iterable[ClientConnection]) -> bytes:
+    """203."""
+    return fastjson.dumps(
+        {
+            "connectionSet": _connections_tree(connections),
+            "consumeFromWhere": consumer.consume_from.value,
+            "consumeType": _PASSIVELY if consumer.push else _ACTIVELY,
+            "messageModel": consumer.model.value,
+            "subscriptionTable": {t: subscription_tree(data) for t, data in consumer.subscriptions.items()},
+        }
+    )
+
+
+def connections_of(body: Body) -> tuple[list[ClientConnection], ConsumerData]:
+    """203 and 204. The consumer part has no group name: the request named it."""
+    tree = beans.parse(body, "connection list")
+    connections = [
+        ClientConnection(
+            one["clientId"].text(),
+            one["clientAddr"].text(),
+            one["language"].enum(LANGUAGES, ""),
+            one["version"].whole(0, 32),
+        )
+        for one in tree["connectionSet"].objects()
+    ]
+    return connections, _consumer(
+        tree, (subscription_of_tree(value) for _, value in tree["subscriptionTable"].entries())
+    )
+
+
+def consumer_ids(ids: Iterable[str]) -> bytes:
+    """38."""
+    return fastjson.dumps({"consumerIdList": list(ids)})
+
+
+def consumer_ids_of(body: Body) -> list[str]:
+    return beans.parse(body, "consumer list")["consumerIdList"].texts(single=True)

@@ -1,0 +1,104 @@
+"""Who has what: routes, clusters, lists of names (105, 106, 206, 219, 224, 300, 304, 305, 311-313)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from metaq.model import BrokerData, ClusterInfo, QueueData, Route
+from metaq.wire import beans, fastjson
+from metaq.wire.beans import Value, whole
+from metaq.wire.bodies.topics import Body, Tree, queues_of
+
+
+def route(data: Route) -> bytes:
+    """105, in strictly standard form: Go cuts the text by hand, Node and Java >= 4.9.4 want quoted keys."""
+    tree: Tree = {
+        "brokerDatas": [_broker_tree(one, quoted=True) for one in data.brokers],
+        "filterServerTable": {},
+        "queueDatas": [
+            {
+                "brokerName": one.broker,
+                "perm": one.perm,
+                "readQueueNums": one.read_queues,
+                "topicSysFlag": one.sys_flag,
+                "writeQueueNums": one.write_queues,
+            }
+            for one in data.queues
+        ],
+    }
+    if data.order is not None:
+        tree["orderTopicConf"] = data.order
+    return fastjson.dumps(tree)
+
+
+def route_of(topic: str, body: Body) -> Route:
+    tree = beans.parse(body, f"route of {topic}")
+    queues = tuple(
+        QueueData(
+            one["brokerName"].text(),
+            queues_of(one["readQueueNums"], 0),
+            queues_of(one["writeQueueNums"], 0),
+            one["perm"].whole(0, 32),
+            one["topicSysFlag"].whole(one["topicSynFlag"].whole(0, 32), 32),  # the older spelling
+        )
+        for one in tree["queueDatas"].objects()
+    )
+    brokers = tuple(map(_broker_of_tree, tree["brokerDatas"].objects()))
+    return Route(topic, queues, brokers, tree["orderTopicConf"].text_or_none())
+
+
+def _broker_tree(data: BrokerData, *, quoted: bool) -> Tree:
+    addresses: Tree = {str(key) if quoted else key: value for key, value in data.addresses.items()}
+    return {"brokerAddrs": addresses, "brokerName": data.broker, "cluster": data.cluster}
+
+
+def _broker_of_tree(tree: Value) -> BrokerData:
+    addresses = {
+        broker_id: address.text()
+        for key, address in tree["brokerAddrs"].entries(nulls=True)
+        if (broker_id := key.read(whole)) is not None
+    }
+    return BrokerData(tree["cluster"].text(), tree["brokerName"].text(), addresses)
+
+
+def cluster_info(info: ClusterInfo) -> bytes:
+    """106, with bare integer keys as upstream writes them."""
+    brokers = {name: _broker_tree(data, quoted=False) for name, data in info.brokers.items()}
+    clusters = {name: list(members) for name, members in info.clusters.items()}
+    return fastjson.dumps_java({"brokerAddrTable": brokers, "clusterAddrTable": clusters})
+
+
+def cluster_info_of(body: Body) -> ClusterInfo:
+    tree = beans.parse(body, "cluster info")
+    brokers = {name.key(): _broker_of_tree(one) for name, one in tree["brokerAddrTable"].entries(nulls=True)}
+    clusters = tree["clusterAddrTable"].entries(nulls=True)
+    return ClusterInfo(brokers, {name.key(): tuple(members.texts()) for name, members in clusters})
+
+
+def topic_list(topics: Iterable[str], broker_address: str | None = None) -> bytes:
+    """206, 224, 304, 305, 311-313."""
+    tree: Tree = {"topicList": list(topics)}
+    return fastjson.dumps({"brokerAddr": broker_address, **tree} if broker_address else tree)
+
+
+def topic_list_of(body: Body) -> list[str]:
+    return beans.parse(body, "topic list")["topicList"].texts()
+
+
+def group_list(groups: Iterable[str]) -> bytes:
+    """300."""
+    return fastjson.dumps({"groupList": list(groups)})
+
+
+def group_list_of(body: Body) -> list[str]:
+    return beans.parse(body, "group list")["groupList"].texts()
+
+
+def kv_table(table: Mapping[str, str]) -> bytes:
+    """28, 219 and the answer to 103."""
+    return fastjson.dumps({"table": dict(table)})
+
+
+def kv_table_of(body: Body) -> dict[str, str]:
+    table = beans.parse(body, "table")["table"].entries(nulls=True)
+    return {key.key(): value.text() for key, value in table}
