@@ -11,6 +11,7 @@ from metaq.clock import FakeClock
 from metaq.model.message import host_bytes
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.config_file import ConfigFile
+from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
 from metaq.wire.command import Command
 
@@ -40,13 +41,17 @@ def small_store(root: pathlib.Path, **more: object) -> StoreOptions:
 
 @contextmanager
 def open_broker(
-    root: pathlib.Path, clock: FakeClock | None = None, store: dict[str, object] | None = None, **options: object
+    root: pathlib.Path,
+    clock: FakeClock | None = None,
+    store: dict[str, object] | None = None,
+    disk: Disk | None = None,
+    **options: object,
 ) -> Iterator[Broker]:
     """A broker over the folder `root`; closed in order at the end."""
     clock = clock or FakeClock()
     store_options = small_store(root, **(store or {}))
     table = BrokerOptions(broker_name="broker-a", broker_cluster_name="DefaultCluster", **options)
-    with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name) as opened:
+    with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
         broker = Broker(
             table, store_options, opened, clock, "broker-a", STORE_HOST, lambda name: ConfigFile(root / "config" / name)
         )

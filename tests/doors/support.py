@@ -11,6 +11,7 @@ from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.doors.remoting import RemotingDoor
 from metaq.model import properties as props
+from metaq.store.disk import Disk
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, SerializeType, encode, request
@@ -133,10 +134,14 @@ def pull_header(topic: str, queue_id: int = 0, offset: int = 0, **more: object) 
 
 @contextmanager
 def open_door(
-    root: pathlib.Path, clock: FakeClock | None = None, store: dict[str, object] | None = None, **options: object
+    root: pathlib.Path,
+    clock: FakeClock | None = None,
+    store: dict[str, object] | None = None,
+    disk: Disk | None = None,
+    **options: object,
 ) -> Iterator[tuple[Broker, RemotingDoor]]:
     """A broker and its door; `call_soon` calls at once, so a flush answers from the flush thread."""
-    with open_broker(root, clock, store, **options) as broker:
+    with open_broker(root, clock, store, disk, **options) as broker:
         door = RemotingDoor(broker, lambda act: act())
         yield broker, door
         door.close()

@@ -15,6 +15,7 @@ from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.remoting import RemotingDoor
 from metaq.errors import StoreFailed
+from metaq.log import RateLimitedLog
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.message import host_bytes
 from metaq.net.listener import Listener, listen
@@ -46,6 +47,7 @@ class RunningBroker:
         self._broker, self._door, self._listener, self._clock = broker, door, listener, clock
         self._transport: Transport | None = None
         self._registrar: Registrar | None = None
+        self._faults = RateLimitedLog(log, clock)
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.on_failure = self._on_store_failure
@@ -64,9 +66,10 @@ class RunningBroker:
             self._broker.store.tick(self._clock.now_ms())
         except StoreFailed as error:
             self._fail(str(error))
-        except Exception:
+        except Exception as error:  # noqa: BLE001
             # One service's fault, or a full disk, must not stop the clock of the others; what it did is in the log.
-            log.exception("a timer of the broker failed")
+            self._faults.error(type(error).__name__, "a timer of the broker failed", error=error)
+        self._faults.tick()
 
     def _on_store_failure(self, why: str) -> None:
         self._loop.call_soon_threadsafe(self._fail, why)  # it comes from the flush thread

@@ -272,24 +272,40 @@ class PullService:
         self._count(answer)
         return answer
 
-    def woken(self) -> Iterator[tuple[Pull, PullAnswer]]:
-        """Answers to held pulls whose queue grew. Call after every append."""
+    def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
+        """Answers to held pulls whose queue grew, or why there is none. Call after every append."""
         for held in self._hold.ready():
             pull: Pull = held.request
-            pulled = self.read(pull, held.place)
-            for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
-                if pulled.status is not PullStatus.NO_MATCHED_MESSAGE:
-                    break
-                held.place = pulled.next_offset
-                pulled = self.read(pull, held.place)
-            if pulled.status is not PullStatus.OFFSET_OVERFLOW_ONE or not self._hold.hold(held.renewed()):
-                yield pull, self._late(pull, held, pulled)
+            try:
+                answer = self._woken(pull, held)
+            except Exception as error:  # noqa: BLE001  this one is told, the others go on
+                yield pull, error
+            else:
+                if answer is not None:
+                    yield pull, answer
 
-    def overdue(self) -> Iterator[tuple[Pull, PullAnswer]]:
-        """Answers to held pulls whose time is up."""
+    def _woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
+        """The answer; None: nothing fits, and it is held again."""
+        pulled = self.read(pull, held.place)
+        for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
+            if pulled.status is not PullStatus.NO_MATCHED_MESSAGE:
+                break
+            held.place = pulled.next_offset
+            pulled = self.read(pull, held.place)
+        if pulled.status is PullStatus.OFFSET_OVERFLOW_ONE and self._hold.hold(held.renewed()):
+            return None
+        return self._late(pull, held, pulled)
+
+    def overdue(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
+        """Answers to held pulls whose time is up, or why there is none."""
         for held in self._hold.overdue():
             pull: Pull = held.request
-            yield pull, self._late(pull, held, self.read(pull, held.place))
+            try:
+                answer = self._late(pull, held, self.read(pull, held.place))
+            except Exception as error:  # noqa: BLE001  this one is told, the others go on
+                yield pull, error
+            else:
+                yield pull, answer
 
     def _late(self, pull: Pull, held: HeldPull, pulled: Pulled) -> PullAnswer:
         answer = self._answer(pull, pulled, held.place)

@@ -1,17 +1,20 @@
 """What the remoting doors share: frames to commands, commands to handlers, errors to answers.
 
 A handler gets the session and the command and returns the answer, or None if it will answer later or never. What it
-raises becomes an answer too: BadRequest with its own code, anything else as SYSTEM_ERROR. Only a broken frame closes the
-connection, since nobody knows where the next one would begin.
+raises becomes an answer too: BadRequest with its own code, anything else as SYSTEM_ERROR; a shortage of files or memory
+with its remedy. Only a broken frame closes the connection, since nobody knows where the next one would begin.
 """
 
 from __future__ import annotations
 
+import errno
 import logging
+import os
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError
+from metaq.log import RateLimitedLog
 from metaq.net.peer import Peer, join_address
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import Command, decode, encode, reply
@@ -24,12 +27,33 @@ Handler: TypeAlias = Callable[["RemotingSession", Command], Command | None]
 REMARK_CHARS_MAX = 4096
 """Of an error text in an answer: some carry what the peer sent."""
 
+NO_MEMORY = (
+    "this server is out of memory, or of room for mappings: raise its limits (ulimit -v, vm.max_map_count) "
+    "or give it more"
+)
+REMEDIES: Mapping[int, str] = {
+    errno.EMFILE: "this server has too many open files: raise its limit (ulimit -n), every queue in use holds some",
+    errno.ENFILE: "the server's machine has too many open files: raise fs.file-max",
+    errno.ENOMEM: NO_MEMORY,
+    errno.ENOSPC: "the server's disk is full: free some space, or keep messages for a shorter time (fileReservedTime)",
+    errno.EDQUOT: "the quota of the server's disk is spent: raise it, or keep messages for a shorter time",
+}
+"""What the system refuses, and what to do."""
+
 
 class RemotingSession:
     """One connection of a remoting door."""
 
-    def __init__(self, peer: Peer, handlers: Mapping[int, Handler], frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        handlers: Mapping[int, Handler],
+        frame_bytes_max: int = FRAME_BYTES_MAX,
+        faults: RateLimitedLog | None = None,
+    ) -> None:
+        """`faults`: the log of failed requests, one for all sessions of a door."""
         self.peer = peer
+        self.faults = faults or RateLimitedLog(log)
         self.remote = join_address(*peer.address)
         self._handlers = handlers
         self._frame_bytes_max = frame_bytes_max
@@ -87,11 +111,12 @@ class RemotingSession:
         """The answer that tells an error."""
         if isinstance(error, BadRequest):
             return reply(command, error.code, remark=str(error)[:REMARK_CHARS_MAX])
-        if isinstance(error, MetaqError):
-            log.warning("request %s of %s failed: %s", request_name(command.code), self.remote, error)
+        told, text = (command.code, type(error).__name__), f"{type(error).__name__}: {error}"
+        if isinstance(error, MetaqError | OSError | MemoryError):
+            text = shortage(error) or text
+            self.faults.warning(told, "request %s of %s failed: %s", request_name(command.code), self.remote, text)
         else:
-            log.error("request %s of %s failed", request_name(command.code), self.remote, exc_info=error)
-        text = f"{type(error).__name__}: {error}"
+            self.faults.error(told, "request %s of %s failed", request_name(command.code), self.remote, error=error)
         return reply(command, ResponseCode.SYSTEM_ERROR, remark=text[:REMARK_CHARS_MAX])
 
     def send(self, command: Command) -> None:
@@ -122,3 +147,15 @@ class RemotingSession:
         self._pushes = self._pushes + 1 & 0x7FFFFFFF
         command.opaque = self._pushes
         self.send(command)
+
+
+def shortage(error: Exception) -> str:
+    """What to tell of an error that says that the system has no more to give; empty for any other."""
+    if isinstance(error, MemoryError):
+        return NO_MEMORY
+    remedy = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) else None
+    if remedy is None:
+        return ""
+    assert isinstance(error, OSError)
+    where = f"{os.fspath(error.filename)}: " if isinstance(error.filename, str | os.PathLike) else ""
+    return f"{where}{remedy}"

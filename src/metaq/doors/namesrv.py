@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from metaq.doors.dispatch import RemotingSession
 from metaq.errors import BadRequest
+from metaq.log import RateLimitedLog
 from metaq.model.route import ClusterInfo
 from metaq.namesrv.routes import Registration
 from metaq.namesrv.service import KvNotFound, NameService
@@ -29,6 +30,7 @@ class NamesrvDoor:
 
     def __init__(self, service: NameService) -> None:
         self.service = service
+        self.faults = RateLimitedLog(log)
         self.handlers: dict[int, Callable[[RemotingSession, Command], Command | None]] = {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -57,6 +59,7 @@ class NamesrvDoor:
 
     def tick(self) -> list[str]:
         """Drop the brokers whose lease has ended; called every 10 seconds. Returns their addresses."""
+        self.faults.tick()
         return self.service.routes.expire()
 
     # ---------------------------------------------------------------- brokers
@@ -175,7 +178,7 @@ class _NamesrvSession(RemotingSession):
     """A connection whose end takes with it the brokers that registered through it."""
 
     def __init__(self, peer: Peer, door: NamesrvDoor) -> None:
-        super().__init__(peer, door.handlers, door.service.options.frame_bytes_max)
+        super().__init__(peer, door.handlers, door.service.options.frame_bytes_max, door.faults)
         self._routes = door.service.routes
 
     def on_lost(self, why: str) -> None:

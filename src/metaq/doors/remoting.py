@@ -22,7 +22,8 @@ from metaq.doors.flush_gate import FlushGate
 from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
-from metaq.errors import BadRequest, RemoteProtocolError, StoreFailed, StoreFull
+from metaq.errors import BadRequest, RemoteProtocolError, StoreError
+from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer
 from metaq.options import MIB
@@ -55,6 +56,7 @@ class RemotingDoor:
 
     def __init__(self, broker: Broker, call_soon: CallSoon) -> None:
         self.broker = broker
+        self.faults = RateLimitedLog(log, broker.clock)
         options = broker.options
         self.frame_bytes_max = options.frame_bytes_max
         self.table = hot.FrameTable(options.frame_bytes_max, ROWS_MAX)
@@ -89,9 +91,9 @@ class RemotingDoor:
         """Let time pass; called ten times a second."""
         self.notify(self.broker.tick())
         self.answer_woken()
-        for pull, answer in self.broker.pulls.overdue():
-            self.answer_pull(pull, answer)
+        self._answer_held(self.broker.pulls.overdue())
         self.flush_gate.expire()
+        self.faults.tick()
 
     def _when_registered(self, done: Callable[[], None]) -> None:
         self.after_registration(done)
@@ -113,8 +115,20 @@ class RemotingDoor:
     def answer_woken(self) -> None:
         """Answer the held pulls whose queues grew."""
         if self.broker.hold.grown:
-            for pull, answer in self.broker.pulls.woken():
+            self._answer_held(self.broker.pulls.woken())
+
+    def _answer_held(self, answers: Iterable[tuple[Pull, PullAnswer | Exception]]) -> None:
+        """Answer pulls that were held; one that fails is told, and the others are answered all the same."""
+        for pull, answer in answers:
+            session = pull.channel
+            assert isinstance(session, BrokerSession)
+            if isinstance(answer, Exception):
+                session.pull_failed(pull, answer)
+                continue
+            try:
                 self.answer_pull(pull, answer)
+            except (MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
+                session.pull_failed(pull, error)
 
     def pull_one(self, pull: Pull) -> None:
         """Read and answer, or hold. Raises what the store raises."""
@@ -161,7 +175,7 @@ class BrokerSession(RemotingSession):
     """One client's connection. It is also the `Channel` that groups know their members by."""
 
     def __init__(self, peer: Peer, door: RemotingDoor) -> None:
-        super().__init__(peer, door.handlers, door.frame_bytes_max)
+        super().__init__(peer, door.handlers, door.frame_bytes_max, door.faults)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._door = door
 
@@ -189,10 +203,16 @@ class BrokerSession(RemotingSession):
             return start
         finally:
             table.release()
-            self._flush()
-            door.current = None
-            if door.broker.hold.grown:
-                door.answer_woken()
+            try:
+                self._flush()
+            except BaseException:
+                door.acks.clear()  # what could not be flushed must not reach the next peer
+                door.answers.clear()
+                raise
+            finally:
+                door.current = None
+                if door.broker.hold.grown:
+                    door.answer_woken()
 
     def on_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason, its memberships end
         broker = self._door.broker
@@ -224,22 +244,31 @@ class BrokerSession(RemotingSession):
         if broker.appender.refusal() is None:
             try:
                 broker.store.append_rows(table, row, rows, broker.gates.table, self.born_host, door.acks, outcome)
-            except (StoreFull, StoreFailed):
-                log.debug("the store refuses row %d; the slow lane will say so", outcome.row)
+            except (StoreError, OSError, MemoryError) as error:  # those before it are stored
+                log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
             broker.stats.put(outcome.messages, outcome.size)
             for tail in outcome.touched:
                 broker.hold.grew(tail.topic.decode(), tail.queue_id)
             row = outcome.row
             if row == rows or table.kind(row) in (hot.KIND_OTHER, hot.KIND_PULL):
                 return row
-            if broker.gates.open(table.topic(row)):
-                return row  # Once more, through the new gate.
+            try:
+                if broker.gates.open(table.topic(row)):
+                    return row  # Once more, through the new gate.
+            except (StoreError, OSError, MemoryError) as error:
+                log.debug("no gate for row %d (%s); the slow lane will say so, or succeed", row, error)
         self._one(row)
         return row + 1
 
     def _one(self, row: int) -> None:
         """The slow lane: one request, one method."""
-        self.handle(decode(self._door.table.frame(row)))
+        table = self._door.table
+        try:
+            command = decode(table.frame(row))
+        except MemoryError as error:
+            self._answer_failure(table.code(row), (table.opaque(row), table.binary(row)), error)
+        else:
+            self.handle(command)
 
     def _pull(self, row: int) -> None:
         door = self._door
@@ -293,7 +322,10 @@ class BrokerSession(RemotingSession):
         self.send(self.failure(Command(code, opaque, serialize=serialize), error))
 
     def _flush(self) -> None:
-        """Write what this event gathered. Answers to sends wait for the disk where they must."""
+        """Write what this event gathered. Answers to sends wait for the disk where they must.
+
+        Raises MemoryError: the answers are lost, and the connection must end.
+        """
         door = self._door
         if len(door.acks):
             store = door.broker.store

@@ -364,12 +364,12 @@ def append(
         if answer:
             replies.finish(r.opaque, r.binary, queue_offset)
         outcome.messages += count
-        if queue.watched and queue.run != runs_begun:
-            queue.run = runs_begun
-            outcome.touched.append(queue)
         row += 1
         outcome.row = row
         outcome.size = log.end - first_end
+        if queue.watched and queue.run != runs_begun:
+            queue.run = runs_begun
+            outcome.touched.append(queue)  # may lack the memory: the row is counted before
 
 
 cdef bint take_row(

@@ -317,6 +317,9 @@ class Replies:
         self.parts.clear()
         return joined
 
+    def clear(self) -> None:
+        self.parts.clear()
+
     def extend(self, data: Any) -> None:
         self.parts.append(bytes(data))
 

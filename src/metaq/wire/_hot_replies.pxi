@@ -53,6 +53,9 @@ cdef class Replies:
         self.out.used = 0
         return taken
 
+    def clear(self):
+        self.out.used = 0
+
     def __len__(self):
         return self.out.used
 

@@ -105,7 +105,9 @@ class Replies:
     def extend(self, data: Buffer) -> None:
         """Whole frames made elsewhere: the slow lane's answers, in their place."""
     def take(self) -> bytes:
-        """All answers written since the last take, ready for the socket."""
+        """All answers written since the last take, ready for the socket. Raises MemoryError: they are still here."""
+    def clear(self) -> None:
+        """Drop what was written since the last take."""
     def __len__(self) -> int:
         """Bytes waiting."""
 
