@@ -172,7 +172,7 @@ def test_wrong_value_is_refused_at_the_call(metaq_broker, producer, topic, way, 
         ({"message_id": "x\x01yABCD"}, "message_id", metaq.InvalidMessage),
         ({"message_id": "ABCD"}, "message_id", metaq.InvalidMessage),
     ],
-    ids=str,
+    ids=["number key", "number queue", "number chosen", "foreign chosen", "number id", "bad id", "short id"],
 )
 @pytest.mark.parametrize("way", ["send", "submit", "aio.send", "aio.submit"])
 def test_wrong_way_to_a_queue_is_refused_at_the_call(metaq_broker, producer, topic, way, more, text, kind):
