@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import pathlib
 import shutil
 from typing import Any
@@ -105,13 +104,6 @@ def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
 def checkpoint(store: MessageStore) -> None:
     """Make everything durable and write it down now, as the background thread does every second."""
     store._housekeeper.checkpoint()
-
-
-def other_boot(root: pathlib.Path) -> None:
-    """Make the folder look as if the machine had restarted since."""
-    path = root / "config" / "metaqTails.json"
-    if path.exists():
-        path.write_text(json.dumps({**json.loads(path.read_text()), "boot_id": "another"}))
 
 
 def log_file(root: pathlib.Path, start: int = 0) -> pathlib.Path:

@@ -116,7 +116,7 @@ def test_a_full_disk_ends_the_run_at_its_row(tmp_path):
 
 def test_a_failed_store_takes_no_row(store):
     """Nothing is acknowledged any more."""
-    store._fail("a test says so")
+    store.fail("a test says so")
     lane = Lane(store, [send("T", 0, b"x")])
     with pytest.raises(StoreFailed, match="a test says so"):
         lane.run()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 
 import pytest
 
-from metaq.store.checkpoint import Checkpoint, Tails
+from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.index_file import IndexHeader
 from metaq.store.recovery import Facts, Start, choose_start, index_verdict
@@ -17,7 +18,6 @@ from tests.store.support import (
     log_file,
     message,
     open_store,
-    other_boot,
     overwrite,
     put,
     read_all,
@@ -28,7 +28,7 @@ from tests.store.support import (
 
 def facts(**changes):
     values = {
-        "clean": False, "same_boot": False, "checkpoint": Checkpoint(50_000, 50_000, 50_000), "tails": None,
+        "clean": False, "checkpoint": Checkpoint(50_000, 50_000, 50_000), "tails": None,
         "log_min": 1000, "first_ms": ((1000, 10_000), (2000, 40_000), (3000, 48_000), (4000, 0)), "index": (),
     }  # fmt: skip
     return Facts(**{**values, **changes})
@@ -59,33 +59,42 @@ INDEX = (
     ("20260102000000000", IndexHeader(30_000, 60_000, 1950, 3300, 5, 9)),
 )
 
+MARK = IndexMark(("20260101000000000",), INDEX[0][1], 1900)
+BOTH = IndexMark(tuple(name for name, _ in INDEX), INDEX[1][1], 3400)
+NO_KEYS = IndexMark((), (0, 0, 0, 0, 0, 0), 3200)
+
 
 @pytest.mark.parametrize(
-    ("changes", "dropped", "index_from"),
+    ("changes", "dropped", "index_from", "rewind"),
     [
-        ({"clean": True}, set(), 3300),
-        ({"clean": True, "tails": Tails(3500, 3400, 47_000)}, set(), 3500),
-        ({"same_boot": True, "tails": Tails(3200, 3100, 47_000)}, set(), 3300),
-        ({"tails": Tails(3500, 3400, 47_000)}, {"20260102000000000"}, 1900),
-        ({}, {"20260102000000000"}, 1900),
-        ({"checkpoint": Checkpoint(50_000, 50_000, 0)}, {name for name, _ in INDEX}, 1000),
-        ({"index_unfit": ("20260103000000000",)}, {*(name for name, _ in INDEX), "20260103000000000"}, 1000),
+        ({"clean": True}, set(), 3300, False),
+        ({"clean": True, "tails": Tails(3500, 3400, 47_000)}, set(), 3500, False),
+        ({"tails": Tails(3500, 3400, 47_000, index=MARK)}, {"20260102000000000"}, 1900, True),
+        ({"tails": Tails(3500, 3400, 47_000, index=BOTH)}, set(), 3400, True),
+        ({"tails": Tails(3500, 3400, 47_000, index=NO_KEYS)}, {name for name, _ in INDEX}, 3200, False),
+        ({"tails": Tails(3500, 3400, 47_000)}, {name for name, _ in INDEX}, 1000, False),
+        ({"tails": Tails(3500, 3400, 47_000, index=replace(MARK, log=3601))}, {n for n, _ in INDEX}, 1000, False),
+        ({}, {"20260102000000000"}, 1900, False),
+        ({"checkpoint": Checkpoint(50_000, 50_000, 0)}, {name for name, _ in INDEX}, 1000, False),
+        ({"index_unfit": ("20260103000000000",)}, {*(name for name, _ in INDEX), "20260103000000000"}, 1000, False),
         (
-            {"tails": Tails(3500, 3400, 47_000, index_files=("20250101000000000",)), "clean": True},
+            {"tails": Tails(3500, 3400, 47_000, index=replace(MARK, files=("20250101000000000",))), "clean": True},
             {name for name, _ in INDEX},
             1000,
+            False,
         ),
-        ({"index": None}, set(), 3600),
-        ({"index": ()}, set(), 1000),
-        ({"index": (("20260101000000000", IndexHeader(0, 0, 0, 0, 0, 1)),)}, {"20260101000000000"}, 1000),
-        ({"index": (), "tails": Tails(3500, 3400, 47_000)}, set(), 1000),
-        ({"index": (), "tails": Tails(3500, 3400, 47_000), "same_boot": True}, set(), 3400),
+        ({"index": None}, set(), 3600, False),
+        ({"index": ()}, set(), 1000, False),
+        ({"index": (("20260101000000000", IndexHeader(0, 0, 0, 0, 0, 1)),)}, {"20260101000000000"}, 1000, False),
+        ({"index": (), "tails": Tails(3500, 3400, 47_000)}, set(), 1000, False),
+        ({"index": (), "tails": Tails(3500, 3400, 47_000, index=NO_KEYS)}, set(), 3200, False),
     ],
 )
-def test_index_files_that_a_crash_may_have_torn_are_made_anew(changes, dropped, index_from):
-    """After an orderly end, or while the machine ran on, they are whole; else those newer than the checkpoint go."""
+def test_of_the_index_only_what_was_synced_is_believed_after_a_crash(changes, dropped, index_from, rewind):
+    """After an orderly end all of it; else what the tails, or without them RocketMQ's checkpoint, say is durable."""
     found = facts(**{"index": INDEX, **changes})
-    assert index_verdict(found, choose_start(found), 3600) == (frozenset(dropped), index_from)
+    plan = index_verdict(found, choose_start(found), 3600)
+    assert (plan.drop, plan.first, plan.rewind is not None) == (frozenset(dropped), index_from, rewind)
 
 
 # ---------------------------------------------------------------------- the act, on files
@@ -284,7 +293,6 @@ def test_a_torn_index_is_rebuilt_after_the_machine_restarted(tmp_path):
     store = open_store(tmp_path / "a")
     fill(store, 100)
     root = crash(store, tmp_path / "b")
-    other_boot(root)
     (path,) = (root / "index").iterdir()
     overwrite(path, 40 + 200 + 20 * 50, bytes(20 * 50))
     with open_store(root) as store:

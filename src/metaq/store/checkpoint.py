@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import struct
 from dataclasses import dataclass, field
@@ -10,9 +11,11 @@ from typing import Final
 
 import msgspec
 
+from metaq.errors import ConfigError, StoreForeign
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 
+log = logging.getLogger(__name__)
 CHECKPOINT_BYTES: Final = 4096
 _TIMES: Final = struct.Struct(">qqq")
 _MARGIN_MS: Final = 3000
@@ -36,12 +39,19 @@ class Checkpoint:
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
-        """Read the file. One that is missing, short, or holds impossible times is all zero."""
+        """Read the file. One that is missing, short, or holds impossible times is all zero.
+
+        Raises StoreForeign: it is there, and no file that can be read.
+        """
         try:
             with path.open("rb") as file:
                 data = file.read(_TIMES.size)
         except FileNotFoundError:
             return cls()
+        except OSError as error:
+            raise StoreForeign(
+                f"{path} cannot be read ({error.strerror}): nothing was touched; move it away, it is made anew"
+            ) from None
         if len(data) < _TIMES.size:
             return cls()
         times = _TIMES.unpack(data)
@@ -64,6 +74,18 @@ class Checkpoint:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexMark:
+    """A moment of the index all of which is durable."""
+
+    files: tuple[str, ...]
+    """The names, oldest first. All but the last are full. None of them: no record has a key."""
+    header: tuple[int, int, int, int, int, int]
+    """That of the last file. Entries from its last number on are of later, and durable or not."""
+    log: int
+    """LogOffset below which every record is indexed."""
+
+
+@dataclass(frozen=True, slots=True)
 class Tails:
     """Where everything stood when all of it was durable: what a start can rely on without reading the log.
 
@@ -78,16 +100,23 @@ class Tails:
     """Its store time: by it a start sees that the log is still the same."""
     queues: dict[str, dict[int, int]] = field(default_factory=dict)
     """Topic → queue id → max offset. A queue that is missing or shorter was damaged, and is rebuilt."""
-    index_files: tuple[str, ...] = ()
-    boot_id: str = ""
-    """Which start of the machine this is: until the next, what was written to a mapping is not lost."""
+    index: IndexMark | None = None
+    """How far the index is durable; None if nothing of it is known to be."""
 
     @classmethod
     def load(cls, file: ConfigFile) -> Tails | None:
-        """Read the file; None if there is none, or it is not whole."""
+        """Read the file; None if there is none, or it is not whole: it only saves time, so it is no reason not to start."""
         try:
-            return msgspec.json.decode(file.load(), type=cls)
-        except (msgspec.DecodeError, UnicodeDecodeError):
+            text = file.load()
+        except ConfigError as error:
+            log.warning("%s; it is only a hint, so it is ignored", error)
+            return None
+        if not text:
+            return None
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            log.warning("%s is ignored, since it is only a hint: it is not what we write (%s)", file.path, error)
             return None
 
     def save(self, file: ConfigFile) -> None:

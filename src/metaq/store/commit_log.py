@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from metaq.errors import StoreError
+from metaq.errors import StoreError, StoreFailed
 from metaq.store.disk import Disk
 from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.wire import hot
@@ -24,9 +26,17 @@ class CommitLog:
     `tail` is written by native code; rolling to the next file is ours. Offsets are LogOffsets throughout.
     """
 
-    def __init__(self, folder: Path, file_bytes: int, disk: Disk, tail: hot.LogTail) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        file_bytes: int,
+        disk: Disk,
+        tail: hot.LogTail,
+        on_failure: Callable[[str], None] = lambda _why: None,
+    ) -> None:
+        """`on_failure`: told when a file's name cannot be made durable; nothing may be acknowledged after that."""
         self.run = FileRun(folder, file_bytes, disk)
-        self.tail = tail
+        self.tail, self.on_failure = tail, on_failure
         self._end = 0
         self._attached: MappedFile | None = None
         self._making = threading.Lock()
@@ -86,11 +96,17 @@ class CommitLog:
 
     def _file_from(self, start: int) -> MappedFile:
         with self._making:
-            if file := self.run.find(start):
-                return file
-            first = start - start % self.file_bytes
-            file = self.run.add(first, reserved=self.file_bytes)
-            self.run.sync_folder()
+            file = self.run.find(start)
+            if file is None:
+                first = start - start % self.file_bytes
+                file = self.run.add(first, reserved=self.file_bytes, durable=True)
+            if self.run.unsynced:
+                try:
+                    self.run.sync_folder()
+                except OSError as error:  # final: after it, nobody knows whether the name is on the disk
+                    why = f"the name of {file.path} could not be made durable: {os.strerror(error.errno or 0)}"
+                    self.on_failure(why)
+                    raise StoreFailed(why) from error
             return file
 
     def release_before(self, offset: int) -> None:
@@ -129,19 +145,42 @@ class CommitLog:
         `written`: look at the files as they are, whatever the log's end says (before it is known).
         """
         if written:
-            file = self.run.find(offset) if offset >= 0 else None
-            head = file.read(offset, RECORD_BYTES_MIN) if file else b""
-        else:
-            head = self.read(offset, RECORD_BYTES_MIN)
+            return found[1] if (found := self.head(offset)) else -1
+        head = self.read(offset, RECORD_BYTES_MIN)
         if len(head) < RECORD_BYTES_MIN or head[4:8] != _MAGIC or head[28:36] != _i64(offset):
             return -1
         return store_time_of(head)
+
+    def head(self, offset: int) -> tuple[int, int] | None:
+        """Size and store time of the record that the files hold at `offset`, whatever the log's end says; None: none."""
+        file = self.run.find(offset) if offset >= 0 else None
+        head = file.read(offset, RECORD_BYTES_MIN) if file else b""
+        if len(head) < RECORD_BYTES_MIN or head[4:8] != _MAGIC or head[28:36] != _i64(offset):
+            return None
+        return int.from_bytes(head[:4], "big"), store_time_of(head)
 
     def sync(self, start: int, stop: int) -> None:
         """Make [start, stop) durable. Raises OSError."""
         for file in self.run.files:
             if file.end > start and file.start < stop:
                 file.sync(max(start, file.start), min(stop, file.end))
+
+    def secure(self, start: int, *, again: bool) -> None:
+        """Make all that was found from `start` on durable, file sizes and names included. Raises OSError.
+
+        What a killed process has written is in the page cache at best; nobody has synced it. `again`: not even that a
+        page counts as written is believed, since a sync of that process may have failed.
+        """
+        for file in self.run.files:
+            if file.end > start:
+                if again:
+                    file.rewrite(max(start, file.start), min(self._end, file.end))
+                file.sync_whole()
+        if again:  # a folder is written again when it changes
+            scratch = self.run.folder / f"{0:020d}.tmp"
+            os.close(self.run.disk.open(scratch, os.O_RDWR | os.O_CREAT))
+            scratch.unlink()
+        self.run.sync_folder()
 
     def truncate(self, end: int, *, zero: bool) -> None:
         """Cut the log at `end`: later files go, and with `zero` whatever is written behind it in its file.

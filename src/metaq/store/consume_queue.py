@@ -120,9 +120,28 @@ class ConsumeQueue:
         if file := self.run.find(place):
             file.zero(place)
 
+    @property
+    def is_synced(self) -> bool:
+        """Whether all units, and the names of their files, are durable."""
+        return self.synced == self.max_offset and not self.run.unsynced
+
+    def distrust(self) -> None:
+        """Take nothing behind `synced` for durable, nor any file's name, whatever the kernel believes."""
+        stop = self.max_offset * UNIT_BYTES
+        for file in self.run.files:
+            file.rewrite(max(file.start, self.synced * UNIT_BYTES), min(file.end, stop))
+        self.run.unsynced = True
+
     def sync(self) -> None:
-        """Make all units durable. Raises OSError."""
+        """Make all units durable, and the names of their files. Raises OSError."""
         stop = self.max_offset
+        if self.run.unsynced:
+            self.run.sync_folder()
+            for folder in (
+                self.run.folder.parent,
+                self.run.folder.parent.parent,
+            ):  # the folder may be new, the topic's too
+                self.run.disk.sync_folder(folder)
         for file in self.run.files:
             if file.end > self.synced * UNIT_BYTES:
                 file.sync(max(file.start, self.synced * UNIT_BYTES), min(file.end, stop * UNIT_BYTES))
@@ -152,7 +171,8 @@ class ConsumeQueue:
         low = self.run.files[0].start // UNIT_BYTES if self.run.files else self.max_offset
 
         def begins(offset: int) -> int:
-            unit = self.unit(offset)
+            while (unit := self.unit(offset)) and unit.size <= 0 and offset > low:
+                offset -= 1  # damaged: the one before it keeps the order that the search relies on
             return -1 if unit is None or unit.is_fill else unit.log_offset
 
         return low + bisect_left(range(low, self.max_offset), log_offset, key=begins)

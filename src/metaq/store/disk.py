@@ -88,6 +88,15 @@ class Disk:
         if _libc.msync(mapped.address + first, start + size - first, _MS_SYNC) != 0:
             raise _last_error()
 
+    def rewrite(self, mapped: Mapped, start: int, size: int) -> None:
+        """Have the next sync write what the mapped pages of [start, start + size) hold, also if they count as written.
+
+        After a failed sync the kernel takes pages for clean that never reached the disk.
+        """
+        buffer = mapped.buffer
+        for place in range(start - start % PAGE_BYTES, start + size, PAGE_BYTES):
+            buffer[place] = buffer[place]
+
     def sync_file(self, descriptor: int) -> None:
         """Make a file's data and size durable; its name is its folder's. Raises OSError."""
         os.fsync(descriptor)

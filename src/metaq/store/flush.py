@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from metaq.store.commit_log import CommitLog
+from metaq.store.worker import Worker
 
 log = logging.getLogger(__name__)
 _STEP_BYTES: Final = 64 * 1024 * 1024
@@ -27,25 +28,22 @@ class Flusher:
         self._log, self._interval_ms, self._on_failure = commit_log, interval_ms, on_failure
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
-        self._wake = threading.Event()
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
         self.flushed = commit_log.end
-        """LogOffset up to which the log is durable."""
-        self.flushed_ms = commit_log.tail.store_ms
-        """Store time of the newest durable record."""
+        """LogOffset up to which the log is durable: at first all of it, which recovery has seen to."""
         self.failed = False
-        self._thread = threading.Thread(target=self._run, name="metaq-flush", daemon=True)
+        self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, on_failure)
 
     def start(self) -> None:
-        self._thread.start()
+        self.worker.start()
 
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
         """Call `done(True)` from the flush thread once the log is durable up to `log_end`; `done(False)` if it fails."""
         with self._lock:
             if not self._stopping:
                 self._waiters.append((log_end, done))
-                self._wake.set()
+                self.worker.wake()
                 return
         done(not self.failed and self.flushed >= log_end)
 
@@ -57,7 +55,7 @@ class Flusher:
         self._tell()
 
     def _sync(self) -> None:
-        end, store_ms = self._log.end, self._log.tail.store_ms
+        end = self._log.end
         try:
             start = self.flushed
             while start < end:  # in steps: waiters for the first bytes need not wait for the last
@@ -65,10 +63,14 @@ class Flusher:
                 self._log.sync(start, stop)
                 start = self.flushed = stop
                 self._tell()
-            self.flushed_ms = store_ms
         except OSError as error:
             self.failed = True
             self._on_failure(f"the commit log could not be made durable: {os.strerror(error.errno or 0)}")
+
+    def give_up(self) -> None:
+        """Nothing is durable any more: tell all who wait."""
+        self.failed = True
+        self.worker.wake()
 
     def _tell(self) -> None:
         """Answer those whose bytes are durable; all of them, with False, after a failure."""
@@ -81,19 +83,11 @@ class Flusher:
             except Exception:
                 log.exception("a callback that waited for the flush of log offset %d failed", end)
 
-    def _run(self) -> None:
-        while not self._stopping:
-            self._wake.wait(self._interval_ms() / 1000)
-            self._wake.clear()
-            self.flush()
-
     def stop(self) -> None:
         """End the thread after a last flush."""
         with self._lock:
             self._stopping = True
-            self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.worker.stop()
         self.flush()
         with self._lock:
             waiters, self._waiters = self._waiters, []

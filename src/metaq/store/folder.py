@@ -36,6 +36,7 @@ class StoreFolder:
         self.checkpoint = Path(options.store_checkpoint or self.root / "checkpoint").expanduser()
         self.abort = Path(options.abort_file or self.root / "abort").expanduser()
         self.config = self.root / "config"
+        self._disk = disk or Disk()
         self.tails = ConfigFile(self.config / "metaqTails.json", disk)
         self._lock = -1
 
@@ -46,9 +47,8 @@ class StoreFolder:
         """
         self._refuse_foreign()
         with reserving(self.root):
-            self.root.mkdir(parents=True, exist_ok=True)
-            self.commit_log.mkdir(parents=True, exist_ok=True)
-            self.checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            for folder in (self.root, self.commit_log, self.checkpoint.parent, self.abort.parent):
+                self._disk.make_folder(folder)
         self._take_lock()
 
     def _refuse_foreign(self) -> None:
@@ -104,13 +104,15 @@ class StoreFolder:
         return not self.abort.exists()
 
     def mark_running(self) -> None:
-        """From here on, an end without `mark_stopped` counts as a crash."""
+        """From here on, also on the disk, an end without `mark_stopped` counts as a crash. Raises StoreFull."""
         with reserving(self.abort):
-            self.abort.parent.mkdir(parents=True, exist_ok=True)
-            self.abort.touch()
+            os.close(self._disk.open(self.abort, os.O_RDWR | os.O_CREAT))
+            self._disk.sync_folder(self.abort.parent)
 
     def mark_stopped(self) -> None:
+        """Everything is durable. Raises OSError."""
         self.abort.unlink(missing_ok=True)
+        self._disk.sync_folder(self.abort.parent)
 
     def close(self) -> None:
         """Let others have the folder."""
@@ -118,11 +120,3 @@ class StoreFolder:
             _open_here.discard(self.root.resolve())
             os.close(self._lock)
             self._lock = -1
-
-
-def boot_id() -> str:
-    """Which start of this machine it is; "" where the kernel does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return ""

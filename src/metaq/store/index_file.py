@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import struct
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from metaq.store.checkpoint import IndexMark
 from metaq.store.disk import Disk
 from metaq.store.mapped_file import TEMPORARY, MappedFile
 from metaq.wire import hot
@@ -99,7 +101,12 @@ class Index:
         self.files: tuple[IndexFile, ...] = ()
         self.tail = hot.IndexTail()
         self._attached = False
-        self._synced: set[str] = set()
+        self._whole: set[str] = set()
+        """Full files that are durable."""
+        self._unsynced = True
+        """A file's name may not be durable yet."""
+        self.durable: IndexMark | None = None
+        """The newest moment of the index that is on the disk."""
 
     @property
     def file_bytes(self) -> int:
@@ -109,7 +116,7 @@ class Index:
         """Find the files; changes nothing. Returns those of a size that these settings do not make: to be rebuilt."""
         unfit: list[Path] = []
         fit: list[IndexFile] = []
-        for path in sorted(self.folder.glob("*")):
+        for path in sorted(self.folder.glob("*")) if self.folder.is_dir() else ():
             if len(path.name) != _NAME_DIGITS or not path.name.isdigit():
                 continue
             if path.stat().st_size != self.file_bytes:
@@ -126,6 +133,19 @@ class Index:
             if path.name in files or path.name.endswith(TEMPORARY):
                 path.unlink(missing_ok=True)
         self.files = tuple(file for file in self.files if file.name not in files)
+        self._unsynced = True
+
+    def rewind(self, mark: IndexMark) -> None:
+        """Go back to a durable moment: what was written to its last file since is forgotten. The files behind it are gone.
+
+        The slots are made anew from the entries, which never change: a slot that was written since may or may not be on
+        the disk, and what it said before is lost.
+        """
+        (file,) = (file for file in self.files if file.name == mark.files[-1])
+        slots_used = hot.rewind_index(file.file.buffer, self.slots, max(1, mark.header[5]))
+        header = IndexHeader(*mark.header)._replace(slots_used=slots_used)
+        file.file.buffer[: HEADER.size] = HEADER.pack(*header)
+        file.file.rewrite(0, file.entries_at(0))
 
     def start(self) -> None:
         """Go on writing in the last file, if there is one. Its blocks are reserved when the first entry comes."""
@@ -168,6 +188,7 @@ class Index:
         file = IndexFile(MappedFile.create(path, 0, self.file_bytes, reserved, self._disk), self.slots)
         file.file.buffer[: HEADER.size] = HEADER.pack(0, 0, 0, 0, 0, 1)
         self.detach()
+        self._unsynced = True
         self.files = (*self.files, file)
         self._attach(file)
 
@@ -214,27 +235,48 @@ class Index:
                 return header.end_log
         return -1
 
-    def sync(self, *, last: bool = False) -> int:
-        """Make the full files durable, with `last` also the one being written. Raises OSError.
+    def mark(self, log_end: int) -> IndexMark:
+        """The index as it is now, between two appends: all records below `log_end` are in it."""
+        if not self.files:
+            return IndexMark((), (0, 0, 0, 0, 0, 0), log_end)
+        return IndexMark(tuple(file.name for file in self.files), self.files[-1].header, log_end)
 
-        Returns the store time up to which the index is durable. The last file is left to the kernel: its slots are
-        written all over, so a sync would write 20 MB each time, and after a crash of the machine it is made anew anyway.
+    def sync(self, mark: IndexMark, *, last: bool) -> None:
+        """Make the full files of `mark` durable, with `last` also the one being written. Raises OSError.
+
+        The last one is not synced every time: its slots are written all over, so that each sync writes up to 20 MB.
         """
-        durable = 0
-        for file in self.files if last else self.files[:-1]:
-            if file.name not in self._synced:
-                file.file.sync(0, file.entries_at(file.header.next_ordinal))
-                self._synced.add(file.name)
-            durable = max(durable, file.header.end_ms)
-        return durable
+        if self.durable and (mark.files, mark.header) == (self.durable.files, self.durable.header):
+            self.durable = mark  # nothing was written: what came since has no keys
+            return
+        files = {file.name: file for file in self.files}
+        for name in mark.files if last else mark.files[:-1]:
+            if name in files and name not in self._whole:
+                file = files[name]
+                next_ordinal = mark.header[5] if name == mark.files[-1] else file.header.next_ordinal
+                file.file.sync(0, file.entries_at(next_ordinal))
+                if name != mark.files[-1]:
+                    self._whole.add(name)
+        if last:
+            if self._unsynced and mark.files:
+                self._unsynced = False
+                self._disk.sync_folder(self.folder)
+                self._disk.sync_folder(self.folder.parent)
+            self.durable = mark
 
-    def drop_below(self, log_min: int) -> int:
-        """Delete files that point wholly below the log's begin, except the last. Returns how many."""
+    def drop_below(self, log_min: int) -> list[Path]:
+        """Forget files that point wholly below the log's begin, except the last.
+
+        Returns their paths, to be deleted once no durable mark names them.
+        """
         gone = [file for file in self.files[:-1] if file.header.end_log < log_min]
         self.files = tuple(file for file in self.files if file not in gone)
-        for file in gone:
-            file.file.delete()
-        return len(gone)
+        if self.durable:
+            kept = {file.name for file in self.files}
+            left = tuple(name for name in self.durable.files if name in kept)
+            whole = left and left[-1] == self.durable.files[-1]
+            self.durable = dataclasses.replace(self.durable, files=left) if whole else None
+        return [file.file.path for file in gone]
 
     def close(self) -> None:
         self.detach()

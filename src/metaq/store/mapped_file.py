@@ -23,6 +23,8 @@ NAME_DIGITS = 20
 TEMPORARY = ".tmp"
 _ZERO_STEP = 1024 * 1024
 _mapping_lock = threading.Lock()
+_files_lock = threading.Lock()
+"""Held while a run's tuple of files is replaced: one thread adds at its end, another drops at its begin."""
 
 
 class MappedFile:
@@ -39,15 +41,23 @@ class MappedFile:
         self._descriptor = -1
 
     @classmethod
-    def create(cls, path: Path, start: int, size: int, reserved: int, disk: Disk) -> MappedFile:
-        """Make the file with blocks behind its first `reserved` bytes. Raises StoreFull; nothing is left then."""
+    def create(
+        cls, path: Path, start: int, size: int, reserved: int, disk: Disk, *, durable: bool = False
+    ) -> MappedFile:
+        """Make the file with blocks behind its first `reserved` bytes. Raises StoreFull; nothing is left then.
+
+        `durable`: its size is on the disk before it gets its name (the name is the folder's to sync). Else a power cut
+        may leave it empty, never of another size.
+        """
         temporary = path.with_name(path.name + TEMPORARY)
         with reserving(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             descriptor = disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
             try:
+                os.ftruncate(descriptor, size)  # first: reserving alone would make a size of its own
                 disk.reserve(descriptor, 0, reserved)
-                os.ftruncate(descriptor, size)
+                if durable:
+                    disk.sync_file(descriptor)
                 temporary.rename(path)
             except BaseException:
                 temporary.unlink(missing_ok=True)
@@ -97,6 +107,19 @@ class MappedFile:
         """Make [offset, stop) durable. Raises OSError."""
         if stop > offset:
             self.disk.sync_range(self._mapping(), offset - self.start, stop - offset)
+
+    def sync_whole(self) -> None:
+        """Make the file durable with its size. Raises OSError."""
+        descriptor = self.disk.open(self.path, os.O_RDWR)
+        try:
+            self.disk.sync_file(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def rewrite(self, offset: int, stop: int) -> None:
+        """Have the next sync write [offset, stop) whatever the kernel believes: see `Disk.rewrite`."""
+        if stop > offset:
+            self.disk.rewrite(self._mapping(), offset - self.start, stop - offset)
 
     def touch_singly(self) -> None:
         """The mapping is written page by page, with pauses: no reading ahead."""
@@ -162,15 +185,21 @@ class FileRun:
     `files` is a tuple that is replaced, never changed: other threads may walk the old one.
     """
 
-    __slots__ = ("_disk", "file_bytes", "files", "folder")
+    __slots__ = ("_dropped", "_leftovers", "disk", "file_bytes", "files", "folder", "unsynced")
 
     def __init__(self, folder: Path, file_bytes: int, disk: Disk) -> None:
-        self.folder, self.file_bytes, self._disk = folder, file_bytes, disk
+        self.folder, self.file_bytes, self.disk = folder, file_bytes, disk
         self.files: tuple[MappedFile, ...] = ()
+        self.unsynced = False
+        """Files were made whose names are not durable yet: `sync_folder` is due."""
+        self._dropped = False
+        self._leftovers: list[Path] = []
 
-    def load(self, option: str) -> None:
+    def load(self, option: str, *, derived: bool = False) -> None:
         """Find the files of the folder; changes nothing. `option` names the setting that says their size.
 
+        Args: derived: the files can be made again, so those are left out (and deleted by `remove_leftovers`) that a
+              power cut may leave: one without a byte, and all that follow it or a missing one.
         Raises StoreForeign for a name that is not ours, StoreCorrupt for a wrong size or a missing file.
         """
         found: list[MappedFile] = []
@@ -178,6 +207,7 @@ class FileRun:
             entries = sorted(os.scandir(self.folder), key=lambda entry: entry.name)
         except FileNotFoundError:
             entries = []
+        self._leftovers = []
         for entry in entries:
             if entry.name.endswith(TEMPORARY) and entry.name[:-4].isdigit():
                 continue  # being made when its process was killed
@@ -187,7 +217,10 @@ class FileRun:
                     "move it away, or name another folder"
                 )
             start, size = int(entry.name), entry.stat().st_size
-            if size != self.file_bytes:
+            if derived and (self._leftovers or size == 0 or (found and start != found[-1].end)):
+                self._leftovers.append(Path(entry.path))
+                continue
+            if size != self.file_bytes or entry.is_dir():
                 raise StoreCorrupt(
                     f"{entry.path} has {size} bytes, expected are {self.file_bytes} ({option}): nothing was touched; "
                     f"set {option}={size} if the folder was made with that, else restore the file from a copy"
@@ -197,13 +230,20 @@ class FileRun:
                     f"{self.folder} goes from {found[-1].path.name} straight to {entry.name}, the file "
                     f"{found[-1].end:020d} is missing: nothing was touched; restore it from a copy"
                 )
-            found.append(MappedFile(Path(entry.path), start, size, self._disk))
+            found.append(MappedFile(Path(entry.path), start, size, self.disk))
         self.files = tuple(found)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether `load` took all that the folder holds."""
+        return not self._leftovers
+
     def remove_leftovers(self) -> None:
-        """Delete files that were being made when their process was killed."""
-        for path in self.folder.glob("*" + TEMPORARY):
+        """Delete files that were being made when their process was killed, and what `load` left out."""
+        for path in [*self.folder.glob("*" + TEMPORARY), *reversed(self._leftovers)]:
             path.unlink(missing_ok=True)
+            self.unsynced = True
+        self._leftovers = []
 
     def find(self, offset: int) -> MappedFile | None:
         """The file that holds `offset`."""
@@ -213,32 +253,44 @@ class FileRun:
         ordinal = (offset - files[0].start) // self.file_bytes
         return files[ordinal] if ordinal < len(files) else None
 
-    def add(self, start: int, reserved: int) -> MappedFile:
-        """Make the file that begins at `start`, behind all others. Raises StoreFull."""
+    def add(self, start: int, reserved: int, *, durable: bool = False) -> MappedFile:
+        """Make the file that begins at `start`, behind all others. Raises StoreFull. `durable`: as MappedFile.create."""
         path = self.folder / f"{start:0{NAME_DIGITS}d}"
-        file = MappedFile.create(path, start, self.file_bytes, reserved, self._disk)
-        self.files = (*self.files, file)
+        file = MappedFile.create(path, start, self.file_bytes, reserved, self.disk, durable=durable)
+        with _files_lock:
+            self.unsynced = True
+            self.files = (*self.files, file)
         return file
 
     def drop_before(self, offset: int) -> list[MappedFile]:
-        """Delete the files that end at or below `offset`; returns them."""
-        gone = [file for file in self.files if file.end <= offset]
-        self.files = self.files[len(gone) :]
+        """Delete the files that end at or below `offset`; returns them. Raises OSError."""
+        with _files_lock:
+            gone = [file for file in self.files if file.end <= offset]
+            self.files = self.files[len(gone) :]
         for file in gone:
-            file.delete()
+            self._delete(file)
         return gone
 
     def drop_from(self, offset: int) -> list[MappedFile]:
-        """Delete the files that begin at or above `offset`; returns them."""
-        gone = [file for file in self.files if file.start >= offset]
-        self.files = self.files[: len(self.files) - len(gone)]
+        """Delete the files that begin at or above `offset`; returns them. Raises OSError."""
+        with _files_lock:
+            gone = [file for file in self.files if file.start >= offset]
+            self.files = self.files[: len(self.files) - len(gone)]
         for file in reversed(gone):  # the last first: what a crash leaves has no hole
-            file.delete()
+            self._delete(file)
         return gone
+
+    def _delete(self, file: MappedFile) -> None:
+        """One after the other, also on the disk: two deletions at once may survive a power cut in the other order."""
+        if self._dropped:
+            self.disk.sync_folder(self.folder)
+        file.delete()
+        self._dropped = True
 
     def sync_folder(self) -> None:
         """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError."""
-        self._disk.sync_folder(self.folder)
+        self.unsynced = self._dropped = False  # first: what is made meanwhile is due again
+        self.disk.sync_folder(self.folder)
 
     def close(self) -> None:
         for file in self.files:

@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
+from metaq.errors import BadRequest, MessageIllegal, StoreError, StoreFailed, StoreFull
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.model.topic import check_topic
 from metaq.options import StoreOptions
 from metaq.store.commit_log import BLANK_BYTES, CommitLog
 from metaq.store.consume_queue import ConsumeQueue
-from metaq.store.disk import Disk
+from metaq.store.disk import Disk, reserving
 from metaq.store.dispatch import delay_ladder, is_queued
 from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
@@ -25,9 +25,10 @@ from metaq.store.index_file import Index
 from metaq.store.log_scan import LogScan
 from metaq.store.populate import Populator
 from metaq.store.pull import Pulled, Puller
-from metaq.store.recovery import Plan, Recovery
+from metaq.store.recovery import Recovery
 from metaq.store.search import offset_at
 from metaq.store.survey import find_queues, look_at, queue_file_bytes
+from metaq.store.worker import is_no_room
 from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
 
@@ -101,29 +102,41 @@ class MessageStore:
         """False while the disk is more than 90 percent full."""
         self.ladder = delay_ladder(options.message_delay_level)
         self._append_lock = threading.Lock()
+        self._queues_lock = threading.Lock()
+        """Held while the table of queues changes or is walked: the event loop adds queues, other threads look at all."""
+        self._fail_lock = threading.Lock()
+        self._give_up: Callable[[], None] = lambda: None
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
         self._closed = False
         self.folder = StoreFolder(options, self.disk)
         self.folder.open()
         try:
             tail = hot.LogTail(store_host, cluster.encode(), options.max_message_size)
-            self.log = CommitLog(self.folder.commit_log, options.mapped_file_size_commit_log, self.disk, tail)
+            self.log = CommitLog(
+                self.folder.commit_log, options.mapped_file_size_commit_log, self.disk, tail, self.fail
+            )
             self.index = (
                 Index(self.folder.index, options.max_hash_slot_num, options.max_index_num, self.disk)
                 if options.message_index_enable
                 else None
             )
-            self.recovered = self._recover()
+            recovery = self._recovery()
+            self.recovered = recovery.plan()
+            self.folder.mark_running()  # before anything is changed
+            with reserving(self.folder.root):
+                recovery.act(self.recovered, self.queue, self.ladder, self.clock.now_ms())
             self._index_tail = self.index.tail if self.index else None
             self._sync = options.flush_disk_type == "SYNC_FLUSH"
             self._puller = Puller(self.log, options)
-            self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self._fail)
+            self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self.fail)
+            self._give_up = self._flusher.give_up
             self._populator = Populator(self.log, clock)
             self._housekeeper = Housekeeper(self, self._flusher, self._append_lock)
             for path in self.folder.moved_aside():
                 self._housekeeper.remove(path)
-            self._housekeeper.checkpoint()
-            self.folder.mark_running()
+            if recovery.untouched(self.recovered):
+                self._housekeeper.trust()
+            self._checkpoint_at_start()
         except BaseException:
             self.folder.close()
             raise
@@ -131,15 +144,26 @@ class MessageStore:
             for part in (self._flusher, self._populator, self._housekeeper):
                 part.start()
 
-    def _recover(self) -> Plan:
+    def _recovery(self) -> Recovery:
         self._queues = {
             (queue.topic, queue.queue_id): queue for queue in find_queues(self.folder, self.options, self.disk)
         }
         facts = look_at(self.folder, self.log, self.index)
-        recovery = Recovery(facts, self.log, self._queues, self.index, check_crc=self.options.check_crc_on_recover)
-        plan = recovery.plan()
-        recovery.act(plan, self.queue, self.ladder, self.clock.now_ms())
-        return plan
+        return Recovery(facts, self.log, self._queues, self.index, check_crc=self.options.check_crc_on_recover)
+
+    def _checkpoint_at_start(self) -> None:
+        """All that was recovered becomes durable before a message is taken or a hint says that it is."""
+        try:
+            self._housekeeper.checkpoint()
+        except OSError as error:
+            if not is_no_room(error):
+                raise StoreError(f"{self.folder.root}: {error.strerror}") from error
+            log.warning(
+                "no room on the disk for %s: the store opens all the same, and the next start reads more of the log",
+                self.folder.tails.path,
+            )
+        if self.failed is not None:
+            raise StoreFailed(self.failed)
 
     def close(self) -> None:
         """Make everything durable, say so in the folder, and let others have it. May be called twice."""
@@ -149,8 +173,7 @@ class MessageStore:
         self._populator.stop()
         self._flusher.stop()
         self._housekeeper.stop()
-        if self.failed is None:
-            self._housekeeper.checkpoint(closing=True)
+        in_order = self._checkpoint_at_end()
         with self._append_lock:
             self.log.detach()
             for queue in self._queues.values():
@@ -158,9 +181,24 @@ class MessageStore:
             if self.index:
                 self.index.close()
             self.log.run.close()
+        try:
+            if in_order:
+                self.folder.mark_stopped()
+        finally:
+            self.folder.close()
+
+    def _checkpoint_at_end(self) -> bool:
+        """Whether everything is durable and written down."""
         if self.failed is None:
-            self.folder.mark_stopped()
-        self.folder.close()
+            try:
+                self._housekeeper.checkpoint(closing=True)
+            except OSError as error:
+                log.error(  # noqa: TRY400  the text says it all
+                    "%s could not be written (%s): the next start treats the store as after a crash, and loses nothing",
+                    self.folder.tails.path, error.strerror,
+                )  # fmt: skip
+                return False
+        return self.failed is None
 
     def __enter__(self) -> Self:
         return self
@@ -179,15 +217,22 @@ class MessageStore:
                 raise BadRequest(f"topic {topic} has no queue {queue_id}")
             size = queue_file_bytes(self.options)
             found = ConsumeQueue(self.folder.consume_queues, topic, queue_id, size, self.disk)
-            self._queues[topic, queue_id] = found
+            with self._queues_lock:
+                found = self._queues.setdefault((topic, queue_id), found)
         return found
 
     def existing_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
 
     def queues(self) -> Mapping[tuple[str, int], ConsumeQueue]:
-        """All queues that were asked for or have files. Do not change it."""
-        return self._queues
+        """All queues that were asked for or have files, as they are now."""
+        with self._queues_lock:
+            return dict(self._queues)
+
+    def queue_list(self) -> list[ConsumeQueue]:
+        """The same without their names."""
+        with self._queues_lock:
+            return list(self._queues.values())
 
     def delete_topic(self, topic: str) -> None:
         """Forget the topic's queues. Its records stay in the log until their time is up, and nobody finds them.
@@ -195,8 +240,9 @@ class MessageStore:
         The files are moved aside at once, so that the topic can be made again, and deleted by another thread.
         """
         with self._append_lock:
-            for key in [key for key in self._queues if key[0] == topic]:
-                self._queues.pop(key).tail.detach()
+            with self._queues_lock:
+                for key in [key for key in self._queues if key[0] == topic]:
+                    self._queues.pop(key).tail.detach()
             moved = self.folder.move_aside(topic)
         if moved:
             self._housekeeper.remove(moved)
@@ -392,9 +438,16 @@ class MessageStore:
         """Make pages, and the next log file when it is due, ahead of the writers."""
         self._populator.round()
 
-    def _fail(self, why: str) -> None:
-        self.failed = f"{why}: what is durable is unknown, nothing is acknowledged any more; check the disk and restart"
+    def fail(self, why: str) -> None:
+        """Stop for good: nothing is taken or acknowledged any more. The first reason stands. From any thread."""
+        with self._fail_lock:
+            if self.failed is not None:
+                return
+            self.failed = (
+                f"{why}: what is durable is unknown, nothing is acknowledged any more; check the disk and restart"
+            )
         log.critical("the store %s has failed: %s", self.folder.root, self.failed)
+        self._give_up()
         if self.on_failure:
             self.on_failure(self.failed)
 
@@ -502,4 +555,11 @@ class MessageStore:
             "writable": self.writable,
             "failed": self.failed,
             "populates": self._populator.works,
+            "trouble": self.trouble,
         }
+
+    @property
+    def trouble(self) -> str:
+        """What fails in the background, and how often in a row; "" while all is well."""
+        workers = (self._flusher.worker, self._populator.worker, self._housekeeper.worker)
+        return "; ".join(worker.trouble for worker in workers if worker.trouble)

@@ -8,12 +8,12 @@ populated is used up, and takes as much as lasts for the time between two rounds
 from __future__ import annotations
 
 import logging
-import threading
 from typing import Final
 
 from metaq.clock import Clock
 from metaq.errors import StoreError
 from metaq.store.commit_log import CommitLog
+from metaq.store.worker import Worker
 
 log = logging.getLogger(__name__)
 AHEAD_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -34,21 +34,21 @@ class Populator:
 
     def __init__(self, commit_log: CommitLog, clock: Clock) -> None:
         self._log, self._clock = commit_log, clock
-        self._wake = threading.Event()
-        self._stopping = False
         self._populated = commit_log.end
         self._looked_at = (commit_log.end, clock.monotonic())
         self.due_at = commit_log.end
         self.works = True
         """False: this kernel cannot populate; then the thread only makes files."""
-        self._thread = threading.Thread(target=self._run, name="metaq-populate", daemon=True)
+        self.worker = Worker("populate", self.round, lambda: _ROUND_SECONDS)
+        """Without `on_failure`: what it does not do, the writers do themselves, and get the errors."""
 
     def start(self) -> None:
-        self._thread.start()
+        self.worker.start()
+        self.worker.wake()
 
     def wake(self) -> None:
         self.due_at = 1 << 62  # until the round has set the next mark
-        self._wake.set()
+        self.worker.wake()
 
     def round(self) -> None:
         """Populate one window ahead of the log's end, and make the next file if it is due."""
@@ -61,7 +61,7 @@ class Populator:
             except StoreError as error:  # writers will meet it themselves, and say so, when the file is needed
                 log.warning("the next log file cannot be made yet: %s", error)
         start, stop = max(end, self._populated), end + ahead
-        while start < stop and self.works and not self._stopping:
+        while start < stop and self.works and not self.worker.stopping:
             file = self._log.run.find(start)
             if file is None:
                 break
@@ -71,17 +71,5 @@ class Populator:
         self._populated = max(self._populated, start)
         self.due_at = end + ahead // 2
 
-    def _run(self) -> None:
-        while not self._stopping:
-            try:
-                self.round()
-            except OSError as error:
-                log.warning("pages cannot be populated ahead: %s", error)
-            self._wake.wait(_ROUND_SECONDS)
-            self._wake.clear()
-
     def stop(self) -> None:
-        self._stopping = True
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join()
+        self.worker.stop()

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from metaq.errors import StoreCorrupt
-from metaq.store.checkpoint import Checkpoint, Tails
+from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.dispatch import Dispatcher, topic_of
@@ -35,8 +35,6 @@ class Facts:
 
     clean: bool
     """No abort file: the last run ended in order."""
-    same_boot: bool
-    """The machine has not restarted since the tails were written, so what was written to a mapping is there."""
     checkpoint: Checkpoint
     tails: Tails | None
     """None also when the log is no longer the one that the tails were written for."""
@@ -69,12 +67,22 @@ class Plan:
     """Queue offset with which each existing queue goes on, before dispatch."""
     rebuild: frozenset[Key]
     """Queues that are emptied first."""
-    index_drop: frozenset[str]
-    index_from: int
-    """Records from here on are indexed anew."""
+    index: IndexPlan
     records: int = 0
     last_ms: int = 0
     """Store time of the newest record."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexPlan:
+    """What becomes of the index."""
+
+    drop: frozenset[str]
+    """Names of files to delete."""
+    first: int
+    """LogOffset from which records are indexed anew."""
+    rewind: IndexMark | None = None
+    """The durable moment to go back to."""
 
 
 def choose_start(facts: Facts) -> Start:
@@ -91,28 +99,36 @@ def choose_start(facts: Facts) -> Start:
     return Start(facts.log_min, "no file begins before the checkpoint: the whole log is read")
 
 
-def index_verdict(facts: Facts, start: Start, log_end: int) -> tuple[frozenset[str], int]:
-    """Names of index files to delete, and the log offset from which records are indexed anew. Pure."""
+def index_verdict(facts: Facts, start: Start, log_end: int) -> IndexPlan:
+    """What of the index can be believed. Pure.
+
+    After an orderly end all of it; else what was synced, as our tails or RocketMQ's checkpoint say. That it is there is
+    no proof: a page of a mapping that nobody synced may be lost while those around it are not.
+    """
     if facts.index is None:
-        return frozenset(), log_end
-    names = [name for name, _ in facts.index]
-    lost = facts.tails is not None and any(name not in names for name in facts.tails.index_files)
+        return IndexPlan(frozenset(), log_end)
+    headers = dict(facts.index)
+    mark = facts.tails.index if facts.tails is not None else None
+    lost = mark is not None and any(name not in headers for name in mark.files)
     if facts.index_unfit or lost:
-        return frozenset((*names, *facts.index_unfit)), facts.log_min
-    trusted = facts.clean or (facts.same_boot and facts.tails is not None)
+        return IndexPlan(frozenset((*headers, *facts.index_unfit)), facts.log_min)
+    if not facts.clean and facts.tails is not None:
+        kept = mark if mark is not None and mark.log <= log_end else None
+        drop = frozenset(headers) - frozenset(kept.files if kept else ())
+        return IndexPlan(drop, max(kept.log if kept else 0, facts.log_min), kept if kept and kept.files else None)
     bad = [
         name
         for name, header in facts.index
         if header.end_log >= log_end
-        or (not trusted and (header.end_ms > facts.checkpoint.index_ms or header.next_ordinal <= 1))
+        or (not facts.clean and (header.end_ms > facts.checkpoint.index_ms or header.next_ordinal <= 1))
     ]
-    dropped = frozenset(name for name in names if bad and name >= bad[0])
-    kept = [header.end_log for name, header in facts.index if name not in dropped and header.next_ordinal > 1]
-    newest = max(kept, default=facts.log_min)
-    if trusted and not bad and facts.tails is not None:
+    dropped = frozenset(name for name in headers if bad and name >= bad[0])
+    ends = [header.end_log for name, header in facts.index if name not in dropped and header.next_ordinal > 1]
+    newest = max(ends, default=facts.log_min)
+    if facts.clean and not bad and facts.tails is not None:
         newest = max(newest, start.log_offset)  # below the start all is indexed, also what has no key
     # The newest record counts as not indexed: it may have been cut short between two of its keys.
-    return dropped, max(newest, facts.log_min)
+    return IndexPlan(dropped, max(newest, facts.log_min))
 
 
 class Recovery:
@@ -176,15 +192,15 @@ class Recovery:
         scan = LogScan(self._log.run, start.log_offset, check_crc=self._check_crc)
         log_end, why, records = self._judged_end(scan, judge)
         self._refuse_damage(log_end, why)
-        index_drop, index_from = index_verdict(facts, start, log_end)
+        index = index_verdict(facts, start, log_end)
         rebuild |= {(topic.decode(), queue_id) for topic, queue_id in judge.restarted}
         dispatch_from = start.log_offset
         if rebuild and not whole_log:
             dispatch_from = facts.log_min
-        dispatch_from = min(dispatch_from, index_from)
+        dispatch_from = min(dispatch_from, index.first)
         if dispatch_from < start.log_offset:
             self._walk(dispatch_from, start.log_offset)
-        return Plan(start, log_end, why, dispatch_from, ends, rebuild, index_drop, index_from, records, judge.last_ms)
+        return Plan(start, log_end, why, dispatch_from, ends, rebuild, index, records, judge.last_ms)
 
     def _judged_end(self, scan: LogScan, judge: Judge) -> tuple[int, str, int]:
         records, head = 0, None
@@ -197,14 +213,22 @@ class Recovery:
                 if refusal:
                     return head.log_offset, refusal, records
                 records += 1
-        if head is not None and self._is_torn(head):
-            return head.log_offset, "a record whose last properties are missing", records - 1
+        if head is not None and self._may_be_torn(head):
+            log.warning(
+                "the newest record, of queue %d of topic %s at log offset %d, ends in zeros: a power cut may have taken "
+                "the end of its properties; it is kept, since they may be meant",
+                head.queue_id, head.topic.decode("utf-8", "replace"), head.log_offset,
+            )  # fmt: skip
         return scan.end, scan.why, records
 
-    def _is_torn(self, head: hot.RecordHead) -> bool:
-        """Whether the last record lost what lies behind a sector's border, all of it properties.
+    def _may_be_torn(self, head: hot.RecordHead) -> bool:
+        """Whether the record looks like one that lost what lies behind a sector's border, all of it properties.
 
-        They carry no checksum, and the sizes in front of them are right. What never reached the disk reads as zeros.
+        They carry no checksum, and the sizes in front of them are right. What never reached the disk reads as zeros, and
+        so does a property whose value ends in NUL characters, which is as good a message as any. Nothing in the record
+        tells them apart, so the harm decides: a record that was acknowledged after its sync is always whole, and to cut
+        it off would break a promise. One that was not may be lost by a power cut, or may as well be there without its
+        last properties: nobody was told that it would be there with them.
         """
         file = self._log.run.find(head.log_offset)
         record = file.read(head.log_offset, head.size) if file else b""
@@ -275,15 +299,16 @@ class Recovery:
     def act(self, plan: Plan, queue: Callable[[str, int], ConsumeQueue], ladder: tuple[int, ...], now_ms: int) -> int:
         """Make the plan true. Returns the number of units dispatched. Raises StoreFull, OSError.
 
-        A crash anywhere in it leaves a folder for which the same plan is made again.
+        A crash anywhere in it leaves a folder for which the same plan is made again. Afterwards the log is durable;
+        queues and index know how much of them is.
         """
-        self._log.run.remove_leftovers()
-        tails = self._facts.tails
-        untouched = self._facts.clean and tails is not None and plan.log_end == tails.log_end
+        untouched = self.untouched(plan)
         if not untouched:
+            self._log.run.remove_leftovers()
             self._log.truncate(plan.log_end, zero=True)
         for key, held in self._queues.items():
-            held.run.remove_leftovers()
+            if not held.run.is_whole or not untouched:
+                held.run.remove_leftovers()
             if key in plan.rebuild:
                 held.delete()
                 held.start_at(0, 0)
@@ -292,7 +317,9 @@ class Recovery:
                 last = held.unit(end - 1) if end else None
                 held.start_at(end, last.log_end if last else 0)
         if self._index is not None:
-            self._index.forget(set(plan.index_drop))
+            self._index.forget(set(plan.index.drop))
+            if plan.index.rewind is not None:
+                self._index.rewind(plan.index.rewind)
             self._index.start()
         dispatcher = Dispatcher(
             queue,
@@ -300,25 +327,42 @@ class Recovery:
             ladder,
             queues_from=plan.start.log_offset,
             rebuild=plan.rebuild,
-            index_from=plan.index_from,
+            index_from=plan.index.first,
         )
         for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
             for head in heads:
                 dispatcher.dispatch(head, now_ms)
         self._log.start_at(plan.log_end)
         self._log.tail.store_ms = plan.last_ms
-        if not untouched:
+        if untouched:
+            if self._index is not None and self._facts.tails is not None:
+                self._index.durable = self._facts.tails.index
+        else:
             self._report(plan, dispatcher.messages)
             for held in list(self._queues.values()):
                 held.cut()
+                held.distrust()
+            self._log.secure(plan.start.log_offset, again=not self._facts.clean)
         for held in list(self._queues.values()):
             held.correct_min(self._facts.log_min)
             held.run.close()
         return dispatcher.messages
 
+    def untouched(self, plan: Plan) -> bool:
+        """Whether the last run ended in order and everything is as it left it: then all of it is durable."""
+        tails = self._facts.tails
+        return (
+            self._facts.clean
+            and tails is not None
+            and plan.start.log_offset == plan.log_end == tails.log_end
+            and not plan.rebuild
+            and not plan.index.drop
+            and plan.dispatch_from == plan.log_end
+        )
+
     def _report(self, plan: Plan, messages: int) -> None:
         log.info(
             "recovered: read from %d (%s) to %d (%s), %d records; %d units put; %d queues rebuilt; %d index files dropped",
             plan.start.log_offset, plan.start.why, plan.log_end, plan.why_end, plan.records, messages,
-            len(plan.rebuild), len(plan.index_drop),
+            len(plan.rebuild), len(plan.index.drop),
         )  # fmt: skip

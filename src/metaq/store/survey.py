@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import logging
+import os
 from collections.abc import Iterator
+from pathlib import Path
 
-from metaq.errors import BadRequest, StoreCorrupt
+from metaq.errors import BadRequest, StoreCorrupt, StoreForeign
 from metaq.model.topic import check_topic
 from metaq.options import StoreOptions
 from metaq.store.checkpoint import Checkpoint, Tails
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from metaq.store.disk import Disk
-from metaq.store.folder import StoreFolder, boot_id
+from metaq.store.folder import StoreFolder
 from metaq.store.index_file import Index
 from metaq.store.recovery import Facts
+
+log = logging.getLogger(__name__)
 
 
 def queue_file_bytes(options: StoreOptions) -> int:
@@ -24,47 +29,60 @@ def queue_file_bytes(options: StoreOptions) -> int:
 def find_queues(folder: StoreFolder, options: StoreOptions, disk: Disk) -> Iterator[ConsumeQueue]:
     """The queues that have files. Names that no topic can have are passed over.
 
-    Raises StoreCorrupt, StoreForeign as FileRun.load. A file of no bytes is what a crash of RocketMQ leaves: its queue
-    is given as empty, and so rebuilt.
+    Raises StoreCorrupt, StoreForeign as FileRun.load.
     """
-    try:
-        topics = sorted(path.name for path in folder.consume_queues.iterdir())
-    except FileNotFoundError:
-        return
-    for topic in topics:
+    for topic in _folders(folder.consume_queues):
         try:
             check_topic(topic)
         except BadRequest:
             continue
-        for name in sorted(path.name for path in (folder.consume_queues / topic).iterdir()):
-            if not name.isdecimal():
+        for name in _folders(folder.consume_queues / topic):
+            if not (name.isascii() and name.isdecimal() and str(int(name)) == name):
                 continue
             queue = ConsumeQueue(folder.consume_queues, topic, int(name), queue_file_bytes(options), disk)
             try:
-                queue.run.load("mappedFileSizeConsumeQueue")
+                queue.run.load("mappedFileSizeConsumeQueue", derived=True)
             except StoreCorrupt as error:
-                if not any(path.stat().st_size == 0 for path in queue.run.folder.iterdir()):
-                    raise StoreCorrupt(
-                        f"{error}. A consume queue can also be deleted: it is rebuilt from the log at the next start"
-                    ) from None
+                raise StoreCorrupt(
+                    f"{error}. A consume queue can also be deleted: it is rebuilt from the log at the next start"
+                ) from None
             yield queue
+
+
+def _folders(parent: Path) -> list[str]:
+    """The names of the folders in it; anything else is no queue's, and is left where it is."""
+    try:
+        entries = sorted(os.scandir(parent), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        raise StoreForeign(f"{parent} is no folder: nothing was touched; move it away") from None
+    for entry in entries:
+        if not entry.is_dir():
+            log.warning("%s is no folder of a queue: it is passed over", entry.path)
+    return [entry.name for entry in entries if entry.is_dir()]
 
 
 def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> Facts:
     """Gather the facts. Raises StoreCorrupt, StoreForeign: the folder cannot be opened as it is."""
     commit_log.run.load("mappedFileSizeCommitLog")
     unfit = [path.name for path in index.load()] if index else []
-    boot = boot_id()
     tails = Tails.load(folder.tails)
-    usable = tails is not None and 0 <= tails.last_store_ms == commit_log.store_time(tails.last_record, written=True)
+    if tails is not None and not _fits(tails, commit_log):
+        tails = None
     files = commit_log.run.files
     return Facts(
         clean=folder.was_clean,
-        same_boot=bool(tails and boot and tails.boot_id == boot),
         checkpoint=Checkpoint.load(folder.checkpoint),
-        tails=tails if usable else None,
+        tails=tails,
         log_min=files[0].start if files else 0,
         first_ms=tuple((file.start, max(0, commit_log.store_time(file.start, written=True))) for file in files),
         index=tuple((file.name, file.header) for file in index.files) if index else None,
         index_unfit=tuple(unfit),
     )
+
+
+def _fits(tails: Tails, commit_log: CommitLog) -> bool:
+    """Whether the log is the one that the tails speak of: their last record is where they say, and as large."""
+    last = commit_log.head(tails.last_record)
+    return last is not None and last == (tails.log_end - tails.last_record, tails.last_store_ms)

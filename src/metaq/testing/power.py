@@ -107,6 +107,13 @@ class PowerLossDisk(FaultyDisk):
             self._sync("sync_range", self._nodes[mapped.inode], lambda: mapped.buffer[first:stop], first)
             self.synced.append((mapped.inode, start, size))
 
+    def rewrite(self, mapped: Mapped, start: int, size: int) -> None:
+        with self._lock:
+            super().rewrite(mapped, start, size)
+            unwritten = self._nodes[mapped.inode].unwritten
+            for place in [place for place in unwritten if start - PAGE_BYTES < place < start + size]:
+                del unwritten[place]
+
     def sync_file(self, descriptor: int) -> None:
         with self._lock:
             node = self._nodes[self._node_at(f"/proc/self/fd/{descriptor}")]

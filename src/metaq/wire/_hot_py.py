@@ -13,6 +13,7 @@ from metaq.wire._hot_py_append import (
     TopicGate,
     append,
     append_record,
+    rewind_index,
 )
 from metaq.wire._hot_py_frames import KIND_BATCH, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies, pull_reply
 from metaq.wire._hot_py_read import (
@@ -39,5 +40,5 @@ __all__ = [
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
     "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate", "UniqueIds",
     "append", "append_record", "crc31", "decode_columns", "decode_records", "gather", "index_hash", "java_hash",
-    "pull_reply", "read", "scan_records", "select",
+    "pull_reply", "read", "rewind_index", "scan_records", "select",
 ]  # fmt: skip

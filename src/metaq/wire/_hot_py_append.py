@@ -211,6 +211,21 @@ class IndexTail:
         self.count = count + 1
 
 
+def rewind_index(buffer: Any, slots: int, count: int) -> int:
+    view = memoryview(buffer).cast("B")
+    entries_at = INDEX_HEADER_BYTES + 4 * slots
+    if not 1 <= slots <= len(view) // 4 or not 1 <= count <= (len(view) - entries_at) // INDEX_ENTRY_BYTES:
+        raise ValueError(f"{slots} slots and {count} entries do not fit into {len(view)} bytes")
+    view[INDEX_HEADER_BYTES:entries_at] = bytes(4 * slots)
+    newest: dict[int, int] = {}
+    for ordinal in range(1, count):
+        (hashed,) = _SIZE.unpack_from(view, entries_at + ordinal * INDEX_ENTRY_BYTES)
+        newest[(hashed & 0x7FFFFFFF) % slots] = ordinal
+    for slot, ordinal in newest.items():
+        _SIZE.pack_into(view, INDEX_HEADER_BYTES + 4 * slot, ordinal)
+    return len(newest)
+
+
 class TopicGate:
     __slots__ = ("body_bytes_max", "key_prefix", "queues", "topic", "trailer")
 

@@ -233,6 +233,28 @@ cdef class IndexTail:
         return True
 
 
+def rewind_index(buffer, int64_t slots, int64_t count):
+    cdef Exported held = Exported()
+    cdef uint8_t *first
+    cdef uint8_t *slot
+    cdef const uint8_t *entry
+    cdef int64_t ordinal, used = 0
+    held.hold(buffer, PyBUF_WRITABLE)
+    if (
+        not 1 <= slots <= held.size // 4
+        or not 1 <= count <= (held.size - INDEX_HEADER_BYTES - 4 * slots) // INDEX_ENTRY_BYTES
+    ):
+        raise ValueError(f"{slots} slots and {count} entries do not fit into {held.size} bytes")
+    first = held.data + INDEX_HEADER_BYTES
+    memset(first, 0, 4 * slots)
+    entry = first + 4 * slots
+    for ordinal in range(1, count):
+        slot = first + 4 * ((get32(entry + ordinal * INDEX_ENTRY_BYTES) & INT32_MAX) % slots)
+        used += get32(slot) == 0
+        put32(slot, <int32_t>ordinal)
+    return used
+
+
 cdef class TopicGate:
     cdef readonly bytes topic
     cdef readonly tuple queues

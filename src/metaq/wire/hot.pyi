@@ -187,6 +187,12 @@ class IndexTail:
 def index_hash(key: bytes) -> int:
     """abs(java_hash(key)), abs of the smallest number being 0."""
 
+def rewind_index(buffer: Buffer, slots: int, count: int) -> int:
+    """Make the slots of an index file anew from its entries 1 to `count` - 1, as they were when there were no more.
+
+    The header is left alone. Returns the number of slots in use.
+    """
+
 class TopicGate:
     """admit's verdict on one topic: the queues that plain sends may append to."""
     def __init__(self, topic: bytes, queues: Sequence[QueueTail], body_bytes_max: int) -> None: ...

@@ -1,0 +1,98 @@
+"""A background thread that nobody has to watch: what fails in it is logged, tried again with growing pauses, and told."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from typing import Final
+
+from metaq.errors import StoreFull
+
+log = logging.getLogger(__name__)
+FAILURES_MAX: Final = 8
+"""After so many failures in a row, some 25 seconds, the fault does not go away by itself."""
+_PAUSE_SECONDS: Final = 0.1
+_PAUSE_SECONDS_MAX: Final = 30.0
+_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
+
+
+def pause_after(failures: int) -> float:
+    """Seconds to wait after the n-th failure in a row: 0.1, 0.2, 0.4 ... 30. Pure."""
+    return float(min(_PAUSE_SECONDS_MAX, _PAUSE_SECONDS * 2.0 ** min(failures - 1, 20)))
+
+
+def is_no_room(error: BaseException) -> bool:
+    """Whether the disk was full: it passes when somebody makes room, and is no fault of ours."""
+    return isinstance(error, StoreFull) or (isinstance(error, OSError) and error.errno in _NO_ROOM)
+
+
+class Worker:
+    """A thread that takes `step` whenever it is woken, and at least every `wait()` seconds.
+
+    A step that raises does not end it. `on_failure` is called, once, with the reason, after `FAILURES_MAX` failures in a
+    row that are not a full disk; the thread goes on trying even then.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        step: Callable[[], None],
+        wait: Callable[[], float],
+        on_failure: Callable[[str], None] | None = None,
+        pause: Callable[[int], float] = pause_after,
+    ) -> None:
+        self.name = name
+        self.trouble = ""
+        """What failed last, and how often in a row; "" while all is well."""
+        self._step, self._wait, self._on_failure, self._pause = step, wait, on_failure, pause
+        self._wake, self._end = threading.Event(), threading.Event()
+        self._failures = 0
+        self._thread = threading.Thread(target=self._run, name=f"metaq-{name}", daemon=True)
+
+    @property
+    def stopping(self) -> bool:
+        return self._end.is_set()
+
+    @property
+    def alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End the thread; returns when its step is over."""
+        self._end.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._end.is_set():
+            self._wake.wait(self._wait())
+            self._wake.clear()
+            if self._end.is_set():
+                return
+            try:
+                self._step()
+            except Exception as error:  # noqa: BLE001  told, logged and tried again
+                self._failed(error)
+                self._end.wait(self._pause(self._failures))
+            else:
+                if self._failures:
+                    log.info("%s works again after %d failures", self.name, self._failures)
+                self._failures, self.trouble = 0, ""
+
+    def _failed(self, error: Exception) -> None:
+        self._failures += 1
+        self.trouble = f"{self.name} failed {self._failures} times in a row: {type(error).__name__}: {error}"
+        if self._failures & (self._failures - 1) == 0:  # the 1st, 2nd, 4th, 8th ... time
+            expected = isinstance(error, OSError | StoreFull)
+            log.error("%s; it is tried again", self.trouble, exc_info=None if expected else error)
+        if self._failures == FAILURES_MAX and self._on_failure is not None and not is_no_room(error):
+            self._on_failure(self.trouble)

@@ -1,0 +1,291 @@
+"""Nothing is durable because it was found, or because a second try said so: power cuts after kills, and failing syncs."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pathlib
+import shutil
+from typing import Any
+
+import pytest
+
+from metaq.clock import FakeClock
+from metaq.errors import StoreFailed
+from metaq.store.disk import Mapped
+from metaq.store.message_store import MessageStore
+from metaq.testing import PowerLossDisk
+from metaq.testing.faults import FaultyDisk
+from tests.store.support import HOST, START_MS, checkpoint, message, open_store, put, read_all, small_options
+
+SEEDS = range(25)
+
+
+def quiet(disk: Any, **changes: Any) -> MessageStore:
+    """A store whose threads' steps the test takes itself."""
+    return MessageStore(
+        small_options(disk.root, **changes), FakeClock(START_MS), HOST, "DefaultCluster", disk=disk, threads=False
+    )
+
+
+def bodies(*numbers: int) -> list[bytes]:
+    return [b"%d:" % number + b"x" * (number * 37 % 600) for number in numbers]
+
+
+# ---------------------------------------------------------------------- what a killed process leaves
+
+
+@pytest.mark.parametrize("checkpointed", [True, False])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_a_killed_process_left_unsynced_is_synced_before_anything_is_acknowledged(tmp_path, seed, checkpointed):
+    """Killed, started, one message acknowledged after its sync, power cut: all that the start found is still there."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk)
+        for number in range(40):
+            put(store, f"T{number % 3}", 0, *bodies(number), key=f"k{number}")
+        if checkpointed:
+            store.checkpoint()
+        for number in range(40, 240):  # over the border of a log file, and of queue files
+            put(store, f"T{number % 4}", 0, *bodies(number), key=f"k{number}")
+        killed = disk.kill(tmp_path / "b")
+        store.close()
+    with killed:
+        store = quiet(killed)
+        assert sum(len(read_all(store, f"T{i}", 0)) for i in range(4)) == 240
+        put(store, "T0", 0, *bodies(240))
+        store.flush()
+        found = {i: read_all(store, f"T{i}", 0) for i in range(4)}
+        cut = killed.cut(tmp_path / "c")
+        store.close()
+    with cut:
+        store = quiet(cut)
+        assert {i: read_all(store, f"T{i}", 0) for i in range(4)} == found
+        for number in range(0, 240, 17):
+            assert any(
+                bodies(number)[0] in record
+                for record in store.query(f"T{number % (3 if number < 40 else 4)}", f"k{number}", 32, 0, 1 << 60)
+            )
+        store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_first_message_of_a_new_store_survives_once_it_is_flushed(tmp_path, seed):
+    """The names of the log file and of all folders above it are durable, not only its bytes."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        (tmp_path / "a").mkdir(exist_ok=True)
+        store = quiet(disk)
+        for number in range(200):
+            put(store, "T", 0, *bodies(number))
+        store.flush()
+        cut = disk.cut(tmp_path / "b")
+        store.close()
+    with cut:
+        store = quiet(cut)
+        assert read_all(store, "T", 0) == bodies(*range(200))
+        store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_files_of_a_queue_may_be_lost_in_any_order(tmp_path, seed):
+    """Several queue files between two checkpoints: whichever names survive, the store opens and is whole."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk)
+        put(store, "T", 0, b"first")
+        store.checkpoint()
+        for _ in range(5):
+            put(store, "T", 0, *[b"x"] * 100)
+        put(store, "U", 0, b"other")
+        store.flush()
+        cut = disk.cut(tmp_path / "b")
+        store.close()
+    with cut:
+        store = quiet(cut)
+        assert read_all(store, "T", 0) == [b"first"] + [b"x"] * 500
+        assert read_all(store, "U", 0) == [b"other"]
+        store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_log_files_are_deleted_in_their_order_also_on_the_disk(tmp_path, seed):
+    """A power cut while several go leaves no hole between those that are left."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk, file_reserved_time=0)
+        for number in range(12):
+            put(store, "T", number % 2, b"%d" % number * 20_000)
+        store.checkpoint()
+        assert store.retain(store.clock.now_ms() + 1, at_once=True) >= 3
+        low = store.min_log
+        cut = disk.cut(tmp_path / "b")
+        store.close()
+    with cut:
+        store = quiet(cut)
+        assert store.min_log <= low
+        assert read_all(store, "T", 1)[-1] == b"11" * 20_000
+        store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_the_mark_of_a_running_store_is_durable_before_anything_changes(tmp_path, seed):
+    """After a cut in the middle of a run the next start knows that there was no orderly end."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        with quiet(disk) as store:
+            put(store, "T", 0, b"x")
+        store = quiet(disk)
+        cut = disk.cut(tmp_path / "b")
+        store.close()
+        cut.close()
+        assert (tmp_path / "b" / "abort").exists()
+        disk.cut(tmp_path / "c").close()
+    assert not (tmp_path / "c" / "abort").exists()
+
+
+def test_an_orderly_end_leaves_the_next_start_little_to_sync(tmp_path):
+    """Nothing of log, queues and index, and no hint is written again: only the mark of a running store."""
+    with open_store(tmp_path) as store:
+        for number in range(100):
+            put(store, f"T{number % 5}", 0, b"x", key=f"k{number}")
+    disk = RecordingDisk()
+    store = open_store(tmp_path, disk=disk)
+    try:
+        assert [path.name for path in disk.events] == [tmp_path.name]
+    finally:
+        store.close()
+
+
+# ---------------------------------------------------------------------- syncs that fail
+
+
+class RecordingDisk(FaultyDisk):
+    """Notes which file or folder is synced, and fails at those whose path ends with a given text."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.events: list[pathlib.Path] = []
+        self.fails_at: str | None = None
+        self._paths: dict[int, pathlib.Path] = {}
+
+    def _sync(self, path: pathlib.Path) -> None:
+        self.events.append(path)
+        if self.fails_at is not None and str(path).endswith(self.fails_at):
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    def map(self, path: pathlib.Path, size: int) -> Mapped:
+        mapped = super().map(path, size)
+        self._paths[mapped.inode] = path
+        return mapped
+
+    def sync_range(self, mapped: Mapped, start: int, size: int) -> None:
+        self._sync(self._paths[mapped.inode])
+        super().sync_range(mapped, start, size)
+
+    def sync_file(self, descriptor: int) -> None:
+        self._sync(pathlib.Path(f"/proc/self/fd/{descriptor}").readlink())
+        super().sync_file(descriptor)
+
+    def sync_folder(self, path: pathlib.Path) -> None:
+        self._sync(path)
+        super().sync_folder(path)
+
+
+FIRST = "00000000000000000000"
+
+
+@pytest.mark.parametrize(
+    "place",
+    [f"commitlog/{FIRST}", f"consumequeue/T/0/{FIRST}", "consumequeue/T/0", "consumequeue/T", "consumequeue", "index"],
+)
+def test_a_failed_sync_of_any_data_is_final(tmp_path, place):
+    """The kernel takes the pages for written afterwards: a second try would call durable what is not."""
+    disk = RecordingDisk()
+    store = open_store(tmp_path, disk=disk)
+    done = put(store, "T", 0, b"x", key="k")
+    store.clock.advance(60)  # the index is due too
+    disk.fails_at = place
+    checkpoint(store)
+    assert store.failed
+    assert "could not be made durable: Input/output error" in store.failed
+    disk.fails_at = None
+    checkpoint(store)
+    outcome: list[bool] = []
+    store.when_flushed(done.log_end + 1, outcome.append)
+    store.flush()
+    assert outcome == [False]
+    with pytest.raises(StoreFailed):
+        put(store, "T", 0, b"y")
+    store.close()
+    assert (tmp_path / "abort").exists()
+    with open_store(tmp_path) as store:
+        assert read_all(store, "T", 0) == [b"x"]
+
+
+def test_a_log_file_whose_name_is_not_durable_takes_no_message(tmp_path):
+    """Its folder's sync failed: nothing in it would be found after a power cut."""
+    disk = RecordingDisk()
+    store = open_store(tmp_path, disk=disk)
+    disk.fails_at = "commitlog"
+    for _ in range(3):
+        with pytest.raises(StoreFailed, match=r"name of .* could not be made durable"):
+            put(store, "T", 0, b"x")
+    disk.fails_at = None
+    with pytest.raises(StoreFailed):
+        put(store, "T", 0, b"x")
+    store.close()
+
+
+def test_hints_that_cannot_be_saved_are_tried_again(tmp_path):
+    """A checkpoint that fails says nothing wrong: the next one works."""
+    disk = RecordingDisk()
+    with open_store(tmp_path, disk=disk) as store:
+        put(store, "T", 0, b"x")
+        disk.fails_at = "metaqTails.json.tmp"
+        with pytest.raises(OSError, match="Input/output"):
+            checkpoint(store)
+        assert store.failed is None
+        disk.fails_at = None
+        checkpoint(store)
+        put(store, "T", 0, b"y")
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the_disk(tmp_path, seed):
+    """The failed pages count as written: recovery has them written again, and not only synced."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk)
+        put(store, "T", 0, *bodies(*range(5)), key="a")
+        store.checkpoint()
+        put(store, "T", 0, *bodies(*range(5, 60)), key="b")
+        disk.sync_error = errno.EIO
+        store.flush()
+        assert store.failed
+        disk.sync_error = 0
+        killed = disk.kill(tmp_path / "b")
+        store.close()
+    with killed:
+        store = quiet(killed)
+        found = read_all(store, "T", 0)
+        put(store, "T", 0, b"acknowledged")
+        store.flush()
+        cut = killed.cut(tmp_path / "c")
+        store.close()
+    with cut:
+        store = quiet(cut)
+        assert read_all(store, "T", 0) == [*found, b"acknowledged"]
+        store.close()
+
+
+# ---------------------------------------------------------------------- a record whose properties end in zeros
+
+
+@pytest.mark.parametrize("size", range(380, 480, 9))
+def test_a_complete_record_is_a_record_also_if_its_last_property_ends_in_nuls(tmp_path, size):
+    """Wherever a sector's border falls: nothing acknowledged is cut off; the doubt is logged."""
+    store = open_store(tmp_path / "a")
+    record = message("T", 0, b"x" * size)
+    record.properties = b"TAGS\x01t\x02padding\x01" + b"p" * 20 + bytes(60)
+    store.put([record])
+    store.flush()
+    shutil.copytree(tmp_path / "a", tmp_path / "b")
+    store.close()
+    with open_store(tmp_path / "b") as store:
+        assert read_all(store, "T", 0) == [b"x" * size]
+        assert put(store, "T", 0, b"next").queue_offset == 1
