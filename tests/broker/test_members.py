@@ -81,3 +81,51 @@ def test_groups_of_one_connection_are_bounded(members):
     with pytest.raises(BadRequest, match=str(SETS_MAX)):
         beat(members, FakeChannel(), topics=tuple(f"t{n}" for n in range(SETS_MAX + 1)))
     assert len(members.producers) == SETS_MAX
+
+
+def join(members, name, topics, **kwargs):
+    """A client of its own with these topics → tag expressions; returns its channel."""
+    channel = FakeChannel()
+    view = ConsumerData("G", {topic: subscribe(topic, tags, 1) for topic, tags in topics.items()}, **kwargs)
+    members.beat(channel, "JAVA", 409, Heartbeat(name, (view,)))
+    return channel
+
+
+def test_members_that_subscribe_differently_are_told_with_both_texts(members, clock, caplog):
+    """At joining and at a change, once in ten seconds; repeated heartbeats and members that agree say nothing."""
+    join(members, "a@1", {"orders": "paid || open", "%RETRY%G": "*"})
+    join(members, "b@1", {"orders": "open||paid"})
+    assert not caplog.records
+    assert not members.consumers["G"].differs()
+    channel = join(members, "c@1", {"orders": "new"})
+    (record,) = caplog.records
+    for part in ("group G", "a@1", "orders (open || paid)", "c@1", "orders (new)", "misses messages"):
+        assert part in record.getMessage()
+    assert members.consumers["G"].differs()
+    caplog.clear()
+    clock.advance(60)
+    view = ConsumerData("G", {"orders": subscribe("orders", "new", 2)})
+    members.beat(channel, "JAVA", 409, Heartbeat("c@1", (view,)))
+    assert not caplog.records
+    view = ConsumerData("G", {"orders": subscribe("orders", "*", 3), "bills": subscribe("bills", "*", 3)})
+    members.beat(channel, "JAVA", 409, Heartbeat("c@1", (view,)))
+    assert "c@1 at" in caplog.text
+    assert "to bills (*), orders (*)" in caplog.text
+    members.closed(channel)
+    assert not members.consumers["G"].differs()
+
+
+def test_a_client_that_comes_back_on_another_connection_does_not_differ_from_itself(members, caplog):
+    """The old connection may not have been noticed as gone yet."""
+    join(members, "a@1", {"orders": "paid"})
+    join(members, "a@1", {"orders": "open"})
+    assert not caplog.records
+    assert not members.consumers["G"].differs()
+
+
+def test_many_groups_that_differ_cannot_flood_the_log(members, caplog):
+    """A thousand changes within ten seconds are one line, and later their number."""
+    join(members, "a@1", {"orders": "paid"})
+    for number in range(1000):
+        join(members, f"b@{number}", {"orders": f"open-{number}"})
+    assert len(caplog.records) == 1

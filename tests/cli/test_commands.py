@@ -7,6 +7,7 @@ import signal
 
 import pytest
 
+import metaq
 from tests.support import eventually, metaq_command, process, read_line, run_metaq
 
 
@@ -129,6 +130,33 @@ def test_consume_as_a_group_goes_on_where_it_stopped(cli, orders):
     assert sorted((first.stdout + second.stdout).split()) == ["one", "three", "two"]
     done = json.loads(cli("group", "show", "cli-group", "--json").stdout)
     assert (done["lag"], done["lag_seconds"]) == (0, 0.0)
+
+
+def test_group_show_marks_members_that_subscribe_differently(cli, metaq_broker, orders):
+    """Each would miss messages; the page says who wants what, and what to do."""
+    address = metaq_broker.namesrv
+    with (
+        metaq.Consumer(address, group="cli-differs", topics={orders: "paid"}, instance_name="one") as first,
+        metaq.Consumer(address, group="cli-differs", topics={orders: "paid"}, instance_name="two") as second,
+    ):
+        for consumer in (first, second):
+            consumer.receive(timeout=0.1)
+        eventually(lambda: len(json.loads(cli("group", "show", "cli-differs", "--json").stdout)["members"]) == 2)
+        shown = json.loads(cli("group", "show", "cli-differs", "--json").stdout)
+        assert (shown["subscriptions_differ"], {member["subscriptions"] for member in shown["members"]}) == (
+            False,
+            {None},
+        )
+        with metaq.Consumer(address, group="cli-differs", topics={orders: "open"}, instance_name="three") as third:
+            third.receive(timeout=0.1)
+            eventually(lambda: "WARNING" in cli("group", "show", "cli-differs").stdout)
+            shown = json.loads(cli("group", "show", "cli-differs", "--json").stdout)
+            assert shown["subscriptions_differ"] is True
+            wanted = sorted(member["subscriptions"][orders] for member in shown["members"])
+            assert wanted == ["open", "paid", "paid"]
+            text = cli("group", "show", "cli-differs").stdout
+            assert f"subscribes to {orders} (open)" in text
+            assert "misses messages" in text
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

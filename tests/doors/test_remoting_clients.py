@@ -162,3 +162,42 @@ def test_a_filter_check_takes_tags_and_names_what_it_does_not_take(door):
 
     assert check("TAG") == (0, None)
     assert check("SQL92") == (1, "The broker does not support consumer to filter message by SQL92")
+
+
+@pytest.mark.parametrize(
+    ("body", "parts"),
+    [
+        (
+            b'{"clientID":"go@1","consumerDataSet":[{"groupName":"mailer","subscriptionDataSet":[{"codeSet":["x"]}]}]}',
+            ["go@1", "mailer", "consumerDataSet[0].subscriptionDataSet[0].codeSet[0] is 'x'", "get no messages"],
+        ),
+        (b'{"clientID":"go@1","consumerDataSet":[{"groupName":"bad name"}]}', ["go@1", "bad name"]),
+        (b'{"clientID":', ["(unnamed)", "cannot be read"]),
+        (b'{"clientID":"' + bytes(5 << 20) + b'"}', ["(unnamed)", "the limit is 4194304"]),
+    ],
+)
+def test_a_refused_heartbeat_is_logged_with_client_group_and_field(door, clock, caplog, body, parts):
+    """Its user only sees that nothing arrives, so the broker says why: at once, and then with a count."""
+    client = Client(door)
+    for _ in range(3):
+        assert client.ask(RequestCode.HEART_BEAT, None, body).code == ResponseCode.SYSTEM_ERROR
+    (record,) = [record for record in caplog.records if record.name == "metaq.broker.members"]
+    for part in [*parts, client.session.remote]:
+        assert part in record.getMessage()
+    assert len(record.getMessage()) < 1000
+    clock.advance(20)
+    door.tick()
+    assert "2 more in the last" in caplog.text
+
+
+def test_members_that_differ_are_told_one_by_one_and_others_as_rocketmq_does(door):
+    """203 has what each member wants if they differ, and otherwise nothing that a RocketMQ has not."""
+    one, two = Client(door), Client(door)
+    header = ConsumerGroupHeader(consumer_group="G")
+    one.beat(topics={"orders": "paid"}, client_id="a@1")
+    two.beat(topics={"orders": "paid"}, client_id="b@1")
+    body = bytes(one.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header).body)
+    assert b"metaq" not in body
+    two.beat(topics={"orders": "open"}, client_id="b@1", version=2)
+    connections, _ = bodies.connections_of(one.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header).body)
+    assert {one.client_id: one.wants for one in connections} == {"a@1": {"orders": "paid"}, "b@1": {"orders": "open"}}

@@ -44,7 +44,10 @@ class QueueProgress:
 
 @dataclass(frozen=True, slots=True)
 class GroupProgress:
-    """A group: its members, its rate over the last minute, its queues. `now_ms`: when this was asked."""
+    """A group: its members, its rate over the last minute, its queues. `now_ms`: when this was asked.
+
+    A member has `wants` (topic → filter) if the members of the group differ in it and the broker is one of ours.
+    """
 
     group: str
     now_ms: int
@@ -56,6 +59,11 @@ class GroupProgress:
     def lag(self) -> int:
         """Messages not consumed yet, all queues together."""
         return sum(queue.lag for queue in self.queues)
+
+    @property
+    def differs(self) -> bool:
+        """Whether members subscribe to different things: each of them misses messages."""
+        return any(member.wants is not None for member in self.members)
 
     @property
     def lag_seconds(self) -> float | None:
@@ -79,7 +87,10 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     queues = await asyncio.gather(
         *(_queue(core, addresses.get(queue.broker), queue, stats[queue]) for queue in sorted(stats))
     )
-    unique = {member.client_id: member for member in members}
+    unique: dict[str, bodies.ClientConnection] = {}
+    for member in members:
+        if member.client_id not in unique or member.wants is not None:
+            unique[member.client_id] = member
     rate = sum(rate for _, rate in parts)
     return GroupProgress(group, core.clock.now_ms(), tuple(unique[key] for key in sorted(unique)), rate, tuple(queues))
 

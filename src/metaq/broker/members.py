@@ -3,19 +3,27 @@
 A member is one connection. It appears with its first heartbeat and goes when it unregisters, when its connection
 closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as notices; the
 door sends them (code 40).
+
+A broker keeps one subscription per group and topic, the newest. Members that subscribe to different things each miss
+messages, so that is said: in the log when one joins or changes, and to whoever asks for the group (203).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from metaq.clock import Clock
 from metaq.errors import BadRequest
+from metaq.log import RateLimitedLog
 from metaq.model import ConsumeFrom, MessageModel, SubscriptionData
+from metaq.model.topic import RETRY_PREFIX
 from metaq.wire.bodies import ConsumerData, Heartbeat
 from metaq.wire.command import Command
+
+log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 120.0
 SETS_MAX = 1024
@@ -52,6 +60,8 @@ class Member:
     version: int
     seen: float
     """Monotonic seconds of its newest heartbeat."""
+    wants: Mapping[str, str] = field(default_factory=dict)
+    """Of a consumer: topic → what it lets through, without the group's retry topic."""
 
 
 @dataclass(slots=True)
@@ -68,6 +78,12 @@ class ConsumerGroup:
     def client_ids(self) -> list[str]:
         return list(dict.fromkeys(member.client_id for member in self.members.values()))
 
+    def differs(self) -> bool:
+        """Whether two of its clients subscribe to different things."""
+        wants = {member.client_id: member.wants for member in self.members.values()}  # the newest connection of each
+        first, *others = wants.values()
+        return any(other != first for other in others)
+
     def view(self) -> ConsumerData:
         """The group as a heartbeat would tell it."""
         return ConsumerData(self.name, dict(self.subscriptions), self.push, self.model, self.consume_from)
@@ -78,6 +94,7 @@ class Members:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._log = RateLimitedLog(log, clock)
         self.consumers: dict[str, ConsumerGroup] = {}
         self.producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[str]] = {}
@@ -111,6 +128,9 @@ class Members:
             group = self.consumers[view.group] = ConsumerGroup(view.group)
         group.push, group.model, group.consume_from = view.push, view.model, view.consume_from
         old = group.members.get(member.channel)
+        member.wants = _wants(view)
+        if old is None or old.wants != member.wants:
+            self._compare(group, member)
         changed = old is None or old.client_id != member.client_id
         group.members[member.channel] = member
         self._groups_of.setdefault(member.channel, set()).add(view.group)
@@ -125,6 +145,32 @@ class Members:
             changed = True
         self.changes += changed
         return changed
+
+    def _compare(self, group: ConsumerGroup, member: Member) -> None:
+        """Say it if another client of the group subscribes to something else."""
+        for fellow in group.members.values():
+            if fellow.client_id == member.client_id:
+                continue
+            if fellow.wants == member.wants:
+                member.wants = fellow.wants  # one copy for the members that agree
+            else:
+                self._log.warning(
+                    ("differ", group.name),
+                    "members of group %s subscribe differently: %s at %s to %s, %s at %s to %s. A broker keeps one "
+                    "subscription per group, the newest, so that each of them misses messages: give all members of a "
+                    "group the same topics and tags, or each its own group",
+                    group.name, fellow.client_id, fellow.channel.remote, _told(fellow.wants),
+                    member.client_id, member.channel.remote, _told(member.wants),
+                )  # fmt: skip
+                return
+
+    def refused(self, remote: str, client_id: str, groups: Sequence[str], error: BadRequest) -> None:
+        """A heartbeat was not taken: said in the log, for the client's user only sees that nothing arrives."""
+        self._log.warning(
+            ("refused", tuple(groups), str(error)),
+            "refused a heartbeat of client %.100s at %s for group %.200s: %s. Its consumers get no messages",
+            client_id or "(unnamed)", remote, ", ".join(groups) or "(unnamed)", error,
+        )  # fmt: skip
 
     # -- leaving
     def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> list[Notice]:
@@ -141,6 +187,7 @@ class Members:
 
     def expire(self) -> list[Notice]:
         """Drop who was silent for longer than the lease. Returns whom to notify."""
+        self._log.tick()
         old = self._clock.monotonic() - LEASE_SECONDS
         notices = list[Notice]()
         for group in list(self.consumers.values()):
@@ -189,3 +236,13 @@ class Members:
     def subscribers(self, topic: str) -> list[str]:
         """Online groups that subscribe to `topic`."""
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]
+
+
+def _wants(view: ConsumerData) -> dict[str, str]:
+    return {
+        topic: data.spelling for topic, data in sorted(view.subscriptions.items()) if not topic.startswith(RETRY_PREFIX)
+    }
+
+
+def _told(wants: Mapping[str, str]) -> str:
+    return ", ".join(f"{topic} ({spelling})" for topic, spelling in wants.items())[:300] or "nothing"

@@ -135,7 +135,8 @@ class Reports:
         online = self._members.consumers.get(group)
         if online is None:
             raise BadRequest(f"the consumer group[{group}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
-        return online.view(), [_connection(member) for member in online.members.values()]
+        differs = online.differs()
+        return online.view(), [_connection(member, differs=differs) for member in online.members.values()]
 
     def producers(self, group: str) -> list[ClientConnection]:
         """Request 204. Raises BadRequest if no producer of the group is connected."""
@@ -152,8 +153,10 @@ class Reports:
         return MessageQueue(topic, self._broker_name, queue_id)
 
 
-def _connection(member: Member) -> ClientConnection:
-    return ClientConnection(member.client_id, member.channel.remote, member.language, member.version)
+def _connection(member: Member, *, differs: bool = False) -> ClientConnection:
+    """`differs`: tell what it wants, for the members of its group want different things."""
+    wants = member.wants if differs else None
+    return ClientConnection(member.client_id, member.channel.remote, member.language, member.version, wants)
 
 
 def _three(rates: tuple[float, ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
@@ -24,7 +25,8 @@ def show_group(
 ) -> None:
     """Show a group's members and, per queue, how far it is behind: in messages, and in time.
 
-    The time is the age of the oldest message that the group has not consumed.
+    The time is the age of the oldest message that the group has not consumed. Members that subscribe to different
+    things are marked: a broker keeps one subscription per group, so that each of them misses messages.
     """
     from metaq.admin import Admin
 
@@ -37,8 +39,14 @@ def show_group(
                 "lag": group.lag,
                 "lag_seconds": group.lag_seconds,
                 "consumed_per_second": group.rate,
+                "subscriptions_differ": group.differs,
                 "members": [
-                    {"client_id": member.client_id, "address": member.address, "language": member.language}
+                    {
+                        "client_id": member.client_id,
+                        "address": member.address,
+                        "language": member.language,
+                        "subscriptions": member.wants,
+                    }
                     for member in group.members
                 ],
                 "queues": [
@@ -59,7 +67,12 @@ def show_group(
     late = f" ({span(group.lag_seconds) or '?'})" if group.lag else ""
     print(f"group {name}: {count(len(group.members), 'member')}, {count(group.lag, 'message')} behind{late}")
     for member in group.members:
-        print(f"  member {member.client_id} at {member.address} ({member.language})")
+        print(f"  member {member.client_id} at {member.address} ({member.language}){_wants(member.wants)}")
+    if group.differs:
+        print(
+            "WARNING: the members subscribe differently. A broker keeps one subscription per group, so that each of them "
+            "misses messages: give all members of a group the same topics and tags, or each its own group."
+        )
     print_table(
         ("topic", "broker", "queue", "consumed", "max offset", "lag", "oldest waiting"),
         (
@@ -75,6 +88,13 @@ def show_group(
             for progress in group.queues
         ),
     )
+
+
+def _wants(wants: Mapping[str, str] | None) -> str:
+    """What this member alone subscribes to, where that differs."""
+    if wants is None:
+        return ""
+    return f" subscribes to {', '.join(f'{topic} ({tags})' for topic, tags in wants.items()) or 'nothing'}"
 
 
 def _age(now_ms: int, stored_ms: int | None) -> str:

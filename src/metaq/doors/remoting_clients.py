@@ -33,10 +33,21 @@ class ClientHandlers:
         }
 
     def _beat(self, session: RemotingSession, command: Command) -> Command:
-        if len(command.body) > HEARTBEAT_BYTES_MAX:
-            raise BadRequest(f"a heartbeat of {len(command.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")
-        beat = bodies.heartbeat_of(command.body)
-        notices = self._broker.beat(session, command.language, command.version, beat)
+        beat = None
+        try:
+            if len(command.body) > HEARTBEAT_BYTES_MAX:
+                raise BadRequest(f"a heartbeat of {len(command.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")  # noqa: TRY301
+            beat = bodies.heartbeat_of(command.body)
+            notices = self._broker.beat(session, command.language, command.version, beat)
+        except BadRequest as error:
+            if beat is not None:
+                names = beat.client_id, [view.group for view in beat.consumers]
+            else:
+                names = (
+                    bodies.heartbeat_names_of(command.body) if len(command.body) <= HEARTBEAT_BYTES_MAX else ("", [])
+                )
+            self._broker.members.refused(session.remote, *names, error)
+            raise
         self._notify(notices)
         return reply(command, 0, OUR_MARK)
 

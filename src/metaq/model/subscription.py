@@ -38,6 +38,13 @@ class SubscriptionData:
     class_filter: bool = False
 
     @property
+    def spelling(self) -> str:
+        """What it lets through, in one spelling for all who want the same: sorted tags, `*`, or a filter of another type."""
+        if self.expression_type != "TAG":
+            return f"{self.expression_type}: {self.expression}"
+        return " || ".join(sorted(self.tags)) or self.expression or ALL
+
+    @property
     def takes_all(self) -> bool:
         return not self.tags and self.expression_type == "TAG"
 

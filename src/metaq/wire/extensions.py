@@ -7,6 +7,8 @@ from typing import Final
 
 MARK_FIELD: Final = "METAQ"
 """Ext field of heartbeat answers, and key of the runtime table (28): who sends it is a broker of ours."""
+MEMBER_WANTS: Final = "metaqSubscriptions"
+"""In a member of 203's `connectionSet`, if the members of the group differ: topic → filter."""
 LEVEL: Final = 1
 """Raised by one with every extension that a client must know of before it uses it."""
 OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}

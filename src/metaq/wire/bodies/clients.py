@@ -11,6 +11,7 @@ from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.topics import Body, Tree
 from metaq.wire.command import LANGUAGES
+from metaq.wire.extensions import MEMBER_WANTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +99,15 @@ def heartbeat_of(body: Body) -> Heartbeat:
     return Heartbeat(client_id, consumers, producers)
 
 
+def heartbeat_names_of(body: Body) -> tuple[str, list[str]]:
+    """Client id and consumer groups of a heartbeat that is refused, as far as they can be read."""
+    try:
+        tree = beans.parse(body, "heartbeat")
+        return tree["clientID"].text(), [one["groupName"].text() for one in tree["consumerDataSet"].objects()]
+    except BadRequest:
+        return "", []
+
+
 def _consumer_of_tree(tree: Value) -> ConsumerData:
     return _consumer(tree, map(subscription_of_tree, tree["subscriptionDataSet"].objects()))
 
@@ -127,11 +137,14 @@ class ClientConnection:
     address: str
     language: str
     version: int
+    wants: Mapping[str, str] | None = None
+    """Topic → filter, where the members of a consumer group differ; only a broker of ours tells it."""
 
 
 def _connections_tree(connections: Iterable[ClientConnection]) -> list[Tree]:
     return [
         {"clientAddr": one.address, "clientId": one.client_id, "language": one.language, "version": one.version}
+        | ({} if one.wants is None else {MEMBER_WANTS: dict(one.wants)})
         for one in connections
     ]
 
@@ -163,6 +176,9 @@ def connections_of(body: Body) -> tuple[list[ClientConnection], ConsumerData]:
             one["clientAddr"].text(),
             one["language"].enum(LANGUAGES, ""),
             one["version"].whole(0, 32),
+            {topic.key(): wanted.text() for topic, wanted in one[MEMBER_WANTS].entries(nulls=True)}
+            if one[MEMBER_WANTS].tree is not None
+            else None,
         )
         for one in tree["connectionSet"].objects()
     ]
