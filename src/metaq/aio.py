@@ -17,13 +17,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
-import logging
-import signal
-import threading
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
-from metaq.client.consumer.consumer import CLOSE_SECONDS, ConsumerBase, settle_by_result
+from metaq.client.consumer.consumer import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
+from metaq.client.consumer.handlers import AsyncHandler, check_handler, handle_async
 from metaq.client.consumer.outcome import Later, Reject
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.core import ClientCore
@@ -32,9 +30,7 @@ from metaq.client.reader import CALL_SECONDS, ReaderBase
 from metaq.errors import BufferFull, ConfigError, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage
 
-__all__ = ["Consumer", "Later", "Producer", "Reader", "Reject"]
-
-log = logging.getLogger("metaq.client")
+__all__ = ["Consumer", "Later", "Producer", "Reader", "ReceivedMessage", "Reject"]
 
 Result = TypeVar("Result")
 
@@ -125,88 +121,101 @@ class Producer(ProducerBase):
 
 
 class Consumer(ConsumerBase):
-    """`metaq.Consumer` for asyncio."""
+    """`metaq.Consumer` for asyncio. It takes no signals: they belong to the program, whose handler calls `stop`."""
+
+    _workers: frozenset[asyncio.Task[None]] = frozenset()
+    """The tasks of `run`, for `close`."""
 
     def __aiter__(self) -> Self:
-        """Messages as they come, until `stop` or `close`. Each must be finished: use `async with message:`."""
+        """Messages as they come, until `stop` or `close`. Each must be finished: use `async with message:`.
+
+        Raises ClientClosed if it is closed already.
+        """
+        self._check_open()
         return self
 
     async def __anext__(self) -> ReceivedMessage:
-        if (message := next(self._current, None)) is None and (message := await self.receive()) is None:
+        if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
 
     async def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """The next message; None after `timeout` seconds, or once stopped. Safe from many tasks of one loop."""
+        """The next message; None after `timeout` seconds, or once `stopped`. Safe from many tasks of one loop.
+
+        Raises ClientClosed if it is closed already.
+        """
+        self._check_open()
+        return await self._next(timeout)
+
+    async def _next(self, timeout: float | None) -> ReceivedMessage | None:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (message := next(self._current, None)) is None:
-                    chunk = await self._handover.take_async()
+                    try:
+                        chunk = self._handover.take_now()
+                    except LookupError:
+                        await self._handover.changed()  # Then look at both: another task may have begun a chunk.
+                        continue
                     if chunk is None:
                         return None
-                    # Another task may have begun a chunk while this one waited: none of either may be lost.
-                    self._current = _chain(self._current, self._of(chunk))
+                    self._current = self._of(chunk)
                 return message
         return None
 
-    async def run(self, handler: Callable[[ReceivedMessage], Awaitable[object]], tasks: int = 1) -> None:
-        """Await `handler(message)` for each message in `tasks` tasks, until `stop` or SIGTERM.
+    async def run(self, handler: AsyncHandler, tasks: int = 1) -> None:
+        """Await `handler(message)` for each message in `tasks` tasks, until `stop` or `close`.
 
         The handler's result decides as in `metaq.Consumer.run`. Cancelling this cancels the handlers, whose messages
-        then stay unfinished.
+        then stay unfinished; `stop` lets them finish.
+
+        Raises: TypeError: the handler cannot be called with one message, or returns nothing that can be awaited.
+        ClientClosed.
         """
+        check_handler(handler, awaited=True)
         if tasks < 1:
             raise ConfigError(f"tasks={tasks}: need at least 1")
-        with self._drain_on_sigterm():
-            try:
-                async with asyncio.TaskGroup() as group:
-                    for _ in range(tasks):
-                        group.create_task(self._work(handler))
-            finally:
+        self._check_open()
+        workers: frozenset[asyncio.Task[None]] = frozenset()
+        try:
+            async with asyncio.TaskGroup() as group:
+                workers = frozenset(group.create_task(self._work(handler)) for _ in range(tasks))
+                self._workers |= workers
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self._workers -= workers
+            if self._open:  # `close` commits by itself.
                 await self.commit()
 
-    async def _work(self, handler: Callable[[ReceivedMessage], Awaitable[object]]) -> None:
-        while (message := await self.receive()) is not None:
-            try:
-                result = await handler(message)
-            except BaseException as error:
-                if not message.settle(error):
-                    raise
-            else:
-                settle_by_result(message, result)
-
-    @contextlib.contextmanager
-    def _drain_on_sigterm(self) -> Iterator[None]:
-        loop = asyncio.get_running_loop()
-        handled = threading.current_thread() is threading.main_thread()
-        if handled:
-            try:
-                loop.add_signal_handler(signal.SIGTERM, self.stop)
-            except NotImplementedError:  # Windows
-                handled = False
-        try:
-            yield
-        finally:
-            if handled:
-                loop.remove_signal_handler(signal.SIGTERM)
+    async def _work(self, handler: AsyncHandler) -> None:
+        while (message := await self._next(None)) is not None:
+            await handle_async(message, handler)
 
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now. Raises RequestTimeout."""
-        self._core.check_process()
+        """Keep the progress now. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
         await _run(self._core, self._member.persist(), timeout)
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout."""
-        self._core.check_process()
+        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
         await _run(self._core, self._assigned(), timeout)
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop, commit what is finished, leave the group, disconnect. Raises RequestTimeout."""
+        """Stop, let the handlers of `run` finish, commit, leave the group, disconnect. As `metaq.Consumer.close`."""
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
         self.stop()
-        await _run(self._core, self._close(), timeout)
+        deadline = self._core.clock.monotonic() + timeout
+        loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        workers = {task for task in self._workers if task.get_loop() is loop}
+        try:
+            if workers and current not in workers:  # A handler that closes cannot wait for itself.
+                _, busy = await asyncio.wait(workers, timeout=timeout)
+                warn_of_busy(self.group, len(busy))
+        finally:
+            await _run(self._core, self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     async def __aenter__(self) -> Self:
         return self
@@ -220,22 +229,30 @@ class Reader(ReaderBase):
 
     def __aiter__(self) -> Self:
         """Messages as they come; with `stop_at_end` until there are no more. Raises as `metaq.Reader`'s iteration."""
+        self._check_open()
         return self
 
     async def __anext__(self) -> StoredMessage:
-        if (message := next(self._current, None)) is None and (message := await self.receive()) is None:
+        if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
 
     async def receive(self, timeout: float | None = None) -> StoredMessage | None:
         """The next message; None after `timeout` seconds or at the end. Raises as iteration does."""
+        self._check_open()
+        return await self._next(timeout)
+
+    async def _next(self, timeout: float | None) -> StoredMessage | None:
         if self._start is not None:
-            self._core.check_process()
             await _run(self._core, self._begin(), CALL_SECONDS)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (message := next(self._current, None)) is None:
-                    chunk = await self._handover.take_async()
+                    try:
+                        chunk = self._handover.take_now()
+                    except LookupError:
+                        await self._handover.changed()
+                        continue
                     if chunk is None:
                         self._end()
                         return None
@@ -247,17 +264,17 @@ class Reader(ReaderBase):
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
-        self._core.check_process()
+        self._check_open()
         await _run(self._core, self._seek(queue, offset, time), CALL_SECONDS)
 
     async def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
-        self._core.check_process()
+        self._check_open()
         return await _run(self._core, self._reading.queues(), CALL_SECONDS)
 
     async def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
-        self._core.check_process()
+        self._check_open()
         return await _run(self._core, self._reading.ranges(), CALL_SECONDS)
 
     async def close(self) -> None:
@@ -271,7 +288,7 @@ class Reader(ReaderBase):
     async def __aenter__(self) -> Self:
         """Finds the start: "latest" is the end as it is now."""
         try:
-            self._core.check_process()
+            self._check_open()
             await _run(self._core, self._begin(), CALL_SECONDS)
         except BaseException:
             await self.close()
@@ -280,8 +297,3 @@ class Reader(ReaderBase):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
-
-
-def _chain(*parts: Iterator[ReceivedMessage]) -> Iterator[ReceivedMessage]:
-    for part in parts:
-        yield from part

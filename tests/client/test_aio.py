@@ -112,6 +112,42 @@ def test_failing_handler_retries_and_cancelling_leaves_messages_unfinished(metaq
     asyncio.run(main())
 
 
+def test_tasks_of_run_share_one_queue(metaq_broker, topic):
+    """All of them are busy at a time, though the messages came in one chunk."""
+
+    async def main() -> None:
+        async with aio.Producer(metaq_broker.namesrv) as producer:
+            for number in range(8):
+                await producer.send(topic, b"%d" % number, ordering_key="one queue")
+        async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+            barrier = asyncio.Barrier(8)
+
+            async def handler(message: metaq.ReceivedMessage) -> None:
+                await barrier.wait()
+                consumer.stop()
+
+            await asyncio.wait_for(consumer.run(handler, tasks=8), 30)
+
+    asyncio.run(main())
+
+
+def test_receive_that_times_out_leaves_nothing_behind(metaq_broker, topic):
+    """A program may ask for ever; and what is there already comes without waiting."""
+
+    async def main() -> None:
+        async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+            for _ in range(100):
+                assert await consumer.receive(0.0005) is None
+            assert consumer._handover._waiting == []
+            async with aio.Producer(metaq_broker.namesrv) as producer:
+                await producer.send(topic, b"x")
+            message = await consumer.receive(20)
+            assert message is not None
+            message.ack()
+
+    asyncio.run(main())
+
+
 def test_one_process_many_loops_one_connection():
     """A4 for tasks: producers made in several event loops share the client core."""
     with FakeCluster() as cluster:

@@ -109,8 +109,7 @@ def consume(
         with metaq.Reader(namesrv, topic, tags=tag, start=where, stop_at_end=not follow) as reader:
             _print(itertools.islice(reader, count), as_json=as_json)
         return
-    first = {"earliest": "first", "latest": "last"}.get(start, where)
-    with metaq.Consumer(namesrv, group=group, topics={topic: tag}, start=first) as consumer:
+    with metaq.Consumer(namesrv, group=group, topics={topic: tag}, start=where) as consumer:
         _print(_acknowledged(itertools.islice(consumer, count)), as_json=as_json)
 
 
@@ -121,7 +120,7 @@ def _acknowledged(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
 
 
 def _where(text: str) -> str | dt.datetime:
-    if text in {"earliest", "latest"}:
+    if text in {"earliest", "latest", "first", "last"}:
         return text
     try:
         moment = dt.datetime.fromisoformat(text)

@@ -18,13 +18,14 @@ from metaq.client import core as cores
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.window import Chunk, Window
 from metaq.client.core import ClientCore
-from metaq.client.names import checked, milliseconds
+from metaq.client.names import EARLIEST, LATEST, checked, milliseconds, start_of
 from metaq.client.pulling import PLAIN_COUNT, PullStatus, Wanted, pull
 from metaq.client.queue_offsets import READER_GROUP, first_at_or_after, max_offset, min_offset
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
     BadRequest,
     BrokerError,
+    ClientClosed,
     ClientError,
     ConfigError,
     MetaqError,
@@ -83,26 +84,25 @@ class ReaderCore:
             raise ConfigError(f"topic {self.topic} has no queue {', '.join(map(str, unknown))}")
         return sorted(self._chosen)
 
-    async def begin(self, start: Start) -> None:
+    async def begin(self, start: str | int) -> None:
         queues = await self.queues()
         await self._core.greet(self.topic)
         await self._begin_at({queue: await self.offset_of(queue, start) for queue in queues})
 
-    async def offset_of(self, queue: MessageQueue, start: Start) -> int:
-        if start == "earliest":
+    async def offset_of(self, queue: MessageQueue, start: str | int) -> int:
+        if start == EARLIEST:
             return await min_offset(self._core, queue)
-        if start == "latest":
+        if start == LATEST:
             return await max_offset(self._core, queue)
-        if isinstance(start, str):
-            raise ConfigError(f"start={start!r}: need 'earliest', 'latest', a datetime, or seconds since the epoch")
-        return await first_at_or_after(self._core, queue, milliseconds(start))
+        assert isinstance(start, int)
+        return await first_at_or_after(self._core, queue, start)
 
-    async def seek(self, queue: MessageQueue | None, offset: int | None, time: float | dt.datetime | None) -> None:
+    async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
         known = await self.queues()
         if queue is not None and queue not in known:
             raise ConfigError(f"{queue} is not read here; the queues are {', '.join(map(str, known))}")
         chosen = known if queue is None else [queue]
-        places = {one: offset if offset is not None else await self.offset_of(one, time or 0.0) for one in chosen}
+        places = {one: offset if offset is not None else await self.offset_of(one, time_ms) for one in chosen}
         for one in chosen:
             self._close(one)
         self.failure = None
@@ -213,7 +213,7 @@ class ReaderBase:
         namesrv: str | None = None,
         topic: str = "",
         *,
-        start: Start = "earliest",
+        start: Start = EARLIEST,
         tags: str = "*",
         queues: Iterable[MessageQueue] | None = None,
         stop_at_end: bool = False,
@@ -224,7 +224,7 @@ class ReaderBase:
     ) -> None:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; None reads the environment's NAMESRV_ADDR.
-              start: "earliest", "latest", or a moment (datetime, or seconds since the epoch): the first message stored
+              start: "earliest", "latest" (or "first", "last"), or a moment (datetime, or seconds since the epoch): the first message stored
               then or later. tags: tag expression, as in a subscription. queues: only these; by default all of the
               topic. stop_at_end: iteration ends where each queue ended when it began. pull_count, pull_bytes: size of
               one pull from a MetaQ broker.
@@ -235,7 +235,7 @@ class ReaderBase:
         if pull_count < 1 or pull_bytes < 1:
             raise ConfigError("pull_count and pull_bytes must be positive")
         tags = checked_expression(topic, tags)
-        self._start: Start | None = start
+        self._start: str | int | None = start_of(start)
         self._core = cores.acquire(namesrv, instance_name, clock)
         self._handover: Handover[StoredMessage] = Handover()
         self._reading = ReaderCore(
@@ -245,6 +245,12 @@ class ReaderBase:
         self._positions: dict[MessageQueue, int] = {}
         self._current: Iterator[StoredMessage] = iter(())
         self._open = True
+
+    def _check_open(self) -> None:
+        """Raises ClientForked, ClientClosed."""
+        self._core.check_process()
+        if not self._open:
+            raise ClientClosed(f"the reader of topic {self.topic} was closed")
 
     def positions(self) -> dict[MessageQueue, int]:
         """For every queue that something was read of: the offset after the last message handed out."""
@@ -258,8 +264,9 @@ class ReaderBase:
     async def _seek(self, queue: MessageQueue | None, offset: int | None, time: float | dt.datetime | None) -> None:
         if (offset is None) == (time is None):
             raise ConfigError("seek needs either offset= or time=")
+        time_ms = milliseconds(time) if time is not None else 0
         await self._begin()
-        await self._reading.seek(queue, offset, time)
+        await self._reading.seek(queue, offset, time_ms)
         for one in [queue] if queue is not None else list(self._positions):
             self._positions.pop(one, None)
 
@@ -309,9 +316,12 @@ class Reader(ReaderBase):
         """Messages as they come; with `stop_at_end` until there are no more.
 
         Raises: OffsetOutOfRange: a queue's position left the log (`seek` to `error.kept.start` goes on with what is
-        kept, knowing what was missed). NoRoute, BrokerError.
+        kept, knowing what was missed). NoRoute, BrokerError. ClientClosed if it is closed already.
         """
-        self._core.check_process()
+        self._check_open()
+        return self._messages()
+
+    def _messages(self) -> Iterator[StoredMessage]:
         self._core.thread.run(self._begin(), CALL_SECONDS)
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
@@ -319,7 +329,7 @@ class Reader(ReaderBase):
 
     def receive(self, timeout: float | None = None) -> StoredMessage | None:
         """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
-        self._core.check_process()
+        self._check_open()
         self._core.thread.run(self._begin(), CALL_SECONDS)
         while (message := next(self._current, None)) is None:
             try:
@@ -336,17 +346,17 @@ class Reader(ReaderBase):
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
-        self._core.check_process()
+        self._check_open()
         self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
 
     def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
-        self._core.check_process()
+        self._check_open()
         return self._core.thread.run(self._reading.queues(), CALL_SECONDS)
 
     def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
-        self._core.check_process()
+        self._check_open()
         return self._core.thread.run(self._reading.ranges(), CALL_SECONDS)
 
     def close(self) -> None:
@@ -360,7 +370,7 @@ class Reader(ReaderBase):
     def __enter__(self) -> Self:
         """Finds the start: "latest" is the end as it is now."""
         try:
-            self._core.check_process()
+            self._check_open()
             self._core.thread.run(self._begin(), CALL_SECONDS)
         except BaseException:
             self.close()

@@ -5,27 +5,29 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import datetime as dt
 import logging
 import signal
 import threading
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+import weakref
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Self
 
 from metaq.client import core as cores
 from metaq.client.consumer.group import GroupMember, GroupOptions, OnSkip
+from metaq.client.consumer.handlers import Handler, check_handler, handle
 from metaq.client.consumer.handover import Handover
-from metaq.client.consumer.outcome import Later, Reject
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.window import Chunk
-from metaq.client.names import checked, milliseconds
+from metaq.client.names import EARLIEST, LATEST, checked, start_of
 from metaq.client.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import ConfigError
+from metaq.errors import ClientClosed, ConfigError, MetaqError
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 from metaq.model.subscription import ALL, checked_expression
 from metaq.model.topic import RETRY_PREFIX, check_group, check_topic
@@ -34,10 +36,10 @@ from metaq.net.local import local_address
 log = logging.getLogger("metaq.client")
 
 CLOSE_SECONDS = 30.0
+EXIT_SECONDS = 5.0
 MIB = 1024 * 1024
 
 Topics = str | Sequence[str] | Mapping[str, str] | Mapping[str, str | Collection[str]]
-Handler = Callable[[ReceivedMessage], object]
 
 
 class ConsumerBase:
@@ -49,7 +51,7 @@ class ConsumerBase:
         *,
         group: str,
         topics: Topics,
-        start: str | float | dt.datetime = "last",
+        start: str | float | dt.datetime = LATEST,
         broadcast: bool = False,
         instance_name: str = "DEFAULT",
         strategy: str | Strategy = "average",
@@ -65,8 +67,8 @@ class ConsumerBase:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
               group: its members share the messages; each group gets all. topics: one name, several, or name → tag
-              expression such as `"paid || refunded"`, or a list of tags. start: where a group without progress begins: "first", "last",
-              or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
+              expression such as `"paid || refunded"`, or a list of tags. start: where a group without progress begins: "earliest",
+              "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
               is kept in a file here, a failed message is not sent again. instance_name: clients of one process with
               one name share their connections; two members of one group in one process need two. strategy: how queues
               are shared out, see `metaq.client.rebalance`. pull_count, pull_bytes: size of one pull from a MetaQ
@@ -104,18 +106,32 @@ class ConsumerBase:
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)
         self._one_by_one = threading.Lock()
+        self._beginning = threading.RLock()
+        """`run` begins, or `close` does, one after the other."""
         self._current: Iterator[ReceivedMessage] = iter(())
         self._open = True
+        _open_consumers.add(self)
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are this member's now."""
         return sorted(self._member.windows)
 
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` or `close` was called: no message comes any more."""
+        return self._handover.closed
+
     def stop(self) -> None:
         """End all iterations, from any thread or signal handler. What was not handed out stays for the group."""
         self._handover.close()
         self._member.hand_out_no_more()
+
+    def _check_open(self) -> None:
+        """Raises ClientForked, ClientClosed."""
+        self._core.check_process()
+        if not self._open:
+            raise ClientClosed(f"the consumer of group {self.group} was closed")
 
     def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
         """The messages of a chunk, then word to the loop that they are in somebody's hands.
@@ -147,41 +163,80 @@ class ConsumerBase:
         finally:
             await cores.release(self._core)
 
+    def _forgotten(self) -> None:
+        """Nobody closed us: warn, and hand out nothing more."""
+        self._open = False
+        self._handover.close()
+        warnings.warn(
+            f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close(), to be sure that "
+            "its progress is kept",
+            ResourceWarning,
+            stacklevel=3,
+            source=self,
+        )
+
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._core.in_own_process:
-            warnings.warn(
-                f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close()",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
-            self._open = False
-            self._handover.close()
+            self._forgotten()
             if self._core.thread.alive:
                 self._core.thread.start(self._close())
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_member"):
+            return f"<{type(self).__name__}, not made>"
+        state = "closed" if not self._open else "stopped" if self.stopped else f"{len(self.queues)} queues"
+        return f"<{type(self).__name__} of group {self.group}, topics {', '.join(self.topics)}: {state}>"
+
+
+_open_consumers: weakref.WeakSet[ConsumerBase] = weakref.WeakSet()
+
+
+@atexit.register
+def _commit_forgotten() -> None:
+    """The loop is a daemon thread: what was finished since the last commit would be delivered again."""
+    for consumer in list(_open_consumers):
+        if consumer._open and consumer._core.in_own_process:  # noqa: SLF001  the module's own class
+            consumer._forgotten()  # noqa: SLF001  the module's own class
+            with contextlib.suppress(MetaqError):
+                consumer._core.thread.run(consumer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
 
 
 class Consumer(ConsumerBase):
     """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler."""
 
+    _workers: frozenset[threading.Thread] = frozenset()
+    """The threads of `run`, all started, for `close`."""
+
     def __iter__(self) -> Iterator[ReceivedMessage]:
         """Messages as they come, until `stop` or `close`. Each must be finished: use `with message:`.
 
         Several threads may iterate, each with an iterator of its own; a chunk of messages then goes to one of them.
+        Raises ClientClosed if it is closed already.
         """
-        self._core.check_process()
+        self._check_open()
+        return self._messages()
+
+    def _messages(self) -> Iterator[ReceivedMessage]:
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
 
     def receive(self, timeout: float | None = None) -> ReceivedMessage | None:
-        """The next message; None after `timeout` seconds, or once stopped. Safe from many threads."""
-        self._core.check_process()
-        if not self._one_by_one.acquire(timeout=-1 if timeout is None else timeout):
+        """The next message; None after `timeout` seconds, or once `stopped`. Safe from many threads.
+
+        Raises ClientClosed if it is closed already.
+        """
+        self._check_open()
+        return self._next(timeout)
+
+    def _next(self, timeout: float | None) -> ReceivedMessage | None:
+        deadline = None if timeout is None else self._core.clock.monotonic() + timeout
+        if not self._one_by_one.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             return None
         try:
             while (message := next(self._current, None)) is None:
+                left = None if deadline is None else max(0.0, deadline - self._core.clock.monotonic())
                 try:
-                    chunk = self._handover.take(timeout)
+                    chunk = self._handover.take(left)
                 except TimeoutError:
                     return None
                 if chunk is None:
@@ -192,24 +247,35 @@ class Consumer(ConsumerBase):
             self._one_by_one.release()
 
     def run(self, handler: Handler, threads: int = 1) -> None:
-        """Call `handler(message)` for each message in `threads` threads, until `stop`, SIGTERM or Ctrl-C.
+        """Call `handler(message)` for each message in `threads` threads, until `stop`, `close`, SIGTERM or Ctrl-C.
 
         The handler's result decides: None finishes the message; `Later(level)`, returned or raised, and any exception
         deliver it again later; `Reject` files it with the dead letters. Any other result counts as a failure and is
         logged (Java's listeners fail by returning null: here None is what a function without `return` gives).
 
-        In the main thread SIGTERM drains: the messages in hand are finished, the progress is committed, and `run`
-        returns.
+        SIGTERM drains: the messages in hand are finished, the progress is committed, and `run` returns. So it is only
+        in the main thread and where SIGTERM has its default meaning; a handler of the program's own stays, and has to
+        call `stop`.
+
+        Raises: TypeError: the handler cannot be called with one message, or returns an awaitable. ClientClosed. What is
+        no `Exception` (SystemExit, Ctrl-C) and comes out of a handler ends `run`, after the messages in hand.
         """
+        check_handler(handler, awaited=False)
         if threads < 1:
             raise ConfigError(f"threads={threads}: need at least 1")
+        failures: list[BaseException] = []
         workers = [
-            threading.Thread(target=self._work, args=(handler,), name=f"metaq-{self.group}-{number}", daemon=True)
+            threading.Thread(
+                target=self._work, args=(handler, failures), name=f"metaq-{self.group}-{number}", daemon=True
+            )
             for number in range(threads)
         ]
         with self._drain_on_sigterm():
-            for worker in workers:
-                worker.start()
+            with self._beginning:
+                self._check_open()
+                for worker in workers:
+                    worker.start()
+                self._workers |= frozenset(workers)
             try:
                 for worker in workers:
                     while worker.is_alive():
@@ -220,15 +286,27 @@ class Consumer(ConsumerBase):
                     worker.join()
                 raise
             finally:
-                self.commit()
+                with self._beginning:
+                    self._workers -= frozenset(workers)
+                if self._open:  # `close` commits by itself.
+                    self.commit()
+        if failures:
+            raise failures[0]
 
-    def _work(self, handler: Handler) -> None:
-        while (message := self.receive()) is not None:
-            handle(message, handler)
+    def _work(self, handler: Handler, failures: list[BaseException]) -> None:
+        try:
+            while (message := self._next(None)) is not None:
+                handle(message, handler)
+        except BaseException as error:  # noqa: BLE001  raised by `run`
+            failures.append(error)
+            self.stop()
 
     @contextlib.contextmanager
     def _drain_on_sigterm(self) -> Iterator[None]:
-        if threading.current_thread() is not threading.main_thread():
+        if (
+            threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        ):
             yield
             return
 
@@ -236,29 +314,39 @@ class Consumer(ConsumerBase):
             log.info("SIGTERM: finishing the messages in hand")
             self.stop()
 
-        before = signal.signal(signal.SIGTERM, drain)
+        signal.signal(signal.SIGTERM, drain)
         try:
             yield
         finally:
-            signal.signal(signal.SIGTERM, before)
+            if signal.getsignal(signal.SIGTERM) is drain:  # The program may have set its own since.
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
-        """Keep the progress now; it is kept every 5 s and by `close` anyway. Raises RequestTimeout."""
-        self._core.check_process()
+        """Keep the progress now; it is kept every 5 s and by `close` anyway. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
         self._core.thread.run(self._member.persist(), timeout)
 
     def wait_assigned(self, timeout: float | None = None) -> None:
-        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout."""
-        self._core.check_process()
+        """Wait until the group has given this member its queues for the first time. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
         self._core.thread.run(self._assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop, commit what is finished, leave the group, disconnect. Raises RequestTimeout after `timeout` seconds."""
+        """Stop, let the handlers of `run` finish, commit, leave the group, disconnect.
+
+        Raises RequestTimeout after `timeout` seconds; handlers that take longer are left behind, with a warning.
+        """
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
-        self._open = False
+        with self._beginning:
+            self._open, workers = False, self._workers
         self.stop()
-        self._core.thread.run(self._close(), timeout)
+        deadline = self._core.clock.monotonic() + timeout
+        if threading.current_thread() not in workers:  # A handler that closes cannot wait for itself.
+            for worker in workers:
+                worker.join(max(0.0, deadline - self._core.clock.monotonic()))
+            warn_of_busy(self.group, sum(worker.is_alive() for worker in workers))
+        self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     def __enter__(self) -> Self:
         return self
@@ -280,6 +368,14 @@ def warn_of_differences(core: cores.ClientCore, member: cores.Member) -> None:
             )  # fmt: skip
 
 
+def warn_of_busy(group: str, count: int) -> None:
+    """Tell that `close` did not wait for so many handlers any longer."""
+    if count:
+        log.warning(
+            "group %s is closed while %d handlers are still busy: their messages will be delivered again", group, count
+        )
+
+
 def _expressions(member: cores.Member) -> dict[str, str]:
     """Topic → its tags in one spelling, without the group's retry topic."""
     return {
@@ -287,32 +383,6 @@ def _expressions(member: cores.Member) -> dict[str, str]:
         for topic, data in sorted(member.heartbeat().subscriptions.items())
         if not topic.startswith(RETRY_PREFIX)
     }
-
-
-def handle(message: ReceivedMessage, handler: Handler) -> None:
-    """Call `handler` and settle the message by its result."""
-    try:
-        result = handler(message)
-    except BaseException as error:
-        if not message.settle(error):
-            raise
-        return
-    settle_by_result(message, result)
-
-
-def settle_by_result(message: ReceivedMessage, result: object) -> None:
-    """Settle a message by what its handler returned."""
-    if result is None:
-        message.ack()
-    elif isinstance(result, Later | Reject):
-        message.settle(result)
-    elif result is Reject:
-        message.reject()
-    else:
-        log.error(
-            "the handler returned %r for %s: need None, Later or Reject; it will be delivered again", result, message
-        )
-        message.retry()
 
 
 def _topics(topics: Topics) -> dict[str, str]:
@@ -328,10 +398,7 @@ def _topics(topics: Topics) -> dict[str, str]:
 
 
 def _start(start: str | float | dt.datetime) -> tuple[ConsumeFrom, int]:
-    if start == "last":
-        return ConsumeFrom.LAST, 0
-    if start == "first":
-        return ConsumeFrom.FIRST, 0
-    if isinstance(start, str):
-        raise ConfigError(f"start={start!r}: need 'first', 'last', a datetime, or seconds since the epoch")
-    return ConsumeFrom.TIMESTAMP, milliseconds(start)
+    place = start_of(start)
+    if isinstance(place, int):
+        return ConsumeFrom.TIMESTAMP, place
+    return (ConsumeFrom.FIRST if place == EARLIEST else ConsumeFrom.LAST), 0

@@ -25,7 +25,7 @@ class Handover(Generic[M]):
     def __init__(self) -> None:
         self._chunks: queue.SimpleQueue[Chunk[M] | None] = queue.SimpleQueue()
         self._returned: deque[Chunk[M]] = deque()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # A signal handler may call `close` in the thread that holds it.
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
         self.closed = False
 
@@ -46,21 +46,37 @@ class Handover(Generic[M]):
             if chunk is None or chunk.messages:
                 return self._taken(chunk)
 
-    async def take_async(self) -> Chunk[M] | None:
-        """The next chunk; None once closed."""
+    def take_now(self) -> Chunk[M] | None:
+        """The next chunk; None once closed. Raises LookupError if there is none now."""
         while True:
             try:
                 chunk = self._returned.popleft() if self._returned else self._chunks.get_nowait()
-                if chunk is None or chunk.messages:
-                    return self._taken(chunk)
-            except queue.Empty:
-                loop = asyncio.get_running_loop()
-                future: asyncio.Future[None] = loop.create_future()
-                with self._lock:
-                    self._waiting.append((loop, future))
-                if not self._chunks.empty():  # It came between the look and the wait.
-                    self._wake()
-                await future
+            except (IndexError, queue.Empty):
+                raise LookupError("nothing is here") from None
+            if chunk is None or chunk.messages:
+                return self._taken(chunk)
+
+    async def changed(self) -> None:
+        """Return when something was put, or it was closed: perhaps for another taker, so look again."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        entry = loop, future
+        with self._lock:
+            self._waiting.append(entry)
+        if not self._chunks.empty():  # It came between the look and the wait.
+            self._wake()
+        try:
+            await future
+        finally:
+            with self._lock, contextlib.suppress(ValueError):  # A taker that gives up must not be kept.
+                self._waiting.remove(entry)
+
+    async def take_async(self) -> Chunk[M] | None:
+        """The next chunk; None once closed."""
+        while True:
+            with contextlib.suppress(LookupError):
+                return self.take_now()
+            await self.changed()
 
     def give_back(self, chunk: Chunk[M]) -> None:
         """What its taker did not get to, for the next taker."""
