@@ -15,13 +15,14 @@ from tests.support import environment
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
-GROUND = {"errors", "clock", "log", "options"}
+GROUND = {"errors", "clock", "log", "options", "saved"}
 
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "clock": set(),
     "log": {"clock"},
     "options": {"errors"},
+    "saved": {"clock", "errors"},
     "model": GROUND,
     "wire": {"model"},
     "net": {"wire"},
@@ -76,6 +77,7 @@ NO_FILES = {
     "clock",
     "log",
     "options",
+    "saved",
     "model",
     "wire",
     "net",

@@ -21,6 +21,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from collections.abc import Mapping
+
 
 class MetaqError(Exception):
     """Base of everything that MetaQ raises on purpose."""
@@ -179,3 +183,29 @@ class ClientClosed(ClientError):
 
 class ClientForked(ClientError):
     """The client was made in another process: connections do not survive `fork`. Make a new one in the child."""
+
+
+NO_MEMORY = (
+    "this server is out of memory, or of room for mappings: raise its limits (ulimit -v, vm.max_map_count) "
+    "or give it more"
+)
+REMEDIES: Mapping[int, str] = {
+    errno.EMFILE: "this server has too many open files: raise its limit (ulimit -n), every queue in use holds some",
+    errno.ENFILE: "the server's machine has too many open files: raise fs.file-max",
+    errno.ENOMEM: NO_MEMORY,
+    errno.ENOSPC: "the server's disk is full: free some space, or keep messages for a shorter time (fileReservedTime)",
+    errno.EDQUOT: "the quota of the server's disk is spent: raise it, or keep messages for a shorter time",
+}
+"""What the system refuses, and what to do."""
+
+
+def shortage(error: Exception) -> str:
+    """What to tell of an error that says that the system has no more to give; empty for any other."""
+    if isinstance(error, MemoryError):
+        return NO_MEMORY
+    remedy = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) else None
+    if remedy is None:
+        return ""
+    assert isinstance(error, OSError)
+    where = f"{os.fspath(error.filename)}: " if isinstance(error.filename, str | os.PathLike) else ""
+    return f"{where}{remedy}"

@@ -199,6 +199,9 @@ class BrokerOptions(OptionTable):
     trace_on: bool = option(True, "What send answers say about message tracing.", hot=True)
     default_topic_queue_nums: int = option(8, "Queues of the template topic TBW102.", low=1)
     auto_create_topic_enable: bool = option(True, "Create a topic when somebody sends to it.", hot=True)
+    restore_lost_topics: bool = option(
+        True, "At a start, give a topic back to queues that hold messages and have none, unless it was deleted."
+    )
     auto_create_subscription_group: bool = option(True, "Create a consumer group when somebody joins it.", hot=True)
     cluster_topic_enable: bool = option(True, "Make the topic named like the cluster readable and writable.")
     broker_topic_enable: bool = option(True, "Make the topic named like the broker readable and writable.")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.model.message import host_bytes
 from metaq.options import BrokerOptions, StoreOptions
+from metaq.saved import SavedText
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
@@ -45,26 +46,32 @@ def open_broker(
     clock: FakeClock | None = None,
     store: dict[str, object] | None = None,
     disk: Disk | None = None,
+    files: Mapping[str, SavedText] | None = None,
     **options: object,
 ) -> Iterator[Broker]:
-    """A broker over the folder `root`; closed in order at the end."""
+    """A broker over the folder `root`; closed in order at the end. `files`: what stands for files of the folder."""
     clock = clock or FakeClock()
     store_options = small_store(root, **(store or {}))
     table = BrokerOptions(broker_name="broker-a", broker_cluster_name="DefaultCluster", **options)
+
+    def open_file(name: str) -> SavedText:
+        return (files or {}).get(name) or ConfigFile(root / "config" / name, disk)
+
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
-        broker = Broker(
-            table, store_options, opened, clock, "broker-a", STORE_HOST, lambda name: ConfigFile(root / "config" / name)
-        )
+        broker = Broker(table, store_options, opened, clock, "broker-a", STORE_HOST, open_file)
         yield broker
         broker.close()
 
 
 class MemoryFile:
-    """A configuration file in memory."""
+    """A configuration file in memory. `error`: what every save fails with."""
+
+    where = "memory.json"
 
     def __init__(self, text: str = "") -> None:
         self.text = text
         self.saves = 0
+        self.error: OSError | None = None
 
     def load(self) -> str:
         return self.text
@@ -73,5 +80,32 @@ class MemoryFile:
         self.text = text
         self.saves += 1
 
+    def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
+        if self.error is None:
+            self.save(text())
+        done(self.error)
+
     def flush(self) -> None:
         pass
+
+
+class SlowFile(MemoryFile):
+    """A file whose saves end when the test says so."""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text)
+        self.under_way: list[tuple[str, Callable[[OSError | None], None]]] = []
+        self.slow = True
+
+    def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
+        if self.slow:
+            self.under_way.append((text(), done))
+        else:
+            super().save_soon(text, done)
+
+    def end(self, error: OSError | None = None) -> None:
+        """End the oldest save."""
+        text, done = self.under_way.pop(0)
+        if error is None:
+            self.save(text)
+        done(error)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from metaq.broker.offsets import Offsets
@@ -91,3 +93,32 @@ def test_a_young_queue_begins_at_0_whatever_the_client_prefers(tmp_path):
         with pytest.raises(BadRequest) as caught:
             broker.lookup.consumer_offset("new", "orders", 0)
         assert caught.value.code == ResponseCode.QUERY_NOT_FOUND
+
+
+def test_a_failed_save_is_told_and_tried_again(caplog):
+    """Logged once per reason, seen in the runtime information, and repeated though nothing moves any more."""
+    file = MemoryFile()
+    offsets = Offsets(file)
+    file.error = OSError(errno.ENOSPC, "No space left on device")
+    offsets.put("G", "t", 0, 7)
+    for _ in range(3):
+        offsets.save()
+    assert caplog.text.count("memory.json could not be saved: No space left on device") == 1
+    assert offsets.failing == "No space left on device"
+    file.error = None
+    offsets.save()
+    assert offsets.failing == ""
+    assert Offsets(file).get("G", "t", 0) == 7
+
+
+def test_files_that_cannot_be_saved_are_in_the_runtime_information(tmp_path):
+    """An administrator sees which, and why."""
+    file = MemoryFile()
+    with open_broker(tmp_path, files={"consumerOffset.json": file, "topics.json": file}) as broker:
+        assert broker.reports.runtime()["unsavedFiles"] == ""
+        file.error = OSError(errno.EIO, "broken")
+        broker.offsets.put("G", "t", 0, 7)
+        broker.offsets.save()
+        with pytest.raises(BadRequest):
+            broker.topics.auto_create("orders", "TBW102", 4)
+        assert broker.reports.runtime()["unsavedFiles"] == "topics.json: broken; consumerOffset.json: broken"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from metaq.broker.topics import Topics
@@ -10,7 +12,8 @@ from metaq.errors import BadRequest, ConfigError
 from metaq.model import Perm, TopicConfig
 from metaq.options import BrokerOptions
 from metaq.wire import fastjson
-from tests.broker.support import MemoryFile
+from tests.broker.support import BORN_HOST, JAVA, MemoryFile, open_broker
+from tests.doors.support import send_header
 
 
 def make(file=None, clock=None, **options):
@@ -43,7 +46,7 @@ def test_every_change_is_saved_before_it_is_told():
     topics.auto_create("orders", "TBW102", 4)
     assert heard == [("orders", True)]
     assert topics.version.counter == before.counter + 1
-    topics.put(topics.require("orders"))
+    topics.update(topics.require("orders")).settle()
     assert len(heard) == 1
 
 
@@ -100,4 +103,47 @@ def test_a_broker_that_may_not_write_says_so_of_every_topic():
 
 def test_deleting_an_unknown_topic_is_accepted():
     """As RocketMQ does."""
-    assert make().delete("nope") is False
+    make().delete("nope").settle()
+
+
+def send(broker, topic, queue_id=0, body=b"x"):
+    return broker.sends.send(send_header(topic, queue_id), body, BORN_HOST, JAVA)
+
+
+@pytest.mark.parametrize("restore", [True, False])
+def test_queues_with_messages_and_no_topic_are_told_and_get_their_topic_back(tmp_path, caplog, restore):
+    """topics.json is lost or old, as after a restore from a copy; the messages are not. The option decides."""
+    with open_broker(tmp_path) as broker:
+        broker.topics.update(TopicConfig("orders", 4, 4)).settle()
+        for queue_id in (0, 2):
+            send(broker, "orders", queue_id)
+        send(broker, "kept")
+    for name in ("topics.json", "topics.json.bak"):
+        text = (tmp_path / "config" / name).read_text().replace('"orders"', '"other"')
+        (tmp_path / "config" / name).write_text(text)
+    with open_broker(tmp_path, restore_lost_topics=restore) as broker:
+        assert "the topic orders is not in topics.json, and its queues 0, 2 hold messages" in caplog.text
+        assert "topic kept" not in caplog.text
+        assert "SCHEDULE" not in caplog.text
+        if restore:
+            assert broker.topics.require("orders") == TopicConfig("orders", 3, 3)
+            assert send(broker, "orders", 2).put.queue_offset == 1
+        else:
+            assert broker.topics.get("orders") is None
+    caplog.clear()
+    with open_broker(tmp_path, restore_lost_topics=restore) as broker:
+        assert (broker.topics.get("orders") is not None) == restore
+        assert ("orders" in caplog.text) != restore, "what was given back is saved"
+
+
+def test_a_start_on_a_full_disk_has_its_topics_all_the_same(caplog):
+    """Those that a broker is born with need no file; the file is written when there is room."""
+    file, clock = MemoryFile(), FakeClock()
+    file.error = OSError(errno.ENOSPC, "No space left on device")
+    topics = make(file, clock)
+    assert topics.require("TBW102").perm == 7
+    assert "memory.json could not be saved: No space left on device" in caplog.text
+    file.error = None
+    clock.advance(2)
+    topics.saved.retry()
+    assert '"TBW102"' in file.text

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.doors.remoting import RemotingDoor
 from metaq.model import properties as props
+from metaq.saved import SavedText
 from metaq.store.disk import Disk
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
@@ -138,10 +139,11 @@ def open_door(
     clock: FakeClock | None = None,
     store: dict[str, object] | None = None,
     disk: Disk | None = None,
+    files: Mapping[str, SavedText] | None = None,
     **options: object,
 ) -> Iterator[tuple[Broker, RemotingDoor]]:
     """A broker and its door; `call_soon` calls at once, so a flush answers from the flush thread."""
-    with open_broker(root, clock, store, disk, **options) as broker:
+    with open_broker(root, clock, store, disk, files, **options) as broker:
         door = RemotingDoor(broker, lambda act: act())
         yield broker, door
         door.close()

@@ -8,7 +8,9 @@ from collections.abc import Callable
 
 import pytest
 
+from metaq.clock import FakeClock
 from metaq.doors.dispatch import RemotingSession
+from metaq.doors.parking import Parking
 from metaq.errors import BadRequest, RemoteProtocolError, StoreFull
 from metaq.net.dialer import dial
 from metaq.net.listener import listen
@@ -65,7 +67,7 @@ def peer() -> FakePeer:
 @pytest.fixture
 def session(peer: FakePeer) -> RemotingSession:
     later.waiting.clear()
-    return RemotingSession(peer, HANDLERS)
+    return RemotingSession(peer, HANDLERS, Parking(FakeClock()))
 
 
 def feed(session: RemotingSession, *commands: Command) -> int:
@@ -195,7 +197,9 @@ def test_garbage_over_tcp_ends_one_connection_and_no_other() -> None:
     """Two peers on one port: one sends what can never be a frame, the other goes on working."""
 
     async def body() -> None:
-        listener = await listen("127.0.0.1", 0, lambda peer: RemotingSession(peer, HANDLERS), ListenLimits())
+        listener = await listen(
+            "127.0.0.1", 0, lambda peer: RemotingSession(peer, HANDLERS, Parking(FakeClock())), ListenLimits()
+        )
         sessions: list[Asking] = []
 
         def make(peer: Peer) -> Asking:

@@ -10,6 +10,7 @@ from metaq.clock import FakeClock
 from metaq.doors.namesrv import NamesrvDoor
 from metaq.errors import RemoteProtocolError
 from metaq.model import DataVersion, TopicConfig
+from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.wire import bodies, headers
@@ -17,6 +18,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, SerializeType, encode, request
 from metaq.wire.connection import Connection
 from metaq.wire.hot import crc31
+from tests.broker.support import MemoryFile
 
 
 class Link:
@@ -53,7 +55,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def door(clock) -> NamesrvDoor:
-    return NamesrvDoor(NameService(NamesrvOptions(), clock))
+    return NamesrvDoor(NameService(NamesrvOptions(), clock, KvTable(MemoryFile(), clock)))
 
 
 def registration(*, broker_id=0, address="10.0.0.1:10911", topics=("T",), crc=None, version=409) -> Command:

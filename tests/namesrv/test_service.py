@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
+from tests.broker.support import MemoryFile
 
 from metaq.clock import FakeClock
 from metaq.errors import BadRequest
@@ -11,10 +14,16 @@ from metaq.namesrv.kv import ORDER_NAMESPACE, VALUES_MAX, KvTable
 from metaq.namesrv.routes import Registration
 from metaq.namesrv.service import KvNotFound, NameService
 from metaq.options import NamesrvOptions
+from metaq.wire import fastjson
 
 
 def service(**options) -> NameService:
-    return NameService(NamesrvOptions(**options), FakeClock())
+    return on_file(MemoryFile(), **options)
+
+
+def on_file(file, **options) -> NameService:
+    clock = FakeClock()
+    return NameService(NamesrvOptions(**options), clock, KvTable(file, clock))
 
 
 def said(broker_id=0, address="10.0.0.1:1", topic="T") -> Registration:
@@ -47,26 +56,46 @@ def test_the_order_configuration_is_in_the_route_only_on_request():
 
 
 def test_kv_changes_are_saved_and_come_back():
-    """Every change hands the whole tree to the saver; the tree loads back."""
-    saved = []
-    names = NameService(NamesrvOptions(), FakeClock(), save_kv=saved.append)
+    """The file holds every change in RocketMQ's form, and a restart reads it."""
+    file = MemoryFile()
+    names = on_file(file)
     names.put_kv("N", "k", "v")
-    assert saved == [{"configTable": {"N": {"k": "v"}}}]
-    again = NameService(NamesrvOptions(), FakeClock(), KvTable(saved[0]["configTable"]))
+    names.put_kv("N", 'quo"te', "two\nlines")
+    names.put_kv("M", "k", "v")
+    tree = {"configTable": {"N": {"k": "v", 'quo"te': "two\nlines"}, "M": {"k": "v"}}}
+    assert file.text == fastjson.dumps_file(tree)
+    again = on_file(file)
     assert again.get_kv("N", "k") == "v"
-    assert again.kv_table("N") == {"k": "v"}
-    again.delete_kv("N", "k")
-    again.delete_kv("N", "k")
-    with pytest.raises(KvNotFound, match="Namespace: N Key: k"):
-        again.get_kv("N", "k")
+    assert again.kv_table("N") == tree["configTable"]["N"]
+    again.delete_kv("M", "k")
+    again.delete_kv("M", "k")
+    with pytest.raises(KvNotFound, match="Namespace: M Key: k"):
+        again.get_kv("M", "k")
     with pytest.raises(KvNotFound):
-        again.kv_table("N")
+        again.kv_table("M")
+    assert on_file(file).kv_table("N") == tree["configTable"]["N"]
+
+
+def test_a_kv_change_that_cannot_be_saved_is_refused_and_never_was():
+    """Neither put nor deletion is seen; the text names the file and the disk's reason."""
+    file = MemoryFile()
+    names = on_file(file)
+    names.put_kv("N", "k", "v")
+    file.error = OSError(errno.ENOSPC, "No space left on device")
+    for pending in (names.put_kv("N", "k", "w"), names.put_kv("N", "new", "v"), names.delete_kv("N", "k")):
+        with pytest.raises(BadRequest, match=r"memory\.json.*No space left"):
+            pending.settle()
+    assert names.kv_table("N") == {"k": "v"}
+    file.error = None
+    names.put_kv("N", "k", "w").settle()
+    assert on_file(file).get_kv("N", "k") == "w"
 
 
 def test_the_kv_table_is_bounded():
     """A long value and one value too many are refused; a replacement is not."""
-    table = KvTable({"N": {str(i): "v" for i in range(VALUES_MAX)}})
-    with pytest.raises(ValueError, match="full"):
+    tree = {"configTable": {"N": {str(i): "v" for i in range(VALUES_MAX)}}}
+    table = KvTable(MemoryFile(fastjson.dumps(tree).decode()), FakeClock())
+    with pytest.raises(BadRequest, match="full"):
         table.put("N", "one more", "v")
     table.put("N", "7", "w")
     assert table.get("N", "7") == "w"

@@ -7,6 +7,8 @@ import struct
 import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
 from metaq.model import (
@@ -176,3 +178,18 @@ def test_groups_topics_offsets_and_connections_round_trip():
     assert bodies.consumer_ids_of(bodies.consumer_ids(["a", "b"])) == ["a", "b"]
     assert bodies.kv_table_of(bodies.kv_table({"a": "b"})) == {"a": "b"}
     assert bodies.topic_list_of(bodies.topic_list(["T"], "h:1")) == ["T"]
+
+
+names = st.text(min_size=1, max_size=20)
+versions = st.builds(DataVersion, st.integers(0, 2**40), st.integers(0, 2**40))
+
+
+@given(st.dictionaries(names, st.integers(0, 64), max_size=5), versions)
+def test_files_put_together_of_entries_are_the_files_that_are_written_whole(counts, version):
+    """topics.json and subscriptionGroup.json, byte for byte, the empty table included."""
+    topics = {name: TopicConfig(name, count, count) for name, count in counts.items()}
+    entries = [bodies.topic_file_entry(name, topic) for name, topic in topics.items()]
+    assert bodies.topic_file(entries, version) == fastjson.dumps_file(bodies.topic_table_tree(topics, version))
+    groups = {name: GroupConfig(name, retry_queues=count) for name, count in counts.items()}
+    entries = [bodies.group_file_entry(name, group) for name, group in groups.items()]
+    assert bodies.group_file(entries, version) == fastjson.dumps_file(bodies.group_table_tree(groups, version))

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import platform
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Final
 
 from metaq.app.configuration import EVERYWHERE
@@ -31,7 +30,6 @@ from metaq.wire.command import Command
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.1
-SAVED_BY_THE_CLOCK: Final = {"consumerOffset.json", "delayOffset.json"}
 
 
 class RunningBroker:
@@ -168,31 +166,20 @@ def _compose(
     store_host = host_bytes(host, listener.port)
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
-        broker = Broker(
-            options,
-            store_options,
-            store,
-            clock,
-            name,
-            store_host,
-            lambda file: _open_file(store.folder.config / file, store.disk),
-        )
         loop = asyncio.get_running_loop()
 
         def call_soon(work: Callable[[], None]) -> None:
             loop.call_soon_threadsafe(work)
 
+        def open_file(file: str) -> BackgroundFile:
+            return BackgroundFile(ConfigFile(store.folder.config / file, store.disk))
+
+        broker = Broker(options, store_options, store, clock, name, store_host, open_file, call_soon)
         doors.append(RemotingDoor(broker, call_soon))
     except BaseException:
         store.close()
         raise
     return RunningBroker(name, join_address(host, listener.port), broker, doors[0], listener, clock)
-
-
-def _open_file(path: Path, disk: Disk) -> ConfigFile | BackgroundFile:
-    """Positions are saved by the clock and off the loop; what is saved because somebody waits for it, at once."""
-    file = ConfigFile(path, disk)
-    return BackgroundFile(file) if path.name in SAVED_BY_THE_CLOCK else file
 
 
 def _answer_nothing(address: str, command: Command) -> Command | None:  # noqa: ARG001  nobody asks a broker's own client

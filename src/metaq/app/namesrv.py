@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import pathlib
+from collections.abc import Callable
 from typing import Final
 
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.namesrv import NamesrvDoor
-from metaq.errors import BadRequest, ConfigError
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.net.listener import Listener, listen
 from metaq.net.peer import ListenLimits
 from metaq.options import NamesrvOptions
-from metaq.store.config_file import ConfigFile
-from metaq.wire import beans, bodies, fastjson
+from metaq.store.config_file import BackgroundFile, ConfigFile
+from metaq.store.disk import Disk
 
 EXPIRY_SECONDS: Final = 10.0
 """Between two looks for brokers whose lease has ended, as in RocketMQ."""
@@ -47,12 +47,21 @@ class RunningNamesrv:
     async def close(self) -> None:
         self._timer.cancel()
         await self._listener.close()
+        self._door.close()
 
 
-async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM) -> RunningNamesrv:
-    """Start a name server. Raises ConfigError: its port is taken or its KV file cannot be read."""
-    file = _kv_file(options)
-    service = NameService(options, clock, _kv_table(file), lambda tree: file.save(fastjson.dumps_file(tree)))
+async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None) -> RunningNamesrv:
+    """Start a name server. Raises ConfigError: its port is taken or its KV file cannot be read.
+
+    Args: disk: for tests, a `metaq.testing.FaultyDisk`.
+    """
+    loop = asyncio.get_running_loop()
+
+    def call_soon(work: Callable[[], None]) -> None:
+        loop.call_soon_threadsafe(work)
+
+    kv = KvTable(BackgroundFile(_kv_file(options, disk)), clock, call_soon)
+    service = NameService(options, clock, kv)
     door = NamesrvDoor(service)
     limits = ListenLimits(
         connections_max=options.connections_max,
@@ -64,15 +73,5 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM) -> Runni
     return RunningNamesrv(door, listener)
 
 
-def _kv_file(options: NamesrvOptions) -> ConfigFile:
-    return ConfigFile(pathlib.Path(options.kv_config_path or KV_FILE_DEFAULT).expanduser())
-
-
-def _kv_table(file: ConfigFile) -> KvTable:
-    text = file.load()
-    if not text:
-        return KvTable()
-    try:
-        return KvTable(bodies.kv_config_of_tree(beans.parse(text, file.path.name)))
-    except BadRequest as error:
-        raise ConfigError(f"{file.path} is not a KV configuration: {error}; mend it or move it away") from None
+def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:
+    return ConfigFile(pathlib.Path(options.kv_config_path or KV_FILE_DEFAULT).expanduser(), disk)

@@ -33,6 +33,8 @@ class Gates:
         config = self._topics.get(name)
         if config is None or config.order or name in SEND_FORBIDDEN or name.startswith((RETRY_PREFIX, OUR_PREFIX)):
             return False
+        if name in self._topics.closing:
+            return False
         if len(self.table) >= GATES_MAX:
             self.table.clear()
         # The larger count, as in the slow lane's check of the queue id.
@@ -43,8 +45,12 @@ class Gates:
         self.table[topic] = TopicGate(topic, queues, self._body_bytes_max)
         return True
 
+    def close(self, topic: str) -> None:
+        """Take the topic from the fast lane until it is opened again."""
+        self.table.pop(topic.encode(), None)
+
     def _forget(self, topic: str | None) -> None:
         if topic is None:
             self.table.clear()
         else:
-            self.table.pop(topic.encode(), None)
+            self.close(topic)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 
 from metaq.broker.hold import HeldPulls
 from metaq.broker.stats import Stats
@@ -25,6 +25,9 @@ class Appender:
         self._unflushed_bytes_max, self._unanswered_bytes_max = unflushed_bytes_max, unanswered_bytes_max
         self.unanswered_bytes: Callable[[], int] = lambda: 0
         """Bytes of acknowledgements that wait for the disk; set by the door that holds them."""
+
+        self.closing: Container[str] = ()
+        """Topics that are being deleted: what would be put to them now would be lost, or come back later."""
 
     def refusal(self) -> BadRequest | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
@@ -53,6 +56,8 @@ class Appender:
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
+        if records[0].topic in self.closing:
+            raise BadRequest(f"the topic {records[0].topic} is being deleted, try again", ResponseCode.SYSTEM_BUSY)
         try:
             put = self._store.put(records)
         except (StoreFull, StoreFailed) as error:

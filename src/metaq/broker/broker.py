@@ -6,16 +6,18 @@ sleeps or writes to a socket. Files come in as `SavedText`, time as a `Clock`, s
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
+from metaq.broker.deletion import Deletions
 from metaq.broker.groups import Groups
 from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Channel, Members, Notice
-from metaq.broker.offsets import Offsets, SavedText
+from metaq.broker.offsets import Offsets
 from metaq.broker.pull import PullService
 from metaq.broker.reports import Reports
 from metaq.broker.retry import RetryService
@@ -27,8 +29,12 @@ from metaq.errors import BadRequest
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.topic import RETRY_PREFIX, check_group, check_topic
 from metaq.options import BrokerOptions, StoreOptions
+from metaq.saved import Pending, SavedText, Saving, at_once
+from metaq.store import deleted
 from metaq.store.message_store import MessageStore
 from metaq.wire.bodies import Heartbeat
+
+log = logging.getLogger(__name__)
 
 EXPIRY_SECONDS = 10.0
 """Between two looks for clients that fell silent."""
@@ -38,7 +44,8 @@ class Broker:
     """One broker's decisions.
 
     Args: `name`: the broker's name, resolved. `store_host`: address and port that offset ids name, 8 or 20 bytes.
-          `open_file`: the configuration file of a name, `topics.json` for example.
+          `open_file`: the configuration file of a name, `topics.json` for example. `call_soon`: brings a call from
+          another thread, one that has saved a file, to the thread that owns the broker.
     Raises: ConfigError: a configuration file cannot be read.
     """
 
@@ -51,12 +58,13 @@ class Broker:
         name: str,
         store_host: bytes,
         open_file: Callable[[str], SavedText],
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self.options, self.store_options, self.store, self.clock, self.name = options, store_options, store, clock, name
         body_bytes_max = store_options.max_message_size
         self.stats = Stats(clock)
-        self.topics = Topics(options, clock, open_file("topics.json"), name, len(store.ladder))
-        self.groups = Groups(options, clock, open_file("subscriptionGroup.json"))
+        self.topics = Topics(options, clock, open_file("topics.json"), name, len(store.ladder), call_soon)
+        self.groups = Groups(options, clock, open_file("subscriptionGroup.json"), call_soon)
         self.offsets = Offsets(open_file("consumerOffset.json"))
         self.members = Members(clock)
         self.hold = HeldPulls(store, clock, options.held_pulls_max)
@@ -64,7 +72,12 @@ class Broker:
             store, self.hold, self.stats, options.unflushed_bytes_max, options.unanswered_bytes_max
         )
         self.ladder = DelayLadder(store, self.appender, clock, open_file("delayOffset.json"), store.ladder)
+        self.appender.closing = self.topics.closing
         self.gates = Gates(store, self.topics, self.hold, body_bytes_max)
+        self.deletions = Deletions(
+            clock, store, self.topics, self.offsets, self.gates, open_file(deleted.FILE), call_soon
+        )
+        self._look_for_lost_topics()
         self.sends = SendService(
             options, clock, self.topics, self.groups, self.appender, self.ladder, store_host, body_bytes_max
         )
@@ -78,16 +91,40 @@ class Broker:
             options, store_options, clock, store, self.topics, self.members, self.offsets, self.hold, self.lookup,
             self.ladder, self.stats, name,
         )  # fmt: skip
+        self.reports.unsaved = self._unsaved
+        self._call_soon = call_soon
         now = clock.monotonic()
         self._offsets_due = now + options.flush_consumer_offset_interval / 1000
         self._ladder_due = now + store_options.flush_delay_offset_interval / 1000
         self._expiry_due = now + EXPIRY_SECONDS
+
+    def _look_for_lost_topics(self) -> None:
+        """Queues that hold messages and have no topic: their settings were lost with a file, the messages were not."""
+        lost: dict[str, list[int]] = {}
+        for (topic, queue_id), queue in self.store.queues().items():
+            known = self.topics.get(topic) or topic in self.deletions.marks.table or self.topics.is_system(topic)
+            if queue.min_offset < queue.max_offset and not known:
+                lost.setdefault(topic, []).append(queue_id)
+        for topic, queues in lost.items():
+            log.warning(
+                "the topic %s is not in topics.json, and its queues %s hold messages: %s",
+                topic,
+                ", ".join(map(str, sorted(queues))),
+                f"it is there again, with {max(queues) + 1} queues; change it if it had other settings"
+                if self.options.restore_lost_topics
+                else "nobody can read them until the topic is created",
+            )
+        if lost and self.options.restore_lost_topics:
+            self.topics.restore({topic: max(queues) + 1 for topic, queues in lost.items()})
 
     def tick(self) -> list[Notice]:
         """Let time pass: deliver what is due, expire who is silent, save what changed. Returns whom to notify."""
         now = self.clock.monotonic()
         self.stats.sample()
         self.ladder.tick()
+        self.topics.saved.retry()
+        self.groups.saved.retry()
+        self.deletions.marks.retry()
         if now >= self._offsets_due:
             self._offsets_due = now + self.options.flush_consumer_offset_interval / 1000
             self.offsets.save()
@@ -98,50 +135,73 @@ class Broker:
         if now < self._expiry_due:
             return []
         self._expiry_due = now + EXPIRY_SECONDS
+        self.deletions.prune()
         return self.members.expire()
 
     def close(self) -> None:
-        """Save the positions. The store is closed by whoever opened it, after this."""
+        """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
+        for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
+            table.close()
         self.offsets.close()
         self.ladder.positions.close()
+
+    def _unsaved(self) -> str:
+        failing = {
+            "topics.json": self.topics.saved.failing,
+            "subscriptionGroup.json": self.groups.saved.failing,
+            "consumerOffset.json": self.offsets.failing,
+            deleted.FILE: self.deletions.marks.failing,
+        }
+        return "; ".join(f"{name}: {why}" for name, why in failing.items() if why)
 
     def registration(self) -> tuple[dict[str, TopicConfig], DataVersion]:
         """What name servers are told."""
         return self.topics.announced(), self.topics.version
 
-    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Notice]:
+    def beat(
+        self, channel: Channel, language: str, version: int, beat: Heartbeat
+    ) -> tuple[list[Notice], list[Pending]]:
         """Take a heartbeat; its consumer groups and their retry topics are made if they are new.
 
-        Returns whom to notify. Raises BadRequest if a group could not be made; the others have joined all the same.
+        Returns whom to notify, and what is being made: the groups that need it have not joined, so the heartbeat is to
+        be taken again after that. Raises BadRequest if a group could not be made; the others have joined all the same.
         """
         refused: BadRequest | None = None
-        joining = []
+        joining, waiting = [], list[Pending]()
         for view in beat.consumers:
             try:
                 config = self.groups.require(view.group)
                 self.topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues))
                 joining.append(view)
+            except Saving as saving:
+                waiting += saving.pending
             except BadRequest as error:
                 refused = error
         producers = tuple(check_group(group) for group in beat.producers)
         notices = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
         if refused is not None:
             raise refused
-        return notices
+        return notices, waiting
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         """Take a group's position. Raises BadRequest for an unknown group, topic or queue, or a negative offset."""
         self.groups.require(group)
         self.lookup.commit_offset(group, topic, queue_id, offset)
 
-    def delete_topic(self, name: str) -> None:
-        """Forget a topic, its messages and every group's positions in it. Raises BadRequest for a system topic."""
-        if self.topics.delete(name):
-            self.store.delete_topic(name)
-            self.offsets.drop_topic(name)
+    def delete_topic(self, name: str) -> Pending:
+        """Delete a topic, its messages and every group's positions in it. Raises BadRequest for a system topic, Saving."""
+        return self.deletions.delete(name)
 
-    def delete_group(self, name: str, *, with_offsets: bool) -> None:
+    def delete_group(self, name: str, *, with_offsets: bool) -> Pending:
         """Forget a group's settings, and with `with_offsets` how far it has come."""
-        self.groups.delete(name)
-        if with_offsets:
+        outcome = Pending()
+
+        def gone(error: BadRequest | None) -> None:
+            if error is not None or not with_offsets:
+                outcome.finish(error)
+                return
             self.offsets.drop_group(name)
+            self.offsets.save(lambda: self._call_soon(outcome.finish))
+
+        self.groups.delete(name).when_done(gone)
+        return outcome

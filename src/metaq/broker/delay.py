@@ -11,12 +11,12 @@ from collections.abc import Mapping
 
 from metaq.broker.appender import Appender
 from metaq.broker.delay_positions import DelayPositions
-from metaq.broker.offsets import SavedText
 from metaq.broker.records import put_record
 from metaq.clock import Clock
 from metaq.errors import BadRequest, RemoteProtocolError
 from metaq.model import properties as props
 from metaq.model.topic import check_topic
+from metaq.saved import SavedText
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore

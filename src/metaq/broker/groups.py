@@ -1,18 +1,21 @@
 """Consumer groups: their settings, kept in `config/subscriptionGroup.json`.
 
-A group that nobody made is made when it first joins or pulls, with RocketMQ's defaults, unless the broker forbids it.
+A group that nobody made is made when it first joins or pulls, with RocketMQ's defaults, unless the broker forbids it. As
+with topics, a change is on the disk before anybody sees it, and what needs it raises `Saving` until then.
 """
 
 from __future__ import annotations
 
-from metaq.broker.offsets import SavedText
+from collections.abc import Callable, Mapping
+
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import DataVersion, GroupConfig
 from metaq.model.topic import check_group
 from metaq.options import BrokerOptions
-from metaq.wire import beans, bodies, fastjson
+from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
+from metaq.wire import beans, bodies
 from metaq.wire.codes import ResponseCode
 
 BORN = (
@@ -27,33 +30,64 @@ RETRY_MAX = 1_000_000
 class Groups:
     """All consumer groups. `changes` counts the changes, for whoever caches a verdict about a group."""
 
-    def __init__(self, options: BrokerOptions, clock: Clock, file: SavedText) -> None:
-        self._options, self._clock, self._file = options, clock, file
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        file: SavedText,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
+    ) -> None:
+        self._options = options
         self._quota = Quota(clock, options.auto_create_groups_max, options.auto_create_groups_per_minute)
-        self.table: dict[str, GroupConfig] = {}
-        self.version = DataVersion(clock.now_ms(), 0)
         self.changes = 0
-        text = file.load()
+        text, version, table = file.load(), DataVersion(clock.now_ms(), 0), dict[str, GroupConfig]()
         if text:
             try:
                 tree = beans.parse(text, "subscriptionGroup.json")
-                self.version, self.table = bodies.group_table_of_tree(tree)
+                version, table = bodies.group_table_of_tree(tree)
             except BadRequest as error:
                 raise ConfigError(f"subscriptionGroup.json cannot be read ({error}); restore its .bak") from error
         for name in BORN:
-            self.table.setdefault(name, GroupConfig(name))
+            table.setdefault(name, GroupConfig(name))
+        self.saved = SavedTable(
+            file,
+            "the table of consumer groups",
+            table,
+            version,
+            piece=bodies.group_file_entry,
+            whole=lambda entries, version: bodies.group_file(entries.values(), version),
+            advance=lambda version: version.next(clock.now_ms()),
+            clock=clock,
+            call_soon=call_soon,
+        )
+        self.saved.on_shown = self._changed
+
+    @property
+    def table(self) -> Mapping[str, GroupConfig]:
+        return self.saved.table
+
+    @property
+    def version(self) -> DataVersion:
+        return self.saved.version
 
     def get(self, name: str) -> GroupConfig | None:
         return self.table.get(name)
 
     def require(self, name: str) -> GroupConfig:
-        """The group, made if that is allowed. Raises BadRequest SUBSCRIPTION_GROUP_NOT_EXIST, or 1 for an illegal name."""
+        """The group, made if that is allowed.
+
+        Raises Saving: it is being made. BadRequest SUBSCRIPTION_GROUP_NOT_EXIST, 1 for an illegal name, or
+        SERVICE_NOT_AVAILABLE: it could not be saved.
+        """
         config = self.table.get(name)
         if config is not None:
             return config
         check_group(name)
+        pending = self.saved.pending(name)
+        if pending is not None:
+            raise Saving(pending)
         if self._options.auto_create_subscription_group or name.startswith(SYSTEM_PREFIX):
-            refusal = self._quota.take(len(self.table))
+            refusal = self._quota.take(self.saved.count)
         else:
             refusal = "autoCreateSubscriptionGroup is false"
         if refusal:
@@ -61,9 +95,13 @@ class Groups:
                 f"subscription group [{name}] does not exist and cannot be created automatically: {refusal}",
                 ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
-        return self.put(GroupConfig(name))
+        config = GroupConfig(name)
+        pending = self.saved.change(name, config)
+        pending.when_done(lambda error: self._quota.give_back() if error else None)
+        pending.settle()
+        return config
 
-    def update(self, config: GroupConfig) -> GroupConfig:
+    def update(self, config: GroupConfig) -> Pending:
         """Create or change a group for an administrator. Raises BadRequest for an illegal name or number."""
         check_group(config.name)
         for what, value, high in (
@@ -72,25 +110,14 @@ class Groups:
         ):
             if not -1 <= value <= high:
                 raise BadRequest(f"group {config.name}: {what}={value} is outside -1..{high}")
-        return self.put(config)
+        return self.saved.change(config.name, config)
 
-    def put(self, config: GroupConfig) -> GroupConfig:
-        if self.table.get(config.name) != config:
-            self.table[config.name] = config
-            self._changed()
-        return config
+    def delete(self, name: str) -> Pending:
+        """Forget a group."""
+        return self.saved.change(name, None)
 
-    def delete(self, name: str) -> bool:
-        """Forget a group. Returns whether it existed."""
-        if self.table.pop(name, None) is None:
-            return False
-        self._changed()
-        return True
-
-    def _changed(self) -> None:
+    def _changed(self, _name: str) -> None:
         self.changes += 1
-        self.version = self.version.next(self._clock.now_ms())
-        self._file.save(fastjson.dumps_file(self.to_tree()))
 
     def to_tree(self) -> bodies.Tree:
         """Request 201's answer and the file: `{"dataVersion", "subscriptionGroupTable"}`."""

@@ -30,3 +30,7 @@ class Quota:
             return f"the limit of {self.per_minute} a minute is reached, try again later"
         self._left -= 1
         return ""
+
+    def give_back(self) -> None:
+        """What was granted was not made after all."""
+        self._left = min(self.per_minute, self._left + 1)

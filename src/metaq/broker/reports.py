@@ -5,6 +5,8 @@ Bodies keep fastjson's shapes, objects as map keys included: Java tools read no 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from metaq.broker.delay import DelayLadder
 from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
@@ -48,6 +50,8 @@ class Reports:
         self._options, self._store_options, self._clock, self._store = options, store_options, clock, store
         self._topics, self._members, self._offsets, self._hold = topics, members, offsets, hold
         self._lookup, self._ladder, self._stats, self._broker_name = lookup, ladder, stats, broker_name
+        self.unsaved: Callable[[], str] = str
+        """Which configuration files could not be saved last, and why; "" if all could."""
 
     def runtime(self) -> dict[str, str]:
         """Request 28: name → text. `brokerVersionDesc` says which RocketMQ we answer as; METAQ says who we are."""
@@ -92,6 +96,7 @@ class Reports:
             "commitLogDiskRatio": f"{store.disk_ratio:.4f}",
             "consumeQueueDiskRatio": f"{store.disk_ratio:.4f}",
             "heldPulls": str(len(self._hold)),
+            "unsavedFiles": self.unsaved(),
             **OUR_MARK,
         }
         for pool in POOLS:

@@ -72,7 +72,7 @@ class RetryService:
 
         What was given back already, and still waits, is not stored again: the answer is that of the first time.
 
-        Raises BadRequest: unknown group (26), not writable (16), or no record at that offset (1).
+        Raises BadRequest: unknown group (26), not writable (16), or no record at that offset (1). Saving: not yet.
         """
         group = self._groups.get(header.group)
         if group is None:

@@ -61,7 +61,10 @@ class SendService:
         self._body_bytes_max = body_bytes_max
 
     def send(self, header: SendHeader, body: bytes, born_host: bytes, version: int) -> Sent:
-        """Store one message, or a batch. `version` is the client's. Raises BadRequest: nothing was stored."""
+        """Store one message, or a batch. `version` is the client's.
+
+        Raises BadRequest, or Saving while its topic is being made or deleted: nothing was stored.
+        """
         config = self._destination(header)
         queue_id = self._queue(header, config)
         if len(body) > self._body_bytes_max:
@@ -105,7 +108,7 @@ class SendService:
         name = check_client_topic(header.topic)
         if name in SEND_FORBIDDEN:
             raise BadRequest(f"sending to the topic {name} is forbidden", ResponseCode.NO_PERMISSION)
-        config = self._topics.get(name)
+        config = self._topics.taking(name)
         if config is None and name.startswith(RETRY_PREFIX):
             self._retry_group(name)
             return self._topics.ensure(name)

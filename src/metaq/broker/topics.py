@@ -1,24 +1,25 @@
 """The topics of this broker: the ones it is born with, those made by administrators, and those made by the first send.
 
-Kept in `config/topics.json` (docs/formats/config.md), written on every change, before anybody is told of it. A change also
-bumps the data version by which name servers and slaves know the newer table.
+Kept in `config/topics.json` (docs/formats/config.md). A change is on the disk before anybody sees it: a topic whose sends
+are acknowledged must not be unknown after a restart. It also moves the data version by which name servers and slaves know
+the newer table. What needs a topic that is being saved raises `Saving`: its door does it again when the topic is there.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
-from metaq.broker.offsets import SavedText
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import DataVersion, Perm, TopicConfig
 from metaq.model.topic import AUTO_CREATE_TOPIC, check_topic
 from metaq.options import BrokerOptions
+from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
 from metaq.store.dispatch import SCHEDULE_TOPIC
-from metaq.wire import beans, bodies, fastjson
+from metaq.wire import beans, bodies
 from metaq.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
@@ -44,36 +45,62 @@ class Topics:
     """All topics. `changes` counts the changes, for whoever caches a verdict about a topic."""
 
     def __init__(
-        self, options: BrokerOptions, clock: Clock, file: SavedText, broker_name: str, delay_levels: int = 18
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        file: SavedText,
+        broker_name: str,
+        delay_levels: int = 18,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
-        self._options, self._clock, self._file = options, clock, file
+        self._options = options
         self._quota = Quota(clock, options.auto_create_topics_max, options.auto_create_topics_per_minute)
         self._boot_names = {options.broker_cluster_name, broker_name, f"{options.broker_cluster_name}_REPLY_TOPIC"}
-        self.table: dict[str, TopicConfig] = {}
-        self.version = DataVersion(clock.now_ms(), 0)
         self.changes = 0
         self.on_change: list[Callable[[str | None], None]] = []
         """Called with the topic that was made, changed or deleted; None for several at once."""
-        self._load()
+        self.closing: dict[str, Pending] = {}
+        """Topics that are being deleted: no record may be put to them, and none of that name be made, until it is over."""
+        self.saved = self._load(file, clock, call_soon)
+        self.saved.on_shown = self._changed
         self._boot(broker_name, delay_levels)
 
+    @property
+    def table(self) -> Mapping[str, TopicConfig]:
+        return self.saved.table
+
+    @property
+    def version(self) -> DataVersion:
+        return self.saved.version
+
     # -- start
-    def _load(self) -> None:
-        text = self._file.load()
-        if not text:
-            return
+    def _load(
+        self, file: SavedText, clock: Clock, call_soon: Callable[[Callable[[], None]], None]
+    ) -> SavedTable[str, TopicConfig, DataVersion]:
+        text, version, table = file.load(), DataVersion(clock.now_ms(), 0), dict[str, TopicConfig]()
         try:
-            self.version, topics = bodies.topic_table_of_tree(beans.parse(text, "topics.json"))
+            if text:
+                version, table = bodies.topic_table_of_tree(beans.parse(text, "topics.json"))
         except BadRequest as error:
             raise ConfigError(f"topics.json cannot be read ({error}); restore it from its .bak") from error
-        for name, config in topics.items():
+        for name in list(table):
             try:
                 if name not in self._boot_names:
                     check_topic(name)
             except BadRequest as error:
                 log.warning("topics.json: passed over a topic: %s", error)
-            else:
-                self.table[name] = config
+                del table[name]
+        return SavedTable(
+            file,
+            "the topic table",
+            table,
+            version,
+            piece=bodies.topic_file_entry,
+            whole=lambda entries, version: bodies.topic_file(entries.values(), version),
+            advance=lambda version: version.next(clock.now_ms()),
+            clock=clock,
+            call_soon=call_soon,
+        )
 
     def _boot(self, broker_name: str, delay_levels: int) -> None:
         options = self._options
@@ -89,19 +116,22 @@ class Topics:
         ]
         if options.auto_create_topic_enable:
             born.append(_topic(AUTO_CREATE_TOPIC, options.default_topic_queue_nums, usable))
-        missing = [config for config in born if config.name not in self.table]
-        for config in missing:
-            self.table[config.name] = config
+        missing = {config.name: config for config in born if config.name not in self.table}
         template = self.table.get(AUTO_CREATE_TOPIC)
         if template and not options.auto_create_topic_enable and template.perm & Perm.INHERIT:
             # A file from a time when automatic creation was on must not keep it on.
-            missing.append(template)
-            self.table[AUTO_CREATE_TOPIC] = dataclasses.replace(template, perm=int(Perm.READ | Perm.WRITE))
+            missing[AUTO_CREATE_TOPIC] = dataclasses.replace(template, perm=int(Perm.READ | Perm.WRITE))
         if missing:
-            self._changed(None)
+            self.saved.start_with(missing)
 
     # -- questions
     def get(self, name: str) -> TopicConfig | None:
+        return self.table.get(name)
+
+    def taking(self, name: str) -> TopicConfig | None:
+        """The topic, for a record that is to be put there. Raises Saving while it is being deleted."""
+        if name in self.closing:
+            raise Saving(self.closing[name])
         return self.table.get(name)
 
     def require(self, name: str) -> TopicConfig:
@@ -125,8 +155,12 @@ class Topics:
     def auto_create(self, name: str, template_name: str, queues: int, *, unit: bool = False) -> TopicConfig:
         """Make a topic because somebody sends to it, after the template that the sender names (usually TBW102).
 
-        Raises BadRequest TOPIC_NOT_EXIST: no such template, one that hands nothing down, or a limit is reached.
+        Raises Saving: it is under way. BadRequest TOPIC_NOT_EXIST: no such template, one that hands nothing down, or a
+        limit is reached; SERVICE_NOT_AVAILABLE: it could not be saved.
         """
+        pending = self.closing.get(name) or self.saved.pending(name)
+        if pending is not None:
+            raise Saving(pending)
         template = self.table.get(template_name)
         refusal = ""
         if not self._options.auto_create_topic_enable:
@@ -134,7 +168,7 @@ class Topics:
         elif template is None or not template.perm & Perm.INHERIT:
             refusal = f"the template topic {template_name!r} is missing or has no inherit permission"
         else:
-            refusal = self._quota.take(len(self.table))
+            refusal = self._quota.take(self.saved.count)
         if refusal or template is None:
             raise BadRequest(
                 f"topic[{name}] not exist, apply first please! It cannot be created automatically: {refusal}. "
@@ -145,14 +179,24 @@ class Topics:
         config = TopicConfig(
             name, count, count, template.perm & ~int(Perm.INHERIT), int(unit), filter_type=template.filter_type
         )
-        return self.put(config)
+        pending = self.saved.change(name, config)
+        pending.when_done(lambda error: self._quota.give_back() if error else None)
+        pending.settle()
+        return config
 
     def ensure(self, name: str, queues: int = 1) -> TopicConfig:
-        """A retry or dead-letter topic, made readable and writable if it is missing."""
-        return self.table.get(name) or self.put(_topic(name, queues))
+        """A retry or dead-letter topic, made readable and writable if it is missing. Raises Saving, BadRequest."""
+        config = self.taking(name)
+        if config is None:
+            config = _topic(name, queues)
+            self.saved.change(name, config).settle()
+        return config
 
-    def update(self, config: TopicConfig) -> TopicConfig:
-        """Create or change a topic for an administrator. Raises BadRequest for a system topic or impossible numbers."""
+    def update(self, config: TopicConfig) -> Pending:
+        """Create or change a topic for an administrator.
+
+        Raises BadRequest for a system topic or impossible numbers, Saving while one of this name is being deleted.
+        """
         check_topic(config.name)
         if self.is_system(config.name):
             raise BadRequest(f"The topic[{config.name}] is conflict with system topic.")
@@ -161,27 +205,25 @@ class Topics:
                 raise BadRequest(f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
         if not 0 <= config.perm <= 7:
             raise BadRequest(f"topic {config.name}: perm={config.perm} is outside 0..7")
-        return self.put(config)
+        if config.name in self.closing:
+            raise Saving(self.closing[config.name])
+        return self.saved.change(config.name, config)
 
-    def put(self, config: TopicConfig) -> TopicConfig:
-        if self.table.get(config.name) != config:
-            self.table[config.name] = config
-            self._changed(config.name)
-        return config
+    def restore(self, queues: Mapping[str, int]) -> None:
+        """Take in topics whose settings are lost (name → number of queues), while starting."""
+        self.saved.start_with({name: _topic(name, count) for name, count in queues.items()})
 
-    def delete(self, name: str) -> bool:
-        """Forget a topic. Returns whether it existed. Raises BadRequest for a system topic."""
+    def delete(self, name: str) -> Pending:
+        """Take a topic out of the table; what else that means is `metaq.broker.deletion`'s.
+
+        Raises BadRequest for a system topic.
+        """
         if self.is_system(name):
             raise BadRequest(f"The topic[{name}] is conflict with system topic.")
-        if self.table.pop(name, None) is None:
-            return False
-        self._changed(name)
-        return True
+        return self.saved.change(name, None)
 
     def _changed(self, name: str | None) -> None:
         self.changes += 1
-        self.version = self.version.next(self._clock.now_ms())
-        self._file.save(fastjson.dumps_file(self.to_tree()))
         for listener in self.on_change:
             listener(name)
 

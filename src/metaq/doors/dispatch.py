@@ -2,20 +2,21 @@
 
 A handler gets the session and the command and returns the answer, or None if it will answer later or never. What it
 raises becomes an answer too: BadRequest with its own code, anything else as SYSTEM_ERROR; a shortage of files or memory
-with its remedy. Only a broken frame closes the connection, since nobody knows where the next one would begin.
+with its remedy. `Saving` is none: the request is kept until what it needs is saved, then handled once more
+(`metaq.doors.parking`). Only a broken frame closes the connection, since nobody knows where the next one would begin.
 """
 
 from __future__ import annotations
 
-import errno
 import logging
-import os
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-from metaq.errors import BadRequest, LocalProtocolError, MetaqError
+from metaq.doors.parking import Parked, Parking
+from metaq.errors import BadRequest, LocalProtocolError, MetaqError, shortage
 from metaq.log import RateLimitedLog
 from metaq.net.peer import Peer, join_address
+from metaq.saved import Pending, Saving
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import Command, decode, encode, reply
 from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
@@ -27,18 +28,13 @@ Handler: TypeAlias = Callable[["RemotingSession", Command], Command | None]
 REMARK_CHARS_MAX = 4096
 """Of an error text in an answer: some carry what the peer sent."""
 
-NO_MEMORY = (
-    "this server is out of memory, or of room for mappings: raise its limits (ulimit -v, vm.max_map_count) "
-    "or give it more"
-)
-REMEDIES: Mapping[int, str] = {
-    errno.EMFILE: "this server has too many open files: raise its limit (ulimit -n), every queue in use holds some",
-    errno.ENFILE: "the server's machine has too many open files: raise fs.file-max",
-    errno.ENOMEM: NO_MEMORY,
-    errno.ENOSPC: "the server's disk is full: free some space, or keep messages for a shorter time (fileReservedTime)",
-    errno.EDQUOT: "the quota of the server's disk is spent: raise it, or keep messages for a shorter time",
-}
-"""What the system refuses, and what to do."""
+
+def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command | None:
+    """What `then` answers if the change has taken effect. Raises Saving with it, or the refusal."""
+    if not pending.done:
+        raise Saving(pending, then=then)
+    pending.settle()
+    return then()
 
 
 class RemotingSession:
@@ -48,11 +44,14 @@ class RemotingSession:
         self,
         peer: Peer,
         handlers: Mapping[int, Handler],
+        parking: Parking,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         faults: RateLimitedLog | None = None,
     ) -> None:
-        """`faults`: the log of failed requests, one for all sessions of a door."""
+        """`faults`: the log of failed requests, one for all sessions of a door; so is `parking`."""
         self.peer = peer
+        self.parked = Parked()
+        self._parking = parking
         self.faults = faults or RateLimitedLog(log)
         self.remote = join_address(*peer.address)
         self._handlers = handlers
@@ -102,10 +101,45 @@ class RemotingSession:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f" request type {request_name(command.code)} not supported",
             )
+        return self._outcome(command, lambda: handler(self, command))
+
+    def _outcome(self, command: Command, work: Callable[[], Command | None]) -> Command | None:
         try:
-            return handler(self, command)
+            return work()
+        except Saving as saving:
+            return self.park(command, saving)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             return self.failure(command, error)
+
+    # -- requests that wait for something to be saved
+    @property
+    def gone(self) -> bool:
+        """The connection is closed: nothing that is said on it arrives."""
+        return self.peer.closed
+
+    def park(self, command: Command, saving: Saving) -> Command | None:
+        """Keep a request until what it needs is saved. Returns None, or the answer that too many wait."""
+        try:
+            self._parking.park(self, command, saving)
+        except BadRequest as busy:
+            return self.failure(command, busy)
+        return None
+
+    def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
+        """Handle a request that waited once more, or answer it by `work`."""
+        if self.gone:
+            return
+        if work is None:
+            self.handle(command)
+            return
+        answer = self._outcome(command, work)
+        if answer is not None and not command.is_oneway:
+            self.send(answer)
+
+    def refuse(self, command: Command, error: BadRequest) -> None:
+        """Answer a request that waited: what it needs could not be saved."""
+        if not command.is_oneway and not self.gone:
+            self.send(self.failure(command, error))
 
     def failure(self, command: Command, error: Exception) -> Command:
         """The answer that tells an error."""
@@ -147,15 +181,3 @@ class RemotingSession:
         self._pushes = self._pushes + 1 & 0x7FFFFFFF
         command.opaque = self._pushes
         self.send(command)
-
-
-def shortage(error: Exception) -> str:
-    """What to tell of an error that says that the system has no more to give; empty for any other."""
-    if isinstance(error, MemoryError):
-        return NO_MEMORY
-    remedy = REMEDIES.get(error.errno or 0) if isinstance(error, OSError) else None
-    if remedy is None:
-        return ""
-    assert isinstance(error, OSError)
-    where = f"{os.fspath(error.filename)}: " if isinstance(error.filename, str | os.PathLike) else ""
-    return f"{where}{remedy}"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from metaq.doors.dispatch import RemotingSession
+from metaq.doors.dispatch import RemotingSession, when_saved
+from metaq.doors.parking import Parking
 from metaq.errors import BadRequest
 from metaq.log import RateLimitedLog
 from metaq.model.route import ClusterInfo
@@ -31,6 +32,7 @@ class NamesrvDoor:
     def __init__(self, service: NameService) -> None:
         self.service = service
         self.faults = RateLimitedLog(log)
+        self.parking = Parking(service.clock)
         self.handlers: dict[int, Callable[[RemotingSession, Command], Command | None]] = {
             RequestCode.REGISTER_BROKER: self._register,
             RequestCode.UNREGISTER_BROKER: self._unregister,
@@ -60,7 +62,13 @@ class NamesrvDoor:
     def tick(self) -> list[str]:
         """Drop the brokers whose lease has ended; called every 10 seconds. Returns their addresses."""
         self.faults.tick()
+        self.parking.expire()
+        self.service.kv.saved.retry()
         return self.service.routes.expire()
+
+    def close(self) -> None:
+        """Take no change any more, and wait for a save that is under way."""
+        self.service.kv.saved.close()
 
     # ---------------------------------------------------------------- brokers
 
@@ -142,11 +150,11 @@ class NamesrvDoor:
 
     # ---------------------------------------------------------------- configuration
 
-    def _put_kv(self, session: RemotingSession, command: Command) -> Command:
+    def _put_kv(self, session: RemotingSession, command: Command) -> Command | None:
         _administration(session, command)
         header = headers.PutKvHeader.from_ext(command.ext)
-        self.service.put_kv(header.namespace, header.key, header.value)
-        return reply(command)
+        put = self.service.put_kv(header.namespace, header.key, header.value)
+        return when_saved(put, lambda: reply(command))
 
     def _get_kv(self, _session: RemotingSession, command: Command) -> Command:
         header = headers.KvKeyHeader.from_ext(command.ext)
@@ -156,11 +164,11 @@ class NamesrvDoor:
             return reply(command, ResponseCode.QUERY_NOT_FOUND, remark=str(error))
         return reply(command, 0, headers.KvValueReplyHeader(value=value))
 
-    def _delete_kv(self, session: RemotingSession, command: Command) -> Command:
+    def _delete_kv(self, session: RemotingSession, command: Command) -> Command | None:
         _administration(session, command)
         header = headers.KvKeyHeader.from_ext(command.ext)
-        self.service.delete_kv(header.namespace, header.key)
-        return reply(command)
+        deleted = self.service.delete_kv(header.namespace, header.key)
+        return when_saved(deleted, lambda: reply(command))
 
     def _kv_table(self, _session: RemotingSession, command: Command) -> Command:
         try:
@@ -178,7 +186,7 @@ class _NamesrvSession(RemotingSession):
     """A connection whose end takes with it the brokers that registered through it."""
 
     def __init__(self, peer: Peer, door: NamesrvDoor) -> None:
-        super().__init__(peer, door.handlers, door.service.options.frame_bytes_max, door.faults)
+        super().__init__(peer, door.handlers, door.parking, door.service.options.frame_bytes_max, door.faults)
         self._routes = door.service.routes
 
     def on_lost(self, why: str) -> None:

@@ -19,6 +19,7 @@ from metaq.broker.members import Notice
 from metaq.broker.pull import Pull, PullAnswer
 from metaq.doors.dispatch import Handler, RemotingSession
 from metaq.doors.flush_gate import FlushGate
+from metaq.doors.parking import Parking
 from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
@@ -27,6 +28,7 @@ from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer
 from metaq.options import MIB
+from metaq.saved import Saving
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -41,6 +43,7 @@ JOINED_BYTES_MAX = 256 * 1024
 """Answers of one read event are gathered up to this, then written."""
 LONG_BODY_BYTES = 64 * 1024
 """A pull's body from here on is written by itself: copying it costs more than a write."""
+SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 COLD_READERS = 2
 COLD_BYTES_MAX = 256 * MIB
 """What reads of old messages that are under way may bring into memory, all peers together."""
@@ -72,6 +75,7 @@ class RemotingDoor:
         self.flush_gate = FlushGate(
             broker.store, broker.clock, call_soon, broker.store_options.sync_flush_timeout / 1000
         )
+        self.parking = Parking(broker.clock)
         broker.appender.unanswered_bytes = lambda: self.flush_gate.bytes
         self.handlers: dict[int, Handler] = {
             **MessageHandlers(broker, self.acks, self.pull_one).table(),
@@ -94,6 +98,7 @@ class RemotingDoor:
         self._answer_held(self.broker.pulls.overdue())
         self.flush_gate.expire()
         self.faults.tick()
+        self.parking.expire()
 
     def _when_registered(self, done: Callable[[], None]) -> None:
         self.after_registration(done)
@@ -175,7 +180,7 @@ class BrokerSession(RemotingSession):
     """One client's connection. It is also the `Channel` that groups know their members by."""
 
     def __init__(self, peer: Peer, door: RemotingDoor) -> None:
-        super().__init__(peer, door.handlers, door.frame_bytes_max, door.faults)
+        super().__init__(peer, door.handlers, door.parking, door.frame_bytes_max, door.faults)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._door = door
 
@@ -278,8 +283,37 @@ class BrokerSession(RemotingSession):
         try:
             if not oneway:
                 door.pull_one(door.broker.pulls.make(self, *table.pull(row), reply_to))
+        except Saving as saving:
+            command = decode(table.frame(row))
+            busy = self.park(command, saving)
+            if busy is not None:
+                self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             self._answer_failure(table.code(row), reply_to, error)
+
+    def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
+        """A request that waited goes on: its answers leave as those of a read event do.
+
+        A send whose connection has closed meanwhile is stored all the same: it came before the end. Nobody else is left
+        to want what he asked for.
+        """
+        door = self._door
+        if self.gone and command.code not in SENDS:
+            return
+        door.current = self
+        try:
+            if work is None:
+                self.handle(command)
+            else:
+                super().resume(command, work)
+        finally:
+            if self.gone:
+                door.acks.take()
+                door.answers.take()
+            self._flush()
+            door.current = None
+            if door.broker.hold.grown:
+                door.answer_woken()
 
     # -- answers
     def write(self, data: bytes) -> None:

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from metaq.broker.broker import Broker
-from metaq.doors.dispatch import Handler, RemotingSession
+from metaq.doors.dispatch import Handler, RemotingSession, when_saved
 from metaq.errors import BadRequest
 from metaq.model import TopicConfig
 from metaq.model.topic import check_group, check_topic
@@ -54,29 +54,30 @@ class AdminHandlers:
         }
 
     # -- topics
-    def _create_topic(self, session: RemotingSession, command: Command) -> None:
+    def _create_topic(self, session: RemotingSession, command: Command) -> Command | None:
         header = headers.CreateTopicHeader.from_ext(command.ext)
         if header.topic_filter_type not in FILTER_TYPES:
             raise BadRequest(f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}")
-        log.info("%s creates or changes the topic %s", session.remote, header.topic)
-        self._broker.topics.update(
-            TopicConfig(
-                header.topic,
-                header.read_queues,
-                header.write_queues,
-                header.perm,
-                header.topic_sys_flag,
-                filter_type=header.topic_filter_type,
-            )
+        config = TopicConfig(
+            header.topic,
+            header.read_queues,
+            header.write_queues,
+            header.perm,
+            header.topic_sys_flag,
+            filter_type=header.topic_filter_type,
         )
-        if not command.is_oneway:
-            self._after_registration(lambda: session.send(reply(command)))
+        log.info("%s creates or changes the topic %s", session.remote, header.topic)
 
-    def _delete_topic(self, session: RemotingSession, command: Command) -> Command:
+        def saved() -> None:
+            if not command.is_oneway:
+                self._after_registration(lambda: session.send(reply(command)))
+
+        return when_saved(self._broker.topics.update(config), saved)
+
+    def _delete_topic(self, session: RemotingSession, command: Command) -> Command | None:
         topic = check_topic(headers.TopicHeader.from_ext(command.ext).topic)
         log.info("%s deletes the topic %s", session.remote, topic)
-        self._broker.delete_topic(topic)
-        return reply(command)
+        return when_saved(self._broker.delete_topic(topic), lambda: reply(command))
 
     def _topics(self, _session: RemotingSession, command: Command) -> Command:
         return reply(command, body=fastjson.dumps(self._broker.topics.to_tree()))
@@ -85,17 +86,16 @@ class AdminHandlers:
         return reply(command, body=bodies.topic_list(self._broker.topics.system_names()))
 
     # -- groups
-    def _create_group(self, session: RemotingSession, command: Command) -> Command:
+    def _create_group(self, session: RemotingSession, command: Command) -> Command | None:
         group = bodies.group_of(command.body)
         log.info("%s creates or changes the group %s", session.remote, group.name)
-        self._broker.groups.update(group)
-        return reply(command)
+        return when_saved(self._broker.groups.update(group), lambda: reply(command))
 
-    def _delete_group(self, session: RemotingSession, command: Command) -> Command:
+    def _delete_group(self, session: RemotingSession, command: Command) -> Command | None:
         header = headers.DeleteGroupHeader.from_ext(command.ext)
         log.info("%s deletes the group %s", session.remote, check_group(header.group))
-        self._broker.delete_group(header.group, with_offsets=header.remove_offset)
-        return reply(command)
+        gone = self._broker.delete_group(header.group, with_offsets=header.remove_offset)
+        return when_saved(gone, lambda: reply(command))
 
     def _groups(self, _session: RemotingSession, command: Command) -> Command:
         return reply(command, body=fastjson.dumps(self._broker.groups.to_tree()))

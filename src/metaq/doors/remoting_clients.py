@@ -9,6 +9,7 @@ from metaq.broker.members import Notice
 from metaq.doors.dispatch import Handler, RemotingSession
 from metaq.errors import BadRequest
 from metaq.options import MIB
+from metaq.saved import Saving
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, reply
@@ -38,7 +39,7 @@ class ClientHandlers:
             if len(command.body) > HEARTBEAT_BYTES_MAX:
                 raise BadRequest(f"a heartbeat of {len(command.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")  # noqa: TRY301
             beat = bodies.heartbeat_of(command.body)
-            notices = self._broker.beat(session, command.language, command.version, beat)
+            notices, waiting = self._broker.beat(session, command.language, command.version, beat)
         except BadRequest as error:
             if beat is not None:
                 names = beat.client_id, [view.group for view in beat.consumers]
@@ -49,9 +50,12 @@ class ClientHandlers:
             self._broker.members.refused(session.remote, *names, error)
             raise
         self._notify(notices)
+        if waiting:
+            raise Saving(*waiting)
         return reply(command, 0, OUR_MARK)
 
     def _unregister(self, session: RemotingSession, command: Command) -> Command:
+        session.parked.in_turn()  # a heartbeat before it must not join the groups that this leaves
         header = headers.UnregisterClientHeader.from_ext(command.ext)
         self._notify(self._broker.members.unregister(session, header.producer_group, header.consumer_group))
         return reply(command)

@@ -1,8 +1,16 @@
-"""The name server's KV configuration: text by namespace and key, the only thing that a name server keeps on disk."""
+"""The name server's KV configuration: text by namespace and key, the only thing that a name server keeps on disk.
+
+A change is on the disk before anybody sees it, or it is refused and nothing has changed.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable
+
+from metaq.clock import Clock
+from metaq.errors import BadRequest, ConfigError
+from metaq.saved import Pending, SavedTable, SavedText, at_once
+from metaq.wire import beans, bodies
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Topic → `broker:queues;...`, the fixed layout of strictly ordered topics."""
@@ -10,37 +18,74 @@ ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 VALUES_MAX = 100_000
 TEXT_CHARS_MAX = 64 * 1024
 
+Place = tuple[str, str]
+"""Namespace and key."""
+
 
 class KvTable:
-    """Namespaces of keys and values, bounded so that a peer cannot fill the memory."""
+    """Namespaces of keys and values, bounded so that a peer cannot fill the memory.
 
-    def __init__(self, tables: Mapping[str, Mapping[str, str]] | None = None) -> None:
-        self._tables = {name: dict(table) for name, table in (tables or {}).items()}
+    Raises ConfigError: the file cannot be read.
+    """
 
-    def put(self, namespace: str, key: str, value: str) -> None:
-        """Raises ValueError if the value is too long or the table is full."""
+    def __init__(
+        self, file: SavedText, clock: Clock, call_soon: Callable[[Callable[[], None]], None] = at_once
+    ) -> None:
+        self.saved: SavedTable[Place, str, int] = SavedTable(
+            file,
+            "the KV configuration",
+            _load(file),
+            0,
+            piece=lambda place, value: bodies.kv_file_entry(place[1], value),
+            whole=lambda entries, _: bodies.kv_file(entries),
+            advance=lambda version: version + 1,
+            clock=clock,
+            call_soon=call_soon,
+        )
+        self.saved.on_shown = self._shown
+        self._tables: dict[str, dict[str, str]] = {}
+        for (namespace, key), value in self.saved.table.items():
+            self._tables.setdefault(namespace, {})[key] = value
+
+    def put(self, namespace: str, key: str, value: str) -> Pending:
+        """Raises BadRequest if the value is too long or the table is full."""
         if len(namespace) + len(key) + len(value) > TEXT_CHARS_MAX:
-            raise ValueError(f"the KV value of {namespace[:40]}/{key[:40]} is above {TEXT_CHARS_MAX} characters")
-        if sum(map(len, self._tables.values())) >= VALUES_MAX and key not in self._tables.get(namespace, {}):
-            raise ValueError(f"the KV table is full: {VALUES_MAX} values; delete some")
-        self._tables.setdefault(namespace, {})[key] = value
+            raise BadRequest(f"the KV value of {namespace[:40]}/{key[:40]} is above {TEXT_CHARS_MAX} characters")
+        place = (namespace, key)
+        if self.saved.count >= VALUES_MAX and self.saved.coming(place) is None:
+            raise BadRequest(f"the KV table is full: {VALUES_MAX} values; delete some")
+        return self.saved.change(place, value)
 
     def get(self, namespace: str, key: str) -> str | None:
         return self._tables.get(namespace, {}).get(key)
 
-    def delete(self, namespace: str, key: str) -> bool:
-        """Whether there was such a key."""
-        table = self._tables.get(namespace, {})
-        found = table.pop(key, None) is not None
-        if not table:
-            self._tables.pop(namespace, None)
-        return found
+    def delete(self, namespace: str, key: str) -> Pending:
+        """Deleting what is not there is over at once."""
+        return self.saved.change((namespace, key), None)
 
     def table(self, namespace: str) -> dict[str, str] | None:
         """A copy of one namespace, or None if it has no keys."""
         table = self._tables.get(namespace)
         return dict(table) if table else None
 
-    def tree(self) -> dict[str, dict[str, dict[str, str]]]:
-        """The whole as it is written to kvConfig.json."""
-        return {"configTable": {name: dict(table) for name, table in self._tables.items()}}
+    def _shown(self, place: Place) -> None:
+        namespace, key = place
+        value = self.saved.table.get(place)
+        table = self._tables.setdefault(namespace, {})
+        if value is None:
+            table.pop(key, None)
+        else:
+            table[key] = value
+        if not table:
+            del self._tables[namespace]
+
+
+def _load(file: SavedText) -> dict[Place, str]:
+    text = file.load()
+    if not text:
+        return {}
+    try:
+        tables = bodies.kv_config_of_tree(beans.parse(text, "KV configuration"))
+    except BadRequest as error:
+        raise ConfigError(f"{file.where} is not a KV configuration: {error}; mend it or move it away") from None
+    return {(name, key): value for name, table in tables.items() for key, value in table.items()}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from metaq.clock import Clock
-from metaq.errors import BadRequest, MetaqError
+from metaq.errors import MetaqError
 from metaq.model import DataVersion, Route
 from metaq.model.route import MASTER_ID
 from metaq.model.topic import check_topic
 from metaq.namesrv.kv import ORDER_NAMESPACE, KvTable
 from metaq.namesrv.routes import Registration, RouteTable
 from metaq.options import NamesrvOptions
+from metaq.saved import Pending
 
 UNIT, UNIT_SUBSCRIBED = 1, 2
 """Bits of a topic's sys flag (RocketMQ's TopicSysFlag)."""
@@ -24,20 +23,12 @@ class KvNotFound(MetaqError):
 class NameService:
     """One name server: a route table on leases and a KV table that survives.
 
-    Args: save_kv: called with the whole KV tree after each change; it raises if the change cannot be kept.
+    Args: kv: kept in a file of its own.
     """
 
-    def __init__(
-        self,
-        options: NamesrvOptions,
-        clock: Clock,
-        kv: KvTable | None = None,
-        save_kv: Callable[[dict[str, dict[str, dict[str, str]]]], object] = dict,
-    ) -> None:
-        self.options = options
+    def __init__(self, options: NamesrvOptions, clock: Clock, kv: KvTable) -> None:
+        self.options, self.clock, self.kv = options, clock, kv
         self.routes = RouteTable(clock, options.broker_lease_ms)
-        self.kv = kv or KvTable()
-        self._save_kv = save_kv
 
     # ---------------------------------------------------------------- brokers
 
@@ -91,13 +82,9 @@ class NameService:
 
     # ---------------------------------------------------------------- KV configuration
 
-    def put_kv(self, namespace: str, key: str, value: str) -> None:
+    def put_kv(self, namespace: str, key: str, value: str) -> Pending:
         """Raises BadRequest if the table cannot take it."""
-        try:
-            self.kv.put(namespace, key, value)
-        except ValueError as error:
-            raise BadRequest(str(error)) from error
-        self._save_kv(self.kv.tree())
+        return self.kv.put(namespace, key, value)
 
     def get_kv(self, namespace: str, key: str) -> str:
         """Raises KvNotFound."""
@@ -106,10 +93,9 @@ class NameService:
             raise KvNotFound(f"No config item, Namespace: {namespace} Key: {key}")
         return value
 
-    def delete_kv(self, namespace: str, key: str) -> None:
+    def delete_kv(self, namespace: str, key: str) -> Pending:
         """Deleting what is not there is accepted silently, as in RocketMQ."""
-        if self.kv.delete(namespace, key):
-            self._save_kv(self.kv.tree())
+        return self.kv.delete(namespace, key)
 
     def kv_table(self, namespace: str) -> dict[str, str]:
         """Raises KvNotFound."""

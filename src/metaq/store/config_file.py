@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from metaq.errors import ConfigError
@@ -24,6 +26,11 @@ class ConfigFile:
     def __init__(self, path: Path | str, disk: Disk | None = None) -> None:
         self.path = Path(path)
         self._disk = disk or Disk()
+
+    @property
+    def where(self) -> str:
+        """Its path, for errors."""
+        return str(self.path)
 
     def load(self) -> str:
         """The text; that of `.bak` if the file is missing or empty (a crash of RocketMQ can leave that); else "".
@@ -61,6 +68,10 @@ class ConfigFile:
         temporary.replace(self.path)
         self._disk.sync_folder(self.path.parent)
 
+    def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
+        """`save` at once, then call `done`, with the error if there is one."""
+        done(_failure(self.save, text))
+
     def flush(self) -> None:
         """Return when what was saved is on the disk: `save` has seen to it."""
 
@@ -69,12 +80,18 @@ class ConfigFile:
 
 
 class BackgroundFile:
-    """A `ConfigFile` that a thread writes: what is saved every few seconds must not stall an event loop with its sync."""
+    """A `ConfigFile` that a thread writes: no event loop should stall with a sync, nor with making a long text."""
 
     def __init__(self, file: ConfigFile) -> None:
         self._file = file
         self._writer = ThreadPoolExecutor(1, f"metaq-save-{file.path.stem}")
         self._last: Future[None] | None = None
+        self._failing = ""
+
+    @property
+    def where(self) -> str:
+        """Its path, for errors."""
+        return self._file.where
 
     def load(self) -> str:
         """As `ConfigFile.load`."""
@@ -82,15 +99,36 @@ class BackgroundFile:
 
     def save(self, text: str) -> None:
         """Replace the text soon. A failure is logged; the next save tries again."""
-        self._last = self._writer.submit(self._write, text)
+        self.save_soon(lambda: text, self._log)
+
+    def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
+        """Replace the text, which the thread makes, then call `done` from there. Saves are done in their order."""
+        self._last = self._writer.submit(self._write, text, done)
 
     def flush(self) -> None:
         """Return when what was saved is on the disk, or could not be put there."""
         if self._last is not None:
-            self._last.result()
+            wait([self._last])
 
-    def _write(self, text: str) -> None:
-        try:
-            self._file.save(text)
-        except OSError as error:
-            log.error("%s could not be saved: %s", self._file.path, error)  # noqa: TRY400  the text says it all
+    def _write(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
+        done(_failure(self._file.save, text))
+
+    def _log(self, error: OSError | None) -> None:
+        reason = "" if error is None else str(error)
+        if reason and reason != self._failing:  # once per reason, not every few seconds
+            log.error("%s could not be saved: %s", self.where, reason)
+        self._failing = reason
+
+
+def _failure(save: Callable[[str], None], text: Callable[[], str]) -> OSError | None:
+    """Save a text. Whatever happens, it is known afterwards: whoever waits must hear of it."""
+    try:
+        save(text())
+    except OSError as error:
+        return error
+    except MemoryError:
+        return OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+    except Exception as error:  # a fault of ours
+        log.exception("a configuration file could not be saved")
+        return OSError(f"{type(error).__name__}: {error}")
+    return None

@@ -107,6 +107,8 @@ class MessageStore:
         self._fail_lock = threading.Lock()
         self._give_up: Callable[[], None] = lambda: None
         self._queues: dict[tuple[str, int], ConsumeQueue] = {}
+        self.deleted: dict[str, int] = {}
+        """Topic → the log offset below which its records are dead, because it was deleted there."""
         self._closed = False
         self.folder = StoreFolder(options, self.disk)
         self.folder.open()
@@ -234,12 +236,17 @@ class MessageStore:
         with self._queues_lock:
             return list(self._queues.values())
 
-    def delete_topic(self, topic: str) -> None:
+    def delete_topic(self, topic: str, place: int | None = None) -> None:
         """Forget the topic's queues. Its records stay in the log until their time is up, and nobody finds them.
 
         The files are moved aside at once, so that the topic can be made again, and deleted by another thread.
+
+        Args: place: the log offset below which all its records are dead, by default where the log ends now. The caller
+              has written it to `metaqDeleted.json`; otherwise a later start finds them again.
+        Raises OSError: the files are still there; a start that knows of the deletion removes them.
         """
         with self._append_lock:
+            self.deleted[topic] = self.log.end if place is None else place
             with self._queues_lock:
                 for key in [key for key in self._queues if key[0] == topic]:
                     self._queues.pop(key).tail.detach()
@@ -533,7 +540,8 @@ class MessageStore:
             return []
         count_max = min(count_max, self.options.max_msgs_num_batch)
         offsets = self.index.query(f"{topic}#{key}".encode(), count_max, begin_ms, end_ms)
-        return [record for offset in offsets if (record := self.log.record(offset))]
+        alive = self.deleted.get(topic, 0)  # records from before a deletion stay in the index as long as in the log
+        return [record for offset in offsets if offset >= alive and (record := self.log.record(offset))]
 
     # ------------------------------------------------------------------ housekeeping
 

@@ -9,7 +9,7 @@ configuration files. An object that stands as a key is a tuple of its (name, val
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -224,6 +224,18 @@ def dumps_java(tree: Any) -> bytes:
 def dumps_file(tree: Any) -> str:
     """The text of a configuration file: indented by tabs, maps with integer keys bare and in one line (RocketMQ 4.9)."""
     return _write_pretty(tree, 0)
+
+
+def file_entry(key: str, tree: Any, depth: int) -> str:
+    """One entry of a map in a configuration file, `depth` maps down: `file_map` puts such entries together."""
+    return f"{_write_key(key)}:{_write_pretty(tree, depth)}"
+
+
+def file_map(entries: Iterable[str], depth: int) -> str:
+    """The text of a map, `depth` maps down, of entries that `file_entry` has made: what `dumps_file` writes for it."""
+    end = "\n" + "\t" * depth
+    text = f",{end}\t".join(entries)
+    return f"{{{end}\t{text}{end}}}" if text else "{}"
 
 
 def _write(tree: Any) -> str:

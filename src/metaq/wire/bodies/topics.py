@@ -84,6 +84,17 @@ def topic_table_tree(topics: Mapping[str, TopicConfig], version: DataVersion) ->
     return {"dataVersion": data_version_tree(version), "topicConfigTable": table}
 
 
+def topic_file_entry(name: str, topic: TopicConfig) -> str:
+    """One topic of topics.json, to be put together by `topic_file`: a large table is not written anew for each."""
+    return fastjson.file_entry(name, topic_tree(topic), 2)
+
+
+def topic_file(entries: Iterable[str], version: DataVersion) -> str:
+    """topics.json: the text that `dumps_file` writes for `topic_table_tree`."""
+    version_entry = fastjson.file_entry("dataVersion", data_version_tree(version), 1)
+    return fastjson.file_map([version_entry, f'"topicConfigTable":{fastjson.file_map(entries, 1)}'], 0)
+
+
 def topic_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, TopicConfig]]:
     topics = (topic_of_tree(value, name.key()) for name, value in tree["topicConfigTable"].entries())
     return data_version_of_tree(tree["dataVersion"]), {topic.name: topic for topic in topics}
@@ -177,6 +188,17 @@ def group_table_tree(groups: Mapping[str, GroupConfig], version: DataVersion) ->
     return {"dataVersion": data_version_tree(version), "subscriptionGroupTable": table}
 
 
+def group_file_entry(name: str, group: GroupConfig) -> str:
+    """One group of subscriptionGroup.json, as `topic_file_entry`."""
+    return fastjson.file_entry(name, group_tree(group), 2)
+
+
+def group_file(entries: Iterable[str], version: DataVersion) -> str:
+    """subscriptionGroup.json: the text that `dumps_file` writes for `group_table_tree`."""
+    version_entry = fastjson.file_entry("dataVersion", data_version_tree(version), 1)
+    return fastjson.file_map([version_entry, f'"subscriptionGroupTable":{fastjson.file_map(entries, 1)}'], 0)
+
+
 def group_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, GroupConfig]]:
     groups = (group_of_tree(value, name.key()) for name, value in tree["subscriptionGroupTable"].entries())
     return data_version_of_tree(tree["dataVersion"]), {group.name: group for group in groups}
@@ -204,6 +226,19 @@ def delay_offsets_of_tree(tree: Value) -> dict[int, int]:
 
 def _by_number(table: Value) -> dict[int, int]:
     return {key.given_whole(32): offset.given_whole() for key, offset in table.entries()}
+
+
+def kv_file(entries: Mapping[tuple[str, str], str]) -> str:
+    """kvConfig.json of the entries of `kv_file_entry`, by namespace and key."""
+    spaces: dict[str, list[str]] = {}
+    for (namespace, _), entry in entries.items():
+        spaces.setdefault(namespace, []).append(entry)
+    maps = (f"{fastjson.dumps(name).decode()}:{fastjson.file_map(table, 2)}" for name, table in spaces.items())
+    return fastjson.file_map([f'"configTable":{fastjson.file_map(maps, 1)}'], 0)
+
+
+def kv_file_entry(key: str, value: str) -> str:
+    return fastjson.file_entry(key, value, 3)
 
 
 def kv_config_of_tree(tree: Value) -> dict[str, dict[str, str]]:

@@ -1,0 +1,105 @@
+"""Deleting a topic for good: its settings, its queues and every group's positions in it, in an order that a crash survives.
+
+The topic leaves `topics.json` first. Then `metaqDeleted.json` says up to where in the log its records are dead: from that
+save on it is deleted, whatever happens. Then queues and positions go, and when the positions are on the disk too the
+deletion is answered. A crash before the second save leaves a topic without settings, whose queues bring it back at the
+next start; nothing that was acknowledged is lost. Meanwhile nothing may be put to the topic: that would be lost with it,
+or outlive it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from metaq.broker.admit import Gates
+from metaq.broker.offsets import Offsets
+from metaq.broker.topics import Topics
+from metaq.clock import Clock
+from metaq.errors import BadRequest
+from metaq.model import TopicConfig
+from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
+from metaq.store import deleted
+from metaq.store.message_store import MessageStore
+
+log = logging.getLogger(__name__)
+
+
+class Deletions:
+    """Deletes topics, and remembers them as long as the log holds records from before. `marks`: topic → LogOffset."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        store: MessageStore,
+        topics: Topics,
+        offsets: Offsets,
+        gates: Gates,
+        file: SavedText,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
+    ) -> None:
+        self._store, self._topics, self._offsets, self._gates = store, topics, offsets, gates
+        self._call_soon = call_soon
+        self.marks: SavedTable[str, int, int] = SavedTable(
+            file,
+            "the memory of deleted topics",
+            deleted.parse(file.load()),
+            0,
+            piece=deleted.entry,
+            whole=lambda entries, _: deleted.whole(entries),
+            advance=lambda version: version + 1,
+            clock=clock,
+            call_soon=call_soon,
+        )
+        self._finish_what_a_crash_cut()
+
+    def _finish_what_a_crash_cut(self) -> None:
+        for topic in self.marks.table:
+            if self._topics.get(topic) is None:
+                self._offsets.drop_topic(topic)
+
+    def delete(self, name: str) -> Pending:
+        """Begin. Raises BadRequest for a system topic, Saving while the topic is being made or changed."""
+        if name in self._topics.closing:
+            return self._topics.closing[name]
+        pending = self._topics.saved.pending(name)
+        if pending is not None:
+            raise Saving(pending)
+        config = self._topics.get(name)
+        if config is None or self._topics.is_system(name):
+            return self._topics.delete(name)
+        outcome = self._topics.closing[name] = Pending()
+        self._gates.close(name)
+        place = self._store.log_end
+        self._topics.delete(name).when_done(lambda error: self._mark(config, place, outcome, error))
+        return outcome
+
+    def _mark(self, config: TopicConfig, place: int, outcome: Pending, error: BadRequest | None) -> None:
+        if error is not None:
+            self._end(config.name, outcome, error)
+            return
+        self.marks.change(config.name, place).when_done(lambda error: self._drop(config, place, outcome, error))
+
+    def _drop(self, config: TopicConfig, place: int, outcome: Pending, error: BadRequest | None) -> None:
+        name = config.name
+        if error is not None:
+            self._topics.saved.put_back(name, config)
+            self._end(name, outcome, error)
+            return
+        try:
+            self._store.delete_topic(name, place)
+        except OSError as failed:
+            log.error("the queues of the deleted topic %s stay until the next start: %s", name, failed)  # noqa: TRY400
+        self._offsets.drop_topic(name)
+        self._offsets.save(lambda: self._call_soon(lambda: self._end(name, outcome, None)))
+
+    def _end(self, name: str, outcome: Pending, error: BadRequest | None) -> None:
+        del self._topics.closing[name]
+        outcome.finish(error)
+
+    def prune(self) -> None:
+        """Forget the topics whose dead records have left the log."""
+        log_min = self._store.min_log
+        for topic in [topic for topic, place in self.marks.table.items() if place <= log_min]:
+            if topic not in self._topics.closing:
+                self.marks.change(topic, None)

@@ -1,0 +1,305 @@
+"""Tables that are kept in a file: a change is on the disk before anybody sees it, or it is refused and never was.
+
+Nothing here waits. A change that is asked for gets an object that ends later, and whoever needs it goes on then. All
+changes asked for while a save is running go into the next save together, so that 10 000 of them cost some dozens of
+saves and not 10 000; a file's own thread writes it (`metaq.store.config_file.BackgroundFile`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+from metaq.clock import Clock
+from metaq.errors import BadRequest, shortage
+
+log = logging.getLogger(__name__)
+
+Key = TypeVar("Key")
+Value = TypeVar("Value")
+Version = TypeVar("Version")
+
+REFUSED_CODE: Final = 14
+"""What a change that could not be saved is answered with: SERVICE_NOT_AVAILABLE, upon which clients try elsewhere."""
+SHOWN_PER_TURN: Final = 32
+"""Changes that take effect in one go: whoever waits for them works then, and others want their turn."""
+RETRY_SECONDS: Final = 1.0
+
+
+class SavedText(Protocol):
+    """A small file that is replaced as a whole: one of `metaq.store.config_file`, or a test's memory."""
+
+    @property
+    def where(self) -> str:
+        """Its path, for errors."""
+        ...
+
+    def load(self) -> str:
+        """The text, "" if there is none yet."""
+        ...
+
+    def save(self, text: str) -> None:
+        """Replace the text, now or soon."""
+        ...
+
+    def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
+        """Replace the text durably, then call `done`, with the error if it could not be done.
+
+        Both may be called from another thread, or before this returns.
+        """
+        ...
+
+    def flush(self) -> None:
+        """Return when what was saved is on the disk, or could not be put there."""
+        ...
+
+
+class Pending:
+    """Something that is under way and ends once: it has taken effect, or was refused and changed nothing."""
+
+    __slots__ = ("_acts", "done", "error")
+
+    def __init__(self) -> None:
+        self.done = False
+        self.error: BadRequest | None = None
+        self._acts: list[Callable[[BadRequest | None], None]] = []
+
+    def when_done(self, act: Callable[[BadRequest | None], None]) -> None:
+        """Call `act` at the end, with the refusal if there is one; at once if it is over. First come, first called."""
+        if self.done:
+            act(self.error)
+        else:
+            self._acts.append(act)
+
+    def finish(self, error: BadRequest | None = None) -> None:
+        self.done, self.error = True, error
+        acts, self._acts = self._acts, []
+        for act in acts:
+            try:
+                act(error)
+            except Exception:  # one who waited must not spoil it for the next
+                log.exception("what waited for a change failed")
+
+    def settle(self) -> None:
+        """Return if it has taken effect. Raises the refusal, or Saving while it is under way."""
+        if not self.done:
+            raise Saving(self)
+        if self.error is not None:
+            raise self.error
+
+
+def over() -> Pending:
+    """One that has taken effect already."""
+    pending = Pending()
+    pending.finish()
+    return pending
+
+
+class Saving(Exception):
+    """Not an error: the request needs a change that is being saved. Nothing was done; do it again afterwards.
+
+    `then`: what to do afterwards instead, if doing it again would not be right. Doors know what to do with this
+    (`metaq.doors.parking`).
+    """
+
+    def __init__(self, *pending: Pending, then: Callable[[], Any] | None = None) -> None:
+        super().__init__(pending)
+        self.pending, self.then = pending, then
+
+
+class _Change(Pending, Generic[Key, Value]):
+    """One entry that becomes `value`; None takes it away."""
+
+    __slots__ = ("key", "piece", "value", "version")
+
+    def __init__(self, key: Key, value: Value | None, piece: str) -> None:
+        super().__init__()
+        self.key, self.value, self.piece = key, value, piece
+        self.version: Any = None
+
+
+def at_once(act: Callable[[], None]) -> None:
+    """What brings a call to the thread that makes it."""
+    act()
+
+
+class SavedTable(Generic[Key, Value, Version]):
+    """A table in a file. `table` and `version` are what everybody may see: all of it is on the disk.
+
+    Args: what: its name in errors and in the log. piece: the text of one entry in the file, made once. whole: the
+          file's text from all pieces; runs in the file's thread. advance: the version after one more change.
+          call_soon: brings a call from another thread to the one that owns the table.
+    """
+
+    def __init__(
+        self,
+        file: SavedText,
+        what: str,
+        table: dict[Key, Value],
+        version: Version,
+        *,
+        piece: Callable[[Key, Value], str],
+        whole: Callable[[Mapping[Key, str], Version], str],
+        advance: Callable[[Version], Version],
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
+    ) -> None:
+        self.table, self.version = table, version
+        self.failing = ""
+        """Why the file could not be saved last; "" when it could. It may then hold what was refused, until it can."""
+        self.on_shown: Callable[[Key], None] = lambda _key: None
+        """Called with the key of each change that has taken effect, before those who wait for it."""
+        self._file, self._what, self._piece, self._whole, self._advance = file, what, piece, whole, advance
+        self._clock, self._call_soon = clock, call_soon
+        self._pieces = {key: piece(key, value) for key, value in table.items()}
+        self._saved_version = version
+        self._latest: dict[Key, _Change[Key, Value]] = {}
+        self._waiting: list[_Change[Key, Value]] = []
+        self._saved: deque[_Change[Key, Value]] = deque()
+        self._running = self._showing = self._closed = False
+        self._retry_at = 0.0
+
+    # -- questions
+    @property
+    def count(self) -> int:
+        """Entries, those that are being saved included."""
+        return len(self.table) + len(self._latest)
+
+    def pending(self, key: Key) -> Pending | None:
+        """The newest change of this entry that is under way."""
+        return self._latest.get(key)
+
+    def coming(self, key: Key) -> Value | None:
+        """What the entry will be when all that is under way has taken effect."""
+        latest = self._latest.get(key)
+        return self.table.get(key) if latest is None else latest.value
+
+    # -- changes
+    def change(self, key: Key, value: Value | None) -> Pending:
+        """Save, then show, a new value for an entry; None takes it away. What already is so is over at once."""
+        latest = self._latest.get(key)
+        if latest is None and self.table.get(key) == value:
+            return over()
+        if latest is not None and latest.value == value:
+            return latest
+        change = _Change(key, value, "" if value is None else self._piece(key, value))
+        if self._closed:
+            change.finish(BadRequest(f"{self._what} takes no change any more: the server is stopping", REFUSED_CODE))
+            return change
+        self._latest[key] = change
+        self._waiting.append(change)
+        if not self._running:
+            self._start()
+        return change
+
+    def start_with(self, entries: Mapping[Key, Value]) -> None:
+        """Add entries while starting: they are known without the file, so they are there even if it cannot be saved."""
+        self._set(entries)
+        errors: list[OSError | None] = []
+        pieces, version = dict(self._pieces), self._saved_version
+        self._file.save_soon(lambda: self._whole(pieces, version), errors.append)
+        self._file.flush()
+        if errors and errors[0] is not None:
+            self._failed(errors[0])
+
+    def put_back(self, key: Key, value: Value) -> None:
+        """Show an entry again that was taken away, at once: what took it away went wrong later. The file follows."""
+        self._set({key: value})
+        self.on_shown(key)
+        self._failed(None)
+        self.retry()
+
+    def _set(self, entries: Mapping[Key, Value]) -> None:
+        for key, value in entries.items():
+            self.table[key] = value
+            self._pieces[key] = self._piece(key, value)
+        self.version = self._saved_version = self._advance(self._saved_version)
+
+    def retry(self) -> None:
+        """Write the file again if it could not be saved: it must not keep what was refused. Call it now and then."""
+        if self.failing and not self._running and not self._closed and self._clock.monotonic() >= self._retry_at:
+            self._start()
+
+    def close(self) -> None:
+        """Refuse further changes, and return when no save is running any more."""
+        self._closed = True
+        self._file.flush()
+
+    # -- saving
+    def _start(self) -> None:
+        batch, self._waiting = self._waiting, []
+        pieces, version = dict(self._pieces), self._saved_version
+        for change in batch:
+            if change.value is None:
+                pieces.pop(change.key, None)
+            else:
+                pieces[change.key] = change.piece
+            change.version = version = self._advance(version)
+        self._running = True
+
+        def done(error: OSError | None) -> None:
+            self._call_soon(lambda: self._ended(batch, pieces, version, error))
+
+        self._file.save_soon(lambda: self._whole(pieces, version), done)
+
+    def _ended(
+        self, batch: list[_Change[Key, Value]], pieces: dict[Key, str], version: Version, error: OSError | None
+    ) -> None:
+        self._running = False
+        if error is None:
+            if self.failing:
+                log.info("%s could be saved again", self._file.where)
+            self.failing = ""
+            self._pieces, self._saved_version = pieces, version
+            self._saved.extend(batch)
+        else:
+            self._failed(error)
+            for change in batch:
+                self._forget(change)
+                change.finish(
+                    BadRequest(
+                        f"{self._what} could not be changed: saving {self._file.where} failed ({_reason(error)}). "
+                        "Nothing has changed; try again when the disk takes writes",
+                        REFUSED_CODE,
+                    )
+                )
+        if self._waiting and not self._running:
+            self._start()
+        if not self._showing:
+            self._show()
+
+    def _failed(self, error: OSError | None) -> None:
+        reason = _reason(error) if error is not None else "it is behind what is true"
+        if error is not None and reason != self.failing:  # once per reason, not at every try
+            log.error("%s could not be saved: %s; changes to it are refused meanwhile", self._file.where, reason)
+        self.failing = reason
+        self._retry_at = self._clock.monotonic() + (RETRY_SECONDS if error is not None else 0)
+
+    def _show(self) -> None:
+        self._showing = False
+        for _ in range(SHOWN_PER_TURN):
+            if not self._saved:
+                return
+            change = self._saved.popleft()
+            self._forget(change)
+            if change.value is None:
+                self.table.pop(change.key, None)
+            else:
+                self.table[change.key] = change.value
+            self.version = change.version
+            self.on_shown(change.key)
+            change.finish()
+        if self._saved and not self._showing:
+            self._showing = True
+            self._call_soon(self._show)
+
+    def _forget(self, change: _Change[Key, Value]) -> None:
+        if self._latest.get(change.key) is change:
+            del self._latest[change.key]
+
+
+def _reason(error: OSError) -> str:
+    remedy = shortage(OSError(error.errno, error.strerror)) if error.errno else ""  # the file is named already
+    return f"{error.strerror}: {remedy}" if remedy else error.strerror or str(error)

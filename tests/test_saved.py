@@ -1,0 +1,215 @@
+"""A table in a file: what is seen is saved, what could not be saved never was."""
+
+from __future__ import annotations
+
+import errno
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq.clock import FakeClock
+from metaq.errors import BadRequest
+from metaq.saved import REFUSED_CODE, SHOWN_PER_TURN, Pending, SavedTable, Saving
+from metaq.wire.codes import ResponseCode
+from tests.broker.support import MemoryFile, SlowFile
+
+FULL = OSError(errno.ENOSPC, "No space left on device")
+
+
+def table_on(file, clock=None, call_soon=None, entries=None) -> SavedTable[str, int, int]:
+    more = {"call_soon": call_soon} if call_soon else {}
+    return SavedTable(
+        file,
+        "the table",
+        dict(entries or {}),
+        0,
+        piece=lambda key, value: f'"{key}":{value}',
+        whole=lambda pieces, version: "{" + ",".join([f'"":{version}', *pieces.values()]) + "}",
+        advance=lambda version: version + 1,
+        clock=clock or FakeClock(),
+        **more,
+    )
+
+
+def stored(file) -> dict[str, int]:
+    return {key: value for key, value in json.loads(file.text or "{}").items() if key}
+
+
+def test_a_change_is_seen_when_it_is_saved():
+    """Not before; whoever needs it raises Saving meanwhile, and is told in the order of asking."""
+    file, told = SlowFile(), []
+    table = table_on(file)
+    pending = table.change("a", 1)
+    pending.when_done(lambda error: told.append(("first", error, dict(table.table))))
+    pending.when_done(lambda error: told.append(("second", error, dict(table.table))))
+    with pytest.raises(Saving) as saving:
+        pending.settle()
+    assert saving.value.pending == (pending,)
+    assert (table.table, table.coming("a"), table.count, told) == ({}, 1, 1, [])
+    file.end()
+    pending.settle()
+    assert told == [("first", None, {"a": 1}), ("second", None, {"a": 1})]
+    assert (table.pending("a"), table.version, stored(file)) == (None, 1, {"a": 1})
+
+
+def test_what_is_asked_for_while_a_save_runs_goes_into_the_next_one_together():
+    """A thousand changes are two saves."""
+    file = SlowFile()
+    table = table_on(file, call_soon=lambda work: work())
+    waiting = [table.change(f"k{n}", n) for n in range(1000)]
+    assert len(file.under_way) == 1
+    file.end()
+    assert waiting[0].done
+    assert not waiting[1].done
+    file.end()
+    assert all(pending.done for pending in waiting)
+    assert file.saves == 2
+    assert stored(file) == table.table == {f"k{n}": n for n in range(1000)}
+    assert table.version == 1000
+
+
+def test_changes_of_one_save_take_effect_in_portions():
+    """Each portion is a call of its own, so that others have their turn; the version moves with every change."""
+    calls = []
+    table = table_on(MemoryFile(), call_soon=calls.append)
+    count = 3 * SHOWN_PER_TURN
+    waiting = [table.change("first", 0), *(table.change(f"k{n}", n) for n in range(count))]
+    seen = []
+    while calls:
+        calls.pop(0)()
+        seen.append(len(table.table))
+        assert table.version == len(table.table)
+    assert all(pending.done for pending in waiting)
+    assert max(b - a for a, b in zip([0, *seen], seen, strict=False)) == SHOWN_PER_TURN
+
+
+def test_a_change_that_cannot_be_saved_is_refused_with_file_and_reason(caplog):
+    """New, changed and deleted entries alike; the log tells a reason once, and that it is over."""
+    file, clock = MemoryFile(), FakeClock()
+    table = table_on(file, clock, entries={"old": 1})
+    file.error = FULL
+    for key, value in (("new", 1), ("old", 2), ("old", None)):
+        pending = table.change(key, value)
+        with pytest.raises(
+            BadRequest, match=r"the table could not be changed: saving memory\.json.*No space"
+        ) as caught:
+            pending.settle()
+        assert caught.value.code == REFUSED_CODE == ResponseCode.SERVICE_NOT_AVAILABLE
+    assert (table.table, table.version, table.count) == ({"old": 1}, 0, 1)
+    assert table.failing.startswith("No space left on device: the server's disk is full")
+    assert caplog.text.count("could not be saved: No space") == 1
+    file.error = None
+    table.change("new", 1).settle()
+    assert stored(file) == table.table == {"old": 1, "new": 1}
+    assert table.failing == ""
+
+
+def test_a_failed_save_leaves_its_successors_alone():
+    """What was asked for during a save that fails is saved by itself."""
+    file = SlowFile()
+    table = table_on(file)
+    refused, taken = table.change("a", 1), table.change("b", 2)
+    file.end(FULL)
+    assert refused.error is not None
+    assert not taken.done
+    file.end()
+    taken.settle()
+    assert stored(file) == table.table == {"b": 2}
+
+
+def test_a_file_that_may_hold_what_was_refused_is_written_again():
+    """A save can fail after its rename. The file is put right as soon as the disk takes it, without any change."""
+    file, clock = SlowFile(), FakeClock()
+    table = table_on(file, clock, entries={"old": 1})
+    table.change("new", 1)
+    file.text = '{"new":1}'  # the rename went through, the sync of the folder did not
+    file.end(OSError(errno.EIO, "Input/output error"))
+    table.retry()
+    assert file.under_way == [], "not at once"
+    clock.advance(2)
+    table.retry()
+    file.end()
+    assert stored(file) == table.table == {"old": 1}
+    clock.advance(2)
+    table.retry()
+    assert file.under_way == [], "once is enough"
+
+
+def test_what_is_so_already_is_over_at_once():
+    """The same value, or the absence of what is absent, costs no save; what is under way is not asked for twice."""
+    file = SlowFile()
+    table = table_on(file, entries={"a": 1})
+    assert table.change("a", 1).done
+    assert table.change("b", None).done
+    assert table.change("b", 2) is table.change("b", 2)
+    assert len(file.under_way) == 1
+
+
+def test_a_closed_table_takes_no_change():
+    """It says so; nothing is left hanging."""
+    table = table_on(MemoryFile())
+    table.close()
+    with pytest.raises(BadRequest, match="stopping"):
+        table.change("a", 1).settle()
+
+
+def test_one_waiter_that_fails_does_not_spoil_it_for_the_next(caplog):
+    """Each is told."""
+    pending, told = Pending(), []
+    pending.when_done(lambda _: 1 / 0)
+    pending.when_done(told.append)
+    pending.finish()
+    assert told == [None]
+    assert "ZeroDivisionError" in caplog.text
+
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("change"), st.sampled_from("abc"), st.one_of(st.none(), st.integers(0, 3))),
+        st.tuples(st.just("end"), st.booleans()),
+        st.tuples(st.just("turn")),
+        st.tuples(st.just("retry")),
+    ),
+    max_size=60,
+)
+
+
+@given(steps)
+def test_whatever_is_seen_is_in_the_file_and_every_change_ends(steps):
+    """Random changes, saves that end well or badly, turns of the loop: never an entry seen that a restart would lose."""
+    file, clock, calls, waiting = SlowFile(), FakeClock(), [], []
+    table = table_on(file, clock, calls.append)
+
+    def check(_key=None):
+        # What is seen was in a saved text with at least this version.
+        assert table.version <= json.loads(file.text or '{"":0}')[""]
+
+    table.on_shown = check
+    for step in steps:
+        if step[0] == "change":
+            waiting.append((table.change(step[1], step[2]), step[1], step[2]))
+        elif step[0] == "end" and file.under_way:
+            file.end(FULL if step[1] else None)
+        elif step[0] == "turn" and calls:
+            calls.pop(0)()
+        elif step[0] == "retry":
+            clock.advance(2)
+            table.retry()
+    while file.under_way or calls:
+        if calls:
+            calls.pop(0)()
+        else:
+            file.end()
+    clock.advance(2)
+    table.retry()
+    while file.under_way or calls:
+        if calls:
+            calls.pop(0)()
+        else:
+            file.end()
+    assert all(pending.done for pending, _, _ in waiting)
+    shown = {key: value for pending, key, value in waiting if pending.error is None}
+    assert table.table == {key: value for key, value in shown.items() if value is not None}
+    assert not waiting or stored(file) == table.table or not file.saves
