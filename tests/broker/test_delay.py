@@ -8,6 +8,7 @@ from metaq.broker import delay
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, StoreFull
 from metaq.model import properties as props
+from metaq.saved import Pending
 from metaq.store.config_file import ConfigFile
 from metaq.wire import fastjson, hot
 from metaq.wire.record import decode_record
@@ -126,33 +127,214 @@ def test_positions_are_saved_every_ten_seconds(tmp_path, clock):
         assert '"offsetTable":{1:1' in text
 
 
-def test_one_tick_delivers_a_bounded_number(tmp_path, clock):
-    """A flood of due messages is spread over ticks, in order, so that the event loop is not held up."""
+class Stopwatch:
+    """Each look at it takes as long as a slice."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.seconds = 0.0, seconds
+
+    def __call__(self) -> float:
+        self.now += self.seconds
+        return self.now
+
+
+def test_a_turn_ends_when_its_time_is_spent(tmp_path, clock):
+    """A flood of due messages is spread over turns, in order, so that the event loop is not held up."""
     with open_broker(tmp_path, clock) as broker:
-        for n in range(delay.DELIVERIES_PER_TICK + 10):
+        broker.ladder.stopwatch = Stopwatch(delay.TURN_SECONDS / 2)
+        for n in range(5 * delay.SLICE):
             send(broker, b"%d" % n, 1)
         clock.advance(1)
-        assert broker.ladder.tick() == delay.DELIVERIES_PER_TICK
-        assert broker.ladder.tick() == 10
-        assert broker.ladder.tick() == 0
-        queue = broker.store.queue("orders", 0)
-        assert queue.max_offset == delay.DELIVERIES_PER_TICK + 10
+        turns, pauses = [], []
+        while len(turns) < 4:
+            pauses.append(broker.ladder.deliver())
+            turns.append(len(bodies(broker)))
+        assert turns == [2 * delay.SLICE, 4 * delay.SLICE, 5 * delay.SLICE, 5 * delay.SLICE]
+        assert pauses[:2] == [0, 0]
+        assert pauses[-1] == delay.PAUSE_SECONDS_MAX
+        assert bodies(broker) == [b"%d" % n for n in range(5 * delay.SLICE)]
+
+
+@pytest.mark.parametrize("flooded", [1, 3, 18])
+def test_a_flood_on_one_level_keeps_no_other_waiting(tmp_path, clock, flooded):
+    """Each level has a slice before any has its second: the first retry (level 3) comes in time beside a flood on level 1."""
+    with open_broker(tmp_path, clock) as broker:
+        broker.ladder.stopwatch = Stopwatch(delay.TURN_SECONDS)
+        others = [level for level in range(1, 19) if level != flooded]
+        for level in others:
+            send(broker, b"%d" % level, level, "others")
+        for n in range(40 * delay.SLICE):
+            send(broker, b"%d" % n, flooded)
+        clock.advance(7200)
+        for _ in range(18):
+            broker.ladder.deliver()
+        assert sorted(int(body) for body in bodies(broker, "others")) == others
+        assert len(bodies(broker)) == delay.SLICE * 1
+        for _ in range(39):
+            assert broker.ladder.deliver() == 0
+        assert broker.ladder.deliver() > 0
+        assert broker.store.queue("orders", 0).max_offset == 40 * delay.SLICE
+
+
+def test_the_next_look_is_when_the_next_message_is_due(tmp_path, clock):
+    """No sooner than it pays, no later than a tenth of a second."""
+    with open_broker(tmp_path, clock) as broker:
+        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MAX
+        send(broker, b"later", 1)
+        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MAX
+        clock.advance(0.95)
+        assert broker.ladder.deliver() == pytest.approx(0.05)
+        clock.advance(0.049)
+        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MIN
+        clock.advance(0.001)
+        broker.ladder.deliver()
+        assert bodies(broker) == [b"later"]
+
+
+def test_files_that_fill_up_under_a_flood(tmp_path, clock):
+    """Deliveries cross the ends of log, queue and index files; every message comes once, in order, and is found by key."""
+    sizes = {
+        "mapped_file_size_commit_log": 256 << 10, "mapped_file_size_consume_queue": 20 * 300, "max_index_num": 1000,
+        "hot_bytes": 1 << 30,
+    }  # fmt: skip
+    with open_broker(tmp_path, clock, sizes) as broker:
+        for n in range(3000):
+            send(broker, b"%d" % n, 1, f"topic-{n % 3}")
+        clock.advance(1)
+        while broker.ladder.deliver() == 0:
+            pass
+        for topic in range(3):
+            assert bodies(broker, f"topic-{topic}") == [b"%d" % n for n in range(topic, 3000, 3)][:1000]
 
 
 def test_a_full_disk_holds_the_ladder_up_and_loses_nothing(tmp_path, clock, monkeypatch):
-    """A delivery that cannot be stored is tried again at the next tick."""
+    """A delivery that cannot be stored is tried again at the next look, which is not at once."""
     with open_broker(tmp_path, clock) as broker:
-        send(broker, b"later", 1)
+        for n in range(3):
+            send(broker, b"%d" % n, 1)
         clock.advance(1)
 
         def full() -> None:
             raise StoreFull("full")
 
         monkeypatch.setattr(broker.store, "_check_writable", full)
-        assert broker.ladder.tick() == 0
+        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MAX
+        assert bodies(broker) == []
         monkeypatch.undo()
-        assert broker.ladder.tick() == 1
-        assert bodies(broker) == [b"later"]
+        broker.ladder.deliver()
+        assert bodies(broker) == [b"0", b"1", b"2"]
+
+
+def test_a_disk_that_fills_up_in_the_middle(tmp_path, clock, monkeypatch):
+    """What was delivered before stays delivered, and is not delivered again."""
+    sizes = {"mapped_file_size_commit_log": 64 << 10}
+    with open_broker(tmp_path, clock, sizes) as broker:
+        for n in range(300):
+            send(broker, b"%d" % n + b"x" * 200, 1)
+        clock.advance(1)
+
+        def full() -> None:
+            raise StoreFull("full")
+
+        monkeypatch.setattr(broker.store.log, "roll", full)
+        broker.ladder.deliver()
+        first = len(bodies(broker))
+        assert 0 < first < 300
+        broker.ladder.deliver()
+        assert len(bodies(broker)) == first
+        monkeypatch.undo()
+        broker.ladder.deliver()
+        assert [int(body.rstrip(b"x")) for body in bodies(broker)] == list(range(300))
+
+
+def test_a_message_whose_topic_is_gone_holds_nobody_up(tmp_path, clock):
+    """It is stored under its topic's name all the same, for the day when the topic is made again; the others come too."""
+    with open_broker(tmp_path, clock) as broker:
+        for n in range(6):
+            send(broker, b"%d" % n, 1, ("orders", "gone")[n % 2])
+        broker.delete_topic("gone")
+        clock.advance(1)
+        broker.ladder.deliver()
+        assert bodies(broker) == [b"0", b"2", b"4"]
+        assert bodies(broker, "gone") == [b"1", b"3", b"5"]
+
+
+def test_nothing_is_delivered_to_a_topic_while_it_is_being_deleted(tmp_path, clock):
+    """It would go with the queues, or outlive the topic: its level waits until the deletion is over."""
+    with open_broker(tmp_path, clock) as broker:
+        send(broker, b"0", 1)
+        clock.advance(1)
+        broker.ladder.deliver()
+        for n in range(1, 4):
+            send(broker, b"%d" % n, 1)
+        clock.advance(1)
+        broker.topics.closing["orders"] = Pending()
+        broker.gates.close("orders")
+        broker.ladder.deliver()
+        assert bodies(broker) == [b"0"]
+        del broker.topics.closing["orders"]
+        broker.ladder.deliver()
+        assert bodies(broker) == [b"0", b"1", b"2", b"3"]
+
+
+def test_a_damaged_record_is_passed_over_and_told(tmp_path, clock, caplog):
+    """A body that does not fit its checksum is not delivered: its copy would cut the log at the next recovery."""
+    with open_broker(tmp_path, clock) as broker:
+        for n in range(3):
+            send(broker, b"body-%d" % n, 1)
+        place = broker.store.queue("SCHEDULE_TOPIC_XXXX", 0).units(1, 1)[0].log_offset
+        file = broker.store.log.run.find(place)
+        at = file.buffer.find(b"body-1")
+        file.buffer[at] ^= 1
+        clock.advance(1)
+        broker.ladder.deliver()
+        assert bodies(broker) == [b"body-0", b"body-2"]
+        assert f"log offset {place}" in caplog.text
+
+
+def test_old_records_are_read_by_another_thread(tmp_path, clock):
+    """While one level's records are fetched from the disk, the others go on; what cannot be read is tried again."""
+    with open_broker(tmp_path, clock, {"hot_bytes": 20_000}) as broker:
+        jobs = []
+        broker.ladder.read_cold = lambda job, done: jobs.append((job, done))
+        woken = []
+        broker.ladder.wake = lambda: woken.append(True)
+        for n in range(500):
+            send(broker, b"%d" % n, 2, "old")
+        clock.advance(4)
+        for _ in range(100):
+            send(broker, b"plain", 0, "plain")
+        send(broker, b"young", 1, "young")
+        clock.advance(1)
+        broker.ladder.deliver()
+        assert (len(jobs), bodies(broker, "young"), bodies(broker, "old")) == (1, [b"young"], [])
+        broker.ladder.deliver()
+        assert len(jobs) == 1
+        jobs.pop()[1](None)
+        broker.ladder.deliver()
+        assert len(jobs) == 1
+        while jobs:
+            job, done = jobs.pop()
+            done(job())
+            broker.ladder.deliver()
+        assert woken
+        assert bodies(broker, "old") == [b"%d" % n for n in range(500)]
+
+
+def test_what_has_left_the_log_is_told_and_passed_over(tmp_path, clock, caplog):
+    """Retention may take a message that waits; the rest of its level is delivered."""
+    with open_broker(tmp_path, clock, {"mapped_file_size_commit_log": 64 << 10}) as broker:
+        for n in range(1000):
+            send(broker, b"%d" % n, 1)
+        broker.store.log.run.drop_before(3 * (64 << 10))
+        kept = [
+            unit for unit in broker.store.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 1000) if unit[0] >= 3 * (64 << 10)
+        ]
+        clock.advance(1)
+        for _ in range(10):
+            broker.ladder.deliver()
+        assert [int(body) for body in bodies(broker)] == list(range(1000 - len(kept), 1000))
+        assert "have left the log" in caplog.text
 
 
 def test_a_clock_set_back_does_not_strand_messages(tmp_path, clock):

@@ -52,6 +52,8 @@ class RunningBroker:
         if broker.store.failed is not None:
             self._fail(broker.store.failed)
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
+        self._delivery: asyncio.Handle = self._loop.call_later(TICK_SECONDS, self._deliver)
+        broker.ladder.wake = self._deliver_soon
 
     @property
     def ready(self) -> str:
@@ -68,6 +70,19 @@ class RunningBroker:
             # One service's fault, or a full disk, must not stop the clock of the others; what it did is in the log.
             self._faults.error(type(error).__name__, "a timer of the broker failed", error=error)
         self._faults.tick()
+
+    def _deliver(self) -> None:
+        pause = TICK_SECONDS
+        try:
+            pause = self._door.deliver()
+        except Exception:
+            log.exception("delivering delayed messages failed; it is tried again")
+        # 0: time ran out, not the work. The connections have their turn, then it goes on.
+        self._delivery = self._loop.call_later(pause, self._deliver) if pause else self._loop.call_soon(self._deliver)
+
+    def _deliver_soon(self) -> None:
+        self._delivery.cancel()
+        self._delivery = self._loop.call_soon(self._deliver)
 
     def _on_store_failure(self, why: str) -> None:
         self._loop.call_soon_threadsafe(self._fail, why)  # it comes from the flush thread
@@ -96,6 +111,8 @@ class RunningBroker:
     async def close(self) -> None:
         """Leave the name servers, let the peers go, save, flush, and mark the store as closed."""
         self._timer.cancel()
+        self._broker.ladder.wake = _nothing
+        self._delivery.cancel()
         try:
             if self._registrar is not None and self._transport is not None:
                 await self._registrar.stop()
@@ -187,4 +204,8 @@ def _answer_nothing(address: str, command: Command) -> Command | None:  # noqa: 
 
 
 def _ignore(_address: str) -> None:
+    return None
+
+
+def _nothing() -> None:
     return None

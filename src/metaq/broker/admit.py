@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from metaq.broker.hold import HeldPulls
 from metaq.broker.topics import OUR_PREFIX, SEND_FORBIDDEN, Topics
+from metaq.model import TopicConfig
 from metaq.model.topic import RETRY_PREFIX
 from metaq.store.message_store import MessageStore
 from metaq.wire.hot import TopicGate
 
 GATES_MAX = 100_000
+_JUDGED_SINGLY = (RETRY_PREFIX, OUR_PREFIX)
 
 
 class Gates:
@@ -20,6 +22,8 @@ class Gates:
     def __init__(self, store: MessageStore, topics: Topics, hold: HeldPulls, body_bytes_max: int) -> None:
         self._store, self._topics, self._hold, self._body_bytes_max = store, topics, hold, body_bytes_max
         self.table: dict[bytes, TopicGate] = {}
+        self.beside: tuple[Gates, ...] = ()
+        """Other gates to the same queues: closed together with these."""
         topics.on_change.append(self._forget)
 
     def open(self, topic: bytes) -> bool:
@@ -31,7 +35,7 @@ class Gates:
         except UnicodeDecodeError:
             return False
         config = self._topics.get(name)
-        if config is None or config.order or name in SEND_FORBIDDEN or name.startswith((RETRY_PREFIX, OUR_PREFIX)):
+        if config is None or not self._admits(config):
             return False
         if name in self._topics.closing:
             return False
@@ -47,10 +51,21 @@ class Gates:
 
     def close(self, topic: str) -> None:
         """Take the topic from the fast lane until it is opened again."""
-        self.table.pop(topic.encode(), None)
+        for gates in (self, *self.beside):
+            gates.table.pop(topic.encode(), None)
+
+    def _admits(self, config: TopicConfig) -> bool:
+        return not config.order and config.name not in SEND_FORBIDDEN and not config.name.startswith(_JUDGED_SINGLY)
 
     def _forget(self, topic: str | None) -> None:
         if topic is None:
             self.table.clear()
         else:
             self.close(topic)
+
+
+class DeliveryGates(Gates):
+    """Gates for copies of delayed messages, which were judged when they were sent: for any topic that there is."""
+
+    def _admits(self, config: TopicConfig) -> bool:  # noqa: ARG002
+        return True

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 from metaq.broker.hold import HeldPulls
 from metaq.broker.stats import Stats
 from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
 from metaq.store.message_store import MessageStore, Put, PutRecord
 from metaq.wire.codes import ResponseCode
+from metaq.wire.hot import AppendOutcome, TopicGate
 
 
 class Appender:
@@ -68,3 +69,31 @@ class Appender:
         self._stats.put(len(records), put.log_end - put.log_offset)
         self._hold.grew(records[0].topic, records[0].queue_id)
         return put
+
+    def deliver(
+        self,
+        records: bytes | memoryview,
+        units: bytes,
+        row: int,
+        end: int,
+        level_queue: int,
+        gates: Mapping[bytes, TopicGate],
+        outcome: AppendOutcome,
+    ) -> None:
+        """Append copies of delayed records where they belong (see `MessageStore.deliver`).
+
+        Raises BadRequest as `put` does; rows before `outcome.row` are delivered.
+        """
+        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        try:
+            self._store.deliver(records, units, row, end, level_queue, gates, outcome)
+        except (StoreFull, StoreFailed) as error:
+            self._stats.put_failures += 1
+            raise BadRequest(f"service not available now: {error}", ResponseCode.SERVICE_NOT_AVAILABLE) from error
+        finally:
+            self._stats.put(outcome.messages, outcome.size)
+            for tail in outcome.touched:
+                self._hold.grew(tail.topic.decode(), tail.queue_id)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from metaq.broker.admit import Gates
+from metaq.broker.admit import DeliveryGates, Gates
 from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
 from metaq.broker.deletion import Deletions
@@ -71,9 +71,11 @@ class Broker:
         self.appender = Appender(
             store, self.hold, self.stats, options.unflushed_bytes_max, options.unanswered_bytes_max
         )
-        self.ladder = DelayLadder(store, self.appender, clock, open_file("delayOffset.json"), store.ladder)
         self.appender.closing = self.topics.closing
         self.gates = Gates(store, self.topics, self.hold, body_bytes_max)
+        deliveries = DeliveryGates(store, self.topics, self.hold, body_bytes_max)
+        self.gates.beside = (deliveries,)
+        self.ladder = DelayLadder(store, self.appender, deliveries, clock, open_file("delayOffset.json"), store.ladder)
         self.deletions = Deletions(
             clock, store, self.topics, self.offsets, self.gates, open_file(deleted.FILE), call_soon
         )

@@ -86,6 +86,8 @@ class RemotingDoor:
         """Calls its argument when the name servers know the topics as they are; set by whoever registers the broker."""
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         self._cold_bytes = 0
+        self._delay_reader = ThreadPoolExecutor(1, "metaq-delay-read")
+        broker.ladder.read_cold = self._read_delayed
 
     def session(self, peer: Peer) -> BrokerSession:
         """A new connection."""
@@ -100,11 +102,28 @@ class RemotingDoor:
         self.faults.tick()
         self.parking.expire()
 
+    def deliver(self) -> float:
+        """Deliver delayed messages that are due, for a bounded time. Returns the seconds until the next call, 0: soon."""
+        pause = self.broker.ladder.deliver()
+        self.answer_woken()
+        return pause
+
+    def _read_delayed(self, job: Callable[[], Pulled], done: Callable[[Pulled | None], None]) -> None:
+        def finish(future: asyncio.Future[Pulled]) -> None:
+            if future.cancelled():
+                return
+            if error := future.exception():
+                log.error("old delayed messages could not be read, they are tried again: %s", error)
+            done(None if error else future.result())
+
+        asyncio.get_running_loop().run_in_executor(self._delay_reader, job).add_done_callback(finish)
+
     def _when_registered(self, done: Callable[[], None]) -> None:
         self.after_registration(done)
 
     def close(self) -> None:
         self._cold_readers.shutdown(wait=False, cancel_futures=True)
+        self._delay_reader.shutdown(wait=False, cancel_futures=True)
 
     def notify(self, notices: Iterable[Notice]) -> None:
         """Tell consumers that the members of their group have changed."""

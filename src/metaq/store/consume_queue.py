@@ -157,12 +157,15 @@ class ConsumeQueue:
 
     def units(self, start: int, count: int) -> list[Unit]:
         """Up to `count` units from queue offset `start`; fewer at the end of the queue, none outside it."""
-        found: list[Unit] = []
+        return list(map(Unit._make, UNIT.iter_unpack(self.unit_bytes(start, count))))
+
+    def unit_bytes(self, start: int, count: int) -> bytes:
+        """The same as they are stored, 20 bytes each."""
+        found = b""
         stop = min(start + count, self.max_offset)
         while max(start, self.min_offset) == start < stop and (file := self.run.find(start * UNIT_BYTES)):
             ends = min(stop, file.end // UNIT_BYTES)
-            data = file.read(start * UNIT_BYTES, (ends - start) * UNIT_BYTES)
-            found += map(Unit._make, UNIT.iter_unpack(data))
+            found += file.read(start * UNIT_BYTES, (ends - start) * UNIT_BYTES)
             start = ends
         return found
 

@@ -17,7 +17,7 @@ from metaq.options import StoreOptions
 from metaq.store.commit_log import BLANK_BYTES, CommitLog
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.disk import Disk, reserving
-from metaq.store.dispatch import delay_ladder, is_queued
+from metaq.store.dispatch import SCHEDULE_TOPIC, delay_ladder, is_queued
 from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
 from metaq.store.housekeeping import Housekeeper
@@ -33,6 +33,7 @@ from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
 
 log = logging.getLogger(__name__)
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _HOSTS_V6_MORE: Final = 24
 _RECORD_BYTES_MORE: Final = 65_536
 """A record may be this much larger than `maxMessageSize`: its head, topic and properties (RocketMQ 4.9.8)."""
@@ -359,20 +360,45 @@ class MessageStore:
             self._check_writable()
             hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome, self._sync)
             if outcome.stop > hot.STOP_SLOW:
-                self._append_rest(table, end, gates, now_ms, born_host, replies, outcome)
+                self._append_rest(
+                    lambda row: hot.append(
+                        table, row, end, gates, log, self._index_tail, now_ms, born_host, replies, outcome, self._sync
+                    ),
+                    now_ms,
+                    outcome,
+                )
         if log.end > self._populator.due_at:
             self._populator.wake()
 
-    def _append_rest(
+    def deliver(
         self,
-        table: hot.FrameTable,
+        records: bytes | memoryview,
+        units: bytes,
+        row: int,
         end: int,
+        level_queue: int,
         gates: Mapping[bytes, hot.TopicGate],
-        now_ms: int,
-        born_host: bytes,
-        replies: hot.Replies,
         outcome: hot.AppendOutcome,
     ) -> None:
+        """Append copies of delayed records where they belong, until STOP_END or STOP_SLOW (see `hot.deliver`).
+
+        Raises as `append_rows` does, and `outcome` says the same.
+        """
+        now_ms, log = self.clock.now_ms(), self.log.tail
+
+        def run(row: int) -> None:
+            hot.deliver(records, units, row, end, _SCHEDULE, level_queue, gates, log, self._index_tail, now_ms, outcome)
+
+        with self._append_lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+            self._check_writable()
+            run(row)
+            if outcome.stop > hot.STOP_SLOW:
+                self._append_rest(run, now_ms, outcome)
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def _append_rest(self, run: Callable[[int], None], now_ms: int, outcome: hot.AppendOutcome) -> None:
         """Go on where a file was full, as often as one is; `outcome` then covers all of it."""
         touched, messages, size = outcome.touched, outcome.messages, outcome.size
         try:
@@ -380,10 +406,7 @@ class MessageStore:
                 if not self._make_room(outcome, now_ms):
                     outcome.stop = hot.STOP_SLOW
                     return
-                hot.append(
-                    table, outcome.row, end, gates, self.log.tail, self._index_tail, now_ms, born_host, replies, outcome,
-                    self._sync,
-                )  # fmt: skip
+                run(outcome.row)
                 messages += outcome.messages
                 size += outcome.size
                 touched += [queue for queue in outcome.touched if queue not in touched]

@@ -15,6 +15,7 @@ from metaq.wire._hot_py_append import (
     append_record,
     rewind_index,
 )
+from metaq.wire._hot_py_deliver import deliver
 from metaq.wire._hot_py_frames import KIND_BATCH, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies, pull_reply
 from metaq.wire._hot_py_read import (
     END_BAD,
@@ -39,6 +40,6 @@ __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
     "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate", "UniqueIds",
-    "append", "append_record", "crc31", "decode_columns", "decode_records", "gather", "index_hash", "java_hash",
+    "append", "append_record", "crc31", "decode_columns", "decode_records", "deliver", "gather", "index_hash", "java_hash",
     "pull_reply", "read", "rewind_index", "scan_records", "select",
 ]  # fmt: skip

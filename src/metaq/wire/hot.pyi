@@ -247,6 +247,27 @@ def append(
     last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.
     """
 
+def deliver(
+    records: Buffer,
+    units: Buffer,
+    row: int,
+    end: int,
+    topic: bytes,
+    queue_id: int,
+    gates: Mapping[bytes, TopicGate],
+    log: LogTail,
+    index: IndexTail | None,
+    now_ms: int,
+    outcome: AppendOutcome,
+) -> None:
+    """Append copies of delayed records where their REAL_TOPIC and REAL_QID say: log record, unit and index entries of each.
+
+    `records` lie back to back as a pull returns them, and `units` are theirs, from byte 0; rows [row, end) are delivered.
+    All come from queue `queue_id` of `topic`. A copy keeps body, properties, flag, birth, reconsume times and the sender's
+    bits of SYSFLAG; its unit has the hash of TAGS, PREPAREDTRANSACTIONOFFSET names the delayed record (record.copy_mark).
+    `outcome` as after `append`; STOP_SLOW: the row is no such record, or there is no gate with its queue.
+    """
+
 def append_record(
     log: LogTail,
     queue: QueueTail | None,
