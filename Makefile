@@ -55,8 +55,8 @@ format: $(VENV)/has-lint  ## rewrite the sources in the project's style
 	$(BIN)/ruff check --fix $(SOURCES)
 	$(BIN)/ruff format $(SOURCES)
 
-types: $(VENV)/has-lint  ## mypy --strict over the sources
-	$(BIN)/mypy src
+types: $(VENV)/has-lint  ## mypy --strict over the sources and the examples
+	$(BIN)/mypy src examples
 
 bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis: about 5 minutes on a quiet machine
 	$(RUN) bench/run.py $(ARGS)

@@ -1,11 +1,14 @@
 """The same names in asyncio: a producer and a consumer in one event loop, ten messages in hand at a time.
 
+SIGTERM ends it cleanly: what is in hand is finished, the progress kept.
+
 metaq up &
 python examples/asyncio_worker.py
 """
 
 import asyncio
 import os
+import signal
 
 from metaq import aio
 
@@ -18,27 +21,17 @@ async def main() -> None:
         await asyncio.gather(*(producer.send("thumbnails", f"image-{n}".encode()) for n in range(COUNT)))
 
     done = 0
-    slots = asyncio.Semaphore(10)
-    async with aio.Consumer(NAMESRV, group="thumbnailer", topics="thumbnails", start="first") as consumer:
-        everything = asyncio.Event()
+    async with aio.Consumer(NAMESRV, group="thumbnailer", topics="thumbnails", start="earliest") as consumer:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.stop)
 
-        async def work(message: object) -> None:
+        async def work(message: aio.ReceivedMessage) -> None:
             nonlocal done
-            async with slots, message:
-                await asyncio.sleep(0.01)  # as if it were work
-                done += 1
-                if done == COUNT:
-                    everything.set()
+            await asyncio.sleep(0.01)  # as if it were work
+            done += 1
+            if done == COUNT:
+                consumer.stop()
 
-        async with asyncio.TaskGroup() as tasks:
-
-            async def receive() -> None:
-                async for message in consumer:
-                    tasks.create_task(work(message))
-
-            receiver = tasks.create_task(receive())
-            await everything.wait()
-            receiver.cancel()
+        await consumer.run(work, tasks=10)
     print(f"{done} images done")
 
 

@@ -23,7 +23,7 @@ def main() -> None:
 
     seen: set[bytes] = set()
     failed_once = False
-    with metaq.Consumer(NAMESRV, group="billing", topics={"orders": "paid"}, start="first") as consumer:
+    with metaq.Consumer(NAMESRV, group="billing", topics={"orders": "paid"}, start="earliest") as consumer:
         for message in consumer:
             with message:  # leaving it acknowledges, an exception gives the message back
                 if message.body == b"order 3" and not failed_once:
