@@ -20,19 +20,18 @@ async def main() -> None:
     async with aio.Producer(NAMESRV) as producer:
         await asyncio.gather(*(producer.send("thumbnails", f"image-{n}".encode()) for n in range(COUNT)))
 
-    done = 0
+    done: set[bytes] = set()
     async with aio.Consumer(NAMESRV, group="thumbnailer", topics="thumbnails", start="earliest") as consumer:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, consumer.stop)
 
         async def work(message: aio.ReceivedMessage) -> None:
-            nonlocal done
             await asyncio.sleep(0.01)  # as if it were work
-            done += 1
-            if done == COUNT:
+            done.add(message.body)
+            if len(done) == COUNT:
                 consumer.stop()
 
         await consumer.run(work, tasks=10)
-    print(f"{done} images done")
+    print(f"{len(done)} images done")
 
 
 if __name__ == "__main__":

@@ -74,7 +74,9 @@ def test_readme_snippets_of_the_client_run():
     with EmbeddedBroker() as broker:
         code = block.replace("localhost:9876", broker.namesrv)
         # The README's group starts at the end of the topic, so it must exist before; here it reads from the start.
-        code = code.replace('group="mailer", ', 'group="mailer", start="earliest", ').replace('"paid || refunded"', '"*"')
+        code = code.replace('group="mailer", ', 'group="mailer", start="earliest", ').replace(
+            '"paid || refunded"', '"*"'
+        )
         before = signal.getsignal(signal.SIGTERM)
         try:
             with pytest.raises(Enough):
