@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import shutil
 import subprocess
 import sys
 import threading
@@ -15,6 +16,7 @@ from metaq.errors import (
     ConfigError,
     MessageIllegal,
     StoreCorrupt,
+    StoreError,
     StoreFailed,
     StoreForeign,
     StoreFull,
@@ -290,6 +292,41 @@ def test_damage_in_front_of_flushed_records_is_refused(tmp_path):
     with pytest.raises(StoreCorrupt, match=r"a broken record at byte 0 .*flushed records follow"):
         open_store(root)
     assert tree(root) == before
+
+
+@pytest.mark.parametrize("name", ["checkpoint", "abort", "consumequeue", "index", "lock", "config", "commitlog"])
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_folder_where_a_file_belongs_or_the_other_way_round_is_a_clear_error(tmp_path, name, folder):
+    """No traceback: the path is named; or it does not matter."""
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, b"x")
+    path = tmp_path / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+    if folder:
+        path.mkdir()
+    else:
+        path.write_text("no store's")
+    try:
+        with open_store(tmp_path) as store:
+            assert name == "commitlog" or read_all(store, "T", 0) == [b"x"]
+    except StoreError as error:
+        assert name in str(error)
+
+
+@pytest.mark.parametrize("code", [errno.EMFILE, errno.EACCES, errno.EIO, errno.ENOSPC])
+def test_a_start_that_cannot_open_its_files_ends_in_a_clear_error(tmp_path, code):
+    """Too many open files, no permission: a StoreError that names the file, and the folder can be opened afterwards."""
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, b"x")
+    disk = FaultyDisk()
+    disk.open_error = code
+    with pytest.raises(StoreError, match=str(tmp_path)):
+        open_store(tmp_path, disk=disk)
+    with open_store(tmp_path) as store:
+        assert read_all(store, "T", 0) == [b"x"]
 
 
 # ---------------------------------------------------------------------- hostile values

@@ -97,6 +97,7 @@ class Reports:
             "consumeQueueDiskRatio": f"{store.disk_ratio:.4f}",
             "heldPulls": str(len(self._hold)),
             "unsavedFiles": self.unsaved(),
+            "metaqTrouble": store.trouble,
             **OUR_MARK,
         }
         for pool in POOLS:

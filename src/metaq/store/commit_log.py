@@ -176,10 +176,8 @@ class CommitLog:
                 if again:
                     file.rewrite(max(start, file.start), min(self._end, file.end))
                 file.sync_whole()
-        if again:  # a folder is written again when it changes
-            scratch = self.run.folder / f"{0:020d}.tmp"
-            os.close(self.run.disk.open(scratch, os.O_RDWR | os.O_CREAT))
-            scratch.unlink()
+        if again:
+            self.run.disk.resync_folder(self.run.folder)
         self.run.sync_folder()
 
     def truncate(self, end: int, *, zero: bool) -> None:

@@ -109,6 +109,16 @@ class Disk:
         finally:
             os.close(descriptor)
 
+    def resync_folder(self, path: Path) -> None:
+        """Make a folder's entries durable, also if an earlier sync of it has failed. Raises OSError.
+
+        A folder is written again when it changes.
+        """
+        scratch = path / f"{'0' * 20}.tmp"
+        os.close(self.open(scratch, os.O_RDWR | os.O_CREAT))
+        scratch.unlink()
+        self.sync_folder(path)
+
     def sync_all(self, descriptor: int) -> None:
         """Make everything on the file system of `descriptor` durable. Raises OSError.
 
@@ -177,6 +187,7 @@ def reserving(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        path = error.filename or path
         if error.errno in _NO_ROOM:
             raise StoreFull(
                 f"no room on the disk for {path} ({os.strerror(error.errno or 0)}): nothing was written; "

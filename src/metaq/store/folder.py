@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -47,9 +48,22 @@ class StoreFolder:
         """
         self._refuse_foreign()
         with reserving(self.root):
-            for folder in (self.root, self.commit_log, self.checkpoint.parent, self.abort.parent):
+            for folder in self._parts():
                 self._disk.make_folder(folder)
         self._take_lock()
+
+    def _parts(self) -> tuple[Path, ...]:
+        parents = (self.checkpoint.parent, self.abort.parent)
+        return (self.root, self.commit_log, self.consume_queues, self.index, self.config, *parents)
+
+    def secure(self) -> None:
+        """Make the names of all parts durable: they may have been made by a process that was killed. Raises OSError."""
+        for folder in dict.fromkeys(part.parent for part in self._parts()):
+            if folder.is_relative_to(self.root):
+                self._disk.resync_folder(folder)
+            else:
+                with contextlib.suppress(PermissionError):  # then we have not made anything in it
+                    self._disk.sync_folder(folder)
 
     def _refuse_foreign(self) -> None:
         if self.root.exists() and not self.root.is_dir():
@@ -106,8 +120,12 @@ class StoreFolder:
     def mark_running(self) -> None:
         """From here on, also on the disk, an end without `mark_stopped` counts as a crash. Raises StoreFull."""
         with reserving(self.abort):
+            was_there = self.abort.exists()
             os.close(self._disk.open(self.abort, os.O_RDWR | os.O_CREAT))
-            self._disk.sync_folder(self.abort.parent)
+            if was_there:
+                self._disk.resync_folder(self.abort.parent)
+            else:
+                self._disk.sync_folder(self.abort.parent)
 
     def mark_stopped(self) -> None:
         """Everything is durable. Raises OSError."""

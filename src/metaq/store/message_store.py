@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest, MessageIllegal, StoreError, StoreFailed, StoreFull
+from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.model.topic import check_topic
@@ -114,32 +114,34 @@ class MessageStore:
         self.folder = StoreFolder(options, self.disk)
         self.folder.open()
         try:
-            tail = hot.LogTail(store_host, cluster.encode(), options.max_message_size)
-            self.log = CommitLog(
-                self.folder.commit_log, options.mapped_file_size_commit_log, self.disk, tail, self.fail
-            )
-            self.index = (
-                Index(self.folder.index, options.max_hash_slot_num, options.max_index_num, self.disk)
-                if options.message_index_enable
-                else None
-            )
-            recovery = self._recovery()
-            self.recovered = recovery.plan()
-            self.folder.mark_running()  # before anything is changed
             with reserving(self.folder.root):
+                tail = hot.LogTail(store_host, cluster.encode(), options.max_message_size)
+                self.log = CommitLog(
+                    self.folder.commit_log, options.mapped_file_size_commit_log, self.disk, tail, self.fail
+                )
+                self.index = (
+                    Index(self.folder.index, options.max_hash_slot_num, options.max_index_num, self.disk)
+                    if options.message_index_enable
+                    else None
+                )
+                recovery = self._recovery()
+                self.recovered = recovery.plan()
+                self.folder.mark_running()  # before anything is changed
                 recovery.act(self.recovered, self.queue, self.ladder, self.clock.now_ms())
-            self._index_tail = self.index.tail if self.index else None
-            self._sync = options.flush_disk_type == "SYNC_FLUSH"
-            self._puller = Puller(self.log, options)
-            self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self.fail)
-            self._give_up = self._flusher.give_up
-            self._populator = Populator(self.log, clock)
-            self._housekeeper = Housekeeper(self, self._flusher, self._append_lock)
-            for path in self.folder.moved_aside():
-                self._housekeeper.remove(path)
-            if recovery.untouched(self.recovered):
-                self._housekeeper.trust()
-            self._checkpoint_at_start()
+                self._index_tail = self.index.tail if self.index else None
+                self._sync = options.flush_disk_type == "SYNC_FLUSH"
+                self._puller = Puller(self.log, options)
+                self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self.fail)
+                self._give_up = self._flusher.give_up
+                self._populator = Populator(self.log, clock)
+                self._housekeeper = Housekeeper(self, self._flusher, self._append_lock)
+                for path in self.folder.moved_aside():
+                    self._housekeeper.remove(path)
+                if recovery.untouched(self.recovered):
+                    self._housekeeper.trust()
+                else:
+                    self.folder.secure()
+                self._checkpoint_at_start()
         except BaseException:
             self.folder.close()
             raise
@@ -160,7 +162,7 @@ class MessageStore:
             self._housekeeper.checkpoint()
         except OSError as error:
             if not is_no_room(error):
-                raise StoreError(f"{self.folder.root}: {error.strerror}") from error
+                raise
             log.warning(
                 "no room on the disk for %s: the store opens all the same, and the next start reads more of the log",
                 self.folder.tails.path,

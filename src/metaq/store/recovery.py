@@ -112,10 +112,15 @@ def index_verdict(facts: Facts, start: Start, log_end: int) -> IndexPlan:
     lost = mark is not None and any(name not in headers for name in mark.files)
     if facts.index_unfit or lost:
         return IndexPlan(frozenset((*headers, *facts.index_unfit)), facts.log_min)
-    if not facts.clean and facts.tails is not None:
+    if facts.tails is not None and not (facts.clean and mark is None):
         kept = mark if mark is not None and mark.log <= log_end else None
         drop = frozenset(headers) - frozenset(kept.files if kept else ())
-        return IndexPlan(drop, max(kept.log if kept else 0, facts.log_min), kept if kept and kept.files else None)
+        first = max(kept.log if kept else 0, facts.log_min)
+        if kept is None or not kept.files:
+            return IndexPlan(drop, first)
+        # Also without a crash: a broker that knows nothing of the tails may have gone on writing.
+        as_marked = facts.clean and not drop and headers[kept.files[-1]] == kept.header
+        return IndexPlan(drop, first, None if as_marked else kept)
     bad = [
         name
         for name, header in facts.index
