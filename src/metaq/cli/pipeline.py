@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 import threading
@@ -16,12 +17,17 @@ from metaq.errors import MetaqError
 
 if TYPE_CHECKING:
     from metaq.spark.pipelines.archive import BatchReport
+    from metaq.spark.pipelines.lease import Lease
 
 app = typer.Typer(help="Run the ready-made Spark pipelines.", no_args_is_help=True)
 run_app = typer.Typer(help="Run one of them.", no_args_is_help=True)
 app.add_typer(run_app, name="run")
 
 LOOK_SECONDS = 0.5
+ROUTE_SECONDS = 1.5
+"""How long an unknown topic may take to become known."""
+LEASE_SECONDS = 2.0
+"""How long an earlier run may take to end."""
 
 
 @app.callback()
@@ -40,6 +46,12 @@ def run_archive(
     output: Annotated[Path, typer.Option(metavar="DIR", help="the archive's folder, its own")],
     namesrv: NameServers = NAMESRV_DEFAULT,
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="by default inside the output")] = None,
+    staging: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="where unfinished files lie: on the output's file system; by default beside it"
+        ),
+    ] = None,
     once: Annotated[bool, typer.Option("--once", help="archive what is there now, then end")] = False,
     trigger: Annotated[float, typer.Option(metavar="SECONDS", help="look for new messages this often", min=0)] = 60.0,
     group: Annotated[str | None, typer.Option(help="report progress as this consumer group")] = None,
@@ -48,6 +60,9 @@ def run_archive(
     ] = 600.0,
     starting_offsets: Annotated[str, typer.Option(help="where a new archive begins: earliest or latest")] = "earliest",
     master: Annotated[str | None, typer.Option(help="Spark master, by default this machine")] = None,
+    spark_log: Annotated[
+        str, typer.Option(metavar="LEVEL", help="what Spark itself logs: off, error, warn or info")
+    ] = "off",
     as_json: Annotated[bool, typer.Option("--json", help="one JSON line per batch")] = False,
 ) -> None:
     """Write topics to Parquet, every message once, partitioned by topic and store date (UTC).
@@ -56,27 +71,61 @@ def run_archive(
     """
     from metaq.spark import archive, session
 
+    lease = _begin(namesrv, topic, output, staging)
     shown = _Shown(as_json)
     shown.status("starting Spark")
-    spark = session("metaq archive", master=master)
+    spark = None
     try:
+        # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
+        spark = session("metaq archive", master=master, log_level=spark_log)
         query = archive(
             spark,
             name_servers=namesrv,
             topics=topic,
             output=output,
             checkpoint=checkpoint,
+            staging=staging,
             once=once,
             trigger_seconds=trigger,
             progress_group=group,
             dedupe_seconds=dedupe,
             on_batch=shown.batch,
             source={"startingOffsets": starting_offsets},
+            lease=lease,
         )
         _watch(query, shown)
+    except Exception as fault:
+        if type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}:
+            raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault
+        raise
     finally:
         shown.close()
-        spark.stop()
+        if spark is not None:
+            spark.stop()
+        lease.release()
+
+
+def _begin(namesrv: str, topics: list[str], output: Path, staging: Path | None) -> Lease:
+    """Find and say what is wrong without Spark, which takes seconds to start. Returns the output's lease, taken.
+
+    Raises: NoRoute: a topic that nobody knows. ConfigError, StoreLocked: the output cannot be written to.
+    """
+    from metaq.spark.cluster import Cluster
+    from metaq.spark.pipelines.folder import ArchiveFolder
+    from metaq.spark.pipelines.lease import lease_on
+
+    # Its warnings of every new try would surround the one line that we print in the end.
+    logging.getLogger("metaq.spark.cluster").setLevel(logging.ERROR)
+    cluster = Cluster(namesrv, ROUTE_SECONDS)
+    try:
+        cluster.queues(topics)
+    finally:
+        cluster.close()
+    folder = ArchiveFolder(output, staging)
+    folder.prepare()
+    lease = lease_on(folder.path)
+    lease.take(LEASE_SECONDS)
+    return lease
 
 
 def _watch(query: Any, shown: _Shown) -> None:

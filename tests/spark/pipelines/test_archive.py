@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import re
 from collections import Counter
 from pathlib import Path
 
 import pyarrow.dataset as ds
 import pytest
 
-from metaq.errors import ConfigError
+from metaq.cli.pipeline import root_text
+from metaq.errors import ConfigError, StoreLocked
 from metaq.model.queue import MessageQueue
 from metaq.spark import table
-from metaq.spark.pipelines import folder as folders
+from metaq.spark.pipelines import archive as archives
 from metaq.spark.pipelines.archive import archive
 from metaq.spark.pipelines.folder import ArchiveFolder
 from tests.spark.fake_cluster import FakeCluster
+from tests.support import eventually
 
 pytestmark = pytest.mark.spark
 DAY_MS = 86_400_000
@@ -51,19 +56,22 @@ def everything(fake) -> Counter:
 
 def test_every_message_is_archived_once_under_its_store_date(spark, cluster, tmp_path):
     """All rows, in folders by topic and UTC date; a second run adds only what is new."""
-    reports = run(spark, cluster, tmp_path, messages_per_batch=400, messages_per_file=150, progress_group="archiver")
-    assert archived(tmp_path) == everything(cluster)
+    reports = run(
+        spark, cluster, tmp_path / "out", messages_per_batch=400, messages_per_file=150, progress_group="archiver"
+    )
+    assert archived(tmp_path / "out") == everything(cluster)
     assert sum(report.rows for report in reports) == 1000
-    dates = sorted(path.name for path in (tmp_path / "topic=orders").iterdir())
+    dates = sorted(path.name for path in (tmp_path / "out" / "topic=orders").iterdir())
     assert dates == ["date=2023-11-14", "date=2023-11-15"]
-    late = ds.dataset(tmp_path / "topic=orders" / "date=2023-11-15").to_table().to_pylist()
+    late = ds.dataset(tmp_path / "out" / "topic=orders" / "date=2023-11-15").to_table().to_pylist()
     assert sorted(row["queue_offset"] for row in late) == sorted([*range(300, 500)] * 2)
     assert late[0]["properties"][-1] == ("TAGS", "t")
-    assert not (tmp_path / "_staging").exists()
+    ArchiveFolder(tmp_path / "out").close()
+    assert not ArchiveFolder(tmp_path / "out").staging.exists()
 
     cluster.put("orders", 0, [b"new"] * 7, TODAY + 5000)
-    assert [report.rows for report in run(spark, cluster, tmp_path, progress_group="archiver")] == [7]
-    assert archived(tmp_path) == everything(cluster)
+    assert [report.rows for report in run(spark, cluster, tmp_path / "out", progress_group="archiver")] == [7]
+    assert archived(tmp_path / "out") == everything(cluster)
     assert cluster.progress["archiver", MessageQueue("orders", "broker-a", 0)] == 507
 
 
@@ -72,42 +80,121 @@ def test_a_repeated_send_is_archived_once_across_batches_and_runs(spark, cluster
     twice = "UNIQ_KEY\x01" + "AB" * 16
     cluster.put("orders", 0, [b"first"], TODAY + 1000, twice)
     cluster.put("orders", 1, [b"first"], TODAY + 2000, twice)
-    (report,) = run(spark, cluster, tmp_path, dedupe_seconds=60)
+    (report,) = run(spark, cluster, tmp_path / "out", dedupe_seconds=60)
     assert (report.rows, report.repeats) == (1001, 1)
     cluster.put("orders", 1, [b"again", b"fresh"], TODAY + 3000, twice)
-    assert [(r.rows, r.repeats) for r in run(spark, cluster, tmp_path, dedupe_seconds=60)] == [(0, 2)]
+    assert [(r.rows, r.repeats) for r in run(spark, cluster, tmp_path / "out", dedupe_seconds=60)] == [(0, 2)]
     cluster.put("orders", 1, [b"much later"], TODAY + 70_000, twice)
-    assert [(r.rows, r.repeats) for r in run(spark, cluster, tmp_path, dedupe_seconds=60)] == [(1, 0)]
+    assert [(r.rows, r.repeats) for r in run(spark, cluster, tmp_path / "out", dedupe_seconds=60)] == [(1, 0)]
     expected = everything(cluster) - Counter([(1, 500), (1, 501), (1, 502)])
-    assert archived(tmp_path) == expected
+    assert archived(tmp_path / "out") == expected
 
 
-@pytest.mark.parametrize("step", ["before the manifest", "after the manifest", "between two renames"])
-def test_a_crash_while_publishing_is_made_good_by_the_next_run(spark, cluster, tmp_path, step, monkeypatch):
-    """Wherever publishing is cut, a plain reader sees no copy, and the next run completes the batch."""
+def messages_visible_below(output: Path) -> set[str]:
+    """Every file that holds Parquet, whatever its name and folder: DuckDB's and Polars' globs know no hidden ones."""
+    files = [path for path in output.rglob("*") if path.is_file()]
+    return {str(path.relative_to(output)) for path in files if path.read_bytes()[:4] == b"PAR1"}
 
-    def crash(*_):
-        raise RuntimeError("crashed here")
 
-    finish = ArchiveFolder.finish
+def full_disk(*_):
+    raise OSError(errno.ENOSPC, "No space left on device", "/a/disk")
 
-    def crash_after_one(self, manifest):
-        finish(self, folders.msgspec.structs.replace(manifest, files=manifest.files[:1]))
-        crash()
 
+def failing_rename(after: int):
+    """`Path.rename` that works `after` times for Parquet files."""
+    rename, left = Path.rename, [after]
+
+    def run_out(path, target):
+        if path.suffix == ".parquet":
+            left[0] -= 1
+            if left[0] < 0:
+                full_disk()
+        return rename(path, target)
+
+    return run_out
+
+
+STEPS = {
+    "while ids are saved": (archives.Ids, "save", full_disk, False),
+    "before the manifest": (ArchiveFolder, "commit", full_disk, False),
+    "after the manifest": (ArchiveFolder, "finish", full_disk, True),
+    "between two renames": (Path, "rename", failing_rename(3), True),
+}
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_disk_that_is_full_while_publishing_is_one_error_and_the_next_run_goes_on(
+    spark, cluster, tmp_path, step, monkeypatch
+):
+    """Wherever publishing is cut, a reader sees published files only and no copy; the next run completes the batch."""
+    output = tmp_path / "out"
+    owner, name, fault, published = STEPS[step]
     with monkeypatch.context() as patch:
-        if step == "before the manifest":
-            patch.setattr(ArchiveFolder, "commit", crash)
-        else:
-            patch.setattr(ArchiveFolder, "finish", crash if step == "after the manifest" else crash_after_one)
-        with pytest.raises(Exception, match="crashed here"):
-            run(spark, cluster, tmp_path, messages_per_file=100)
-    assert (tmp_path / "_staging").exists()
+        patch.setattr(owner, name, fault)
+        with pytest.raises(Exception, match=r"No space left on device") as caught:
+            run(spark, cluster, output, messages_per_file=100)
+    assert re.fullmatch(
+        rf"batch \d could not be published, the archive in {output} is as it was before it: No space left on device "
+        r"\(/a/disk\)\. Make room and start again: it goes on from there",
+        root_text(str(caught.value)),
+    )
+    folder = ArchiveFolder(output)
+    assert any(folder.staging.rglob("*.parquet"))
+    known = {file.path for manifest in folder.manifests() for file in manifest.files}
+    assert messages_visible_below(output) <= known
+    assert bool(known) == published
     if step == "between two renames":
-        assert max(archived(tmp_path).values()) == 1
-    reports = run(spark, cluster, tmp_path, messages_per_file=100)
-    assert [report.replayed for report in reports] == [step != "before the manifest"]
-    assert archived(tmp_path) == everything(cluster)
+        assert set(archived(output).values()) == {1}
+    reports = run(spark, cluster, output, messages_per_file=100)
+    assert [report.replayed for report in reports] == [published]
+    assert archived(output) == everything(cluster)
+
+
+def test_a_worker_that_cannot_write_is_one_error_and_the_next_run_goes_on(spark, cluster, tmp_path):
+    """The task says so itself, in the line that the command prints."""
+    folder = ArchiveFolder(tmp_path / "out")
+
+    def spoil(report) -> None:  # Files where the next batches' folders would be.
+        for batch in range(report.batch + 1, report.batch + 4):
+            (folder.staging / f"{batch}-{spark.sparkContext.applicationId}").touch()
+
+    query = archive(
+        spark, name_servers=cluster.address, topics="orders", output=folder.path, once=True, messages_per_batch=400,
+        on_batch=spoil,
+    )  # fmt: skip
+    with pytest.raises(Exception, match="could not be written to") as caught:
+        query.awaitTermination(60)
+    text = (
+        rf"the messages orders@broker-a:\d \[\d+, \d+\) could not be written to {folder.staging}/\d-\S+: File exists .*"
+    )
+    assert re.fullmatch(text, root_text(str(caught.value)))
+    assert 0 < sum(archived(folder.path).values()) < 1000
+    run(spark, cluster, folder.path)
+    assert archived(folder.path) == everything(cluster)
+
+
+def test_a_second_run_into_the_same_folder_is_refused_and_the_first_goes_on(spark, cluster, tmp_path):
+    """By name; whatever checkpoint and staging folder it would use."""
+    output, reports = tmp_path / "out", []
+    query = archive(
+        spark,
+        name_servers=cluster.address,
+        topics="orders",
+        output=output,
+        trigger_seconds=0.1,
+        on_batch=reports.append,
+    )
+    try:
+        with pytest.raises(StoreLocked, match=f"another run writes into {output}: process {os.getpid()} on "):
+            run(spark, cluster, output, checkpoint=tmp_path / "other", staging=tmp_path / "elsewhere")
+        eventually(lambda: sum(report.rows for report in reports) == 1000, 60)
+        cluster.put("orders", 0, [b"after the refusal"], TODAY + 5000)
+        eventually(lambda: sum(report.rows for report in reports) == 1001, 60)
+        assert query.isActive
+    finally:
+        query.stop()
+    assert archived(output) == everything(cluster)
+    assert all(report.replayed for report in run(spark, cluster, output))
 
 
 def test_a_fresh_checkpoint_over_an_old_archive_is_refused(spark, cluster, tmp_path):
@@ -119,11 +206,11 @@ def test_a_fresh_checkpoint_over_an_old_archive_is_refused(spark, cluster, tmp_p
 
 def test_a_table_is_the_archive_and_the_live_tail(spark, cluster, tmp_path):
     """Every message once: the archived ones from files, later ones from the brokers."""
-    run(spark, cluster, tmp_path)
+    run(spark, cluster, tmp_path / "out")
     cluster.put("orders", 1, [b"live"] * 5, TODAY + 5000)
-    whole = table("orders", archive=tmp_path, name_servers=cluster.address, spark=spark)
+    whole = table("orders", archive=tmp_path / "out", name_servers=cluster.address, spark=spark)
     got = Counter((row.queue_id, row.queue_offset) for row in whole.select("queue_id", "queue_offset").collect())
     assert got == everything(cluster)
-    assert table("orders", archive=tmp_path, spark=spark).count() == 1000
+    assert table("orders", archive=tmp_path / "out", spark=spark).count() == 1000
     with pytest.raises(ConfigError, match="holds nothing of topic other"):
-        table("other", archive=tmp_path, spark=spark)
+        table("other", archive=tmp_path / "out", spark=spark)

@@ -1,6 +1,6 @@
 """The archive pipeline: topics → Parquet, partitioned by topic and store date, every message once.
 
-    source (rows=slices) ──► foreachBatch ──► mapInArrow: fetch, decode, write to _staging   (executors)
+    source (rows=slices) ──► foreachBatch ──► mapInArrow: fetch, decode, write beside the archive   (executors)
                                          └──► drop repeats, manifest, rename                 (driver)
 
 Exactly once, because each link is: the source's ranges are absolute offsets in Spark's checkpoint; a replayed batch finds
@@ -10,13 +10,14 @@ its manifest, or none and does everything again; publishing is one rename (`meta
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from metaq.clock import SYSTEM
-from metaq.errors import ConfigError
+from metaq.errors import ClientClosed, ConfigError, StoreError
 from metaq.model.queue import MessageQueue
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.offsets import Positions, Slice
@@ -24,16 +25,17 @@ from metaq.spark.pipelines.dedupe import Ids, IdWindow
 from metaq.spark.pipelines.folder import (
     CHECKPOINT,
     IDS,
-    STAGING,
     ArchivedFile,
     ArchiveFolder,
     Manifest,
     final_path,
+    make_folder,
     query_id,
     spark_path,
     sync_folder,
 )
-from metaq.spark.pipelines.slices import WRITTEN, SliceWriter, without_offsets
+from metaq.spark.pipelines.lease import Lease, lease_on
+from metaq.spark.pipelines.slices import WRITTEN, SliceWriter, disk_fault, sync_file, without_offsets
 from metaq.spark.settings import SourceOptions
 
 _LOG = logging.getLogger(__name__)
@@ -68,6 +70,7 @@ def archive(
     topics: str | Iterable[str],
     output: str | Path,
     checkpoint: str | Path | None = None,
+    staging: str | Path | None = None,
     once: bool = False,
     trigger_seconds: float = 60.0,
     progress_group: str | None = None,
@@ -76,28 +79,30 @@ def archive(
     messages_per_file: int = MESSAGES_PER_FILE,
     on_batch: Callable[[BatchReport], None] | None = None,
     source: Mapping[str, str] | None = None,
+    lease: Lease | None = None,
 ) -> Any:
     """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
 
     Args:
         topics: names, one or several. A retry topic holds the same unique id many times: archive it with dedupe off.
         output: a folder of its own. checkpoint: by default inside it; one output, one checkpoint, for ever.
+        staging: where files under way get a folder, on the file system of the output and not in it; by default beside it.
         once: archive what is there now and end; otherwise go on, looking every `trigger_seconds`.
         progress_group: report progress as this consumer group.
         dedupe_seconds: of two messages with one unique id stored within this time only the first is archived; 0: off.
         messages_per_batch, messages_per_file: most of them.
         on_batch: called in this process after every batch.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
+        lease: the output's (`lease_on`), if the caller has taken it already. It is released when the query has ended.
 
-    Raises: ConfigError: the output belongs to another checkpoint, or an option is wrong.
+    Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, or an option is wrong.
+        StoreLocked: another run writes into the output; the text says which.
     """
     topics = [topics] if isinstance(topics, str) else list(topics)
     if not topics:
         raise ConfigError("archive needs at least one topic")
-    folder = ArchiveFolder(output)
-    folder.path.mkdir(parents=True, exist_ok=True)
+    folder = ArchiveFolder(output, staging)
     place = Path(checkpoint).absolute() if checkpoint is not None else folder.path / CHECKPOINT
-    folder.guard(place)
     options = {
         "nameServers": name_servers,
         "subscribe": ",".join(topics),
@@ -111,11 +116,33 @@ def archive(
     interpreter.check(interpreter.running_context())
     chosen = SourceOptions.of(options)
     chosen.check_stream()
-    archiver = _Archiver(folder, place, chosen, dedupe_seconds, on_batch)
-    reader = spark.readStream.format("metaq").options(**options).load()
-    writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
-    trigger = {"availableNow": True} if once else {"processingTime": f"{trigger_seconds:g} seconds"}
-    return writer.foreachBatch(archiver.process).trigger(**trigger).start()
+    folder.prepare()
+    if lease is None:
+        lease = lease_on(folder.path)
+        lease.take()
+    try:
+        folder.guard(place)
+        archiver = _Archiver(folder, place, chosen, dedupe_seconds, on_batch)
+        reader = spark.readStream.format("metaq").options(**options).load()
+        writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
+        trigger = {"availableNow": True} if once else {"processingTime": f"{trigger_seconds:g} seconds"}
+        query = writer.foreachBatch(archiver.process).trigger(**trigger).start()
+    except BaseException:
+        lease.release()
+        raise
+    threading.Thread(target=_end_with, args=(query, archiver, lease), name="metaq-archive-end", daemon=True).start()
+    return query
+
+
+def _end_with(query: Any, archiver: _Archiver, lease: Lease) -> None:
+    """Give the lease back when the query has ended, however it did, and nothing is being published any more."""
+    try:
+        query.awaitTermination()
+    except Exception as fault:  # noqa: BLE001  it is the query's, and its owner's to see; or Spark itself is gone
+        _LOG.debug("the archive's query ended: %s", fault)
+    finally:
+        archiver.close()
+        lease.release()
 
 
 class _Archiver:
@@ -134,7 +161,12 @@ class _Archiver:
         self._windows: dict[str, IdWindow] = {}
         self._positions: Positions = {}
         self._newest_ms = 0
-        self._recover()
+        self._busy = threading.Lock()
+        self._closed = False
+        try:
+            self._recover()
+        except OSError as fault:
+            raise self._told(fault, "what the last run left could not be finished") from fault
 
     def _recover(self) -> None:
         """Finish what a crash left undone, and take up the window of ids."""
@@ -152,7 +184,28 @@ class _Archiver:
                 self._window(topic).restore(f"{IDS}/{path.name}", Ids.load(path))
 
     def process(self, frame: Any, batch: int) -> None:
-        """Spark's foreachBatch: publish the slices in `frame` as batch number `batch`."""
+        """Spark's foreachBatch: publish the slices in `frame` as batch number `batch`.
+
+        Raises: StoreFull: no room, here or on a worker. StoreFailed: another fault of the disk or the folder.
+        """
+        with self._busy:
+            if self._closed:  # Not silently: Spark would take the batch for done.
+                raise ClientClosed(f"the archive's query was stopped before batch {batch} was published")
+            try:
+                self._process(frame, batch)
+            except OSError as fault:
+                raise self._told(fault, f"batch {batch} could not be published") from fault
+
+    def close(self) -> None:
+        """Publish nothing any more. Returns when what was under way has ended."""
+        with self._busy:
+            self._closed = True
+        self._folder.close()
+
+    def _told(self, fault: OSError, what: str) -> StoreError:
+        return disk_fault(fault, f"{what}, the archive in {self._folder.path} is as it was before it")
+
+    def _process(self, frame: Any, batch: int) -> None:
         began = SYSTEM.monotonic()
         query = query_id(self._checkpoint)
         if query is None:
@@ -166,8 +219,7 @@ class _Archiver:
         writer = SliceWriter(
             name_servers=self._options.name_servers,
             settings=self._options.fetch,
-            output=str(self._folder.path),
-            staging=f"{STAGING}/{batch}-{run}",
+            staging=str(self._folder.staging / f"{batch}-{run}"),
             remember_ids=bool(self._dedupe_seconds),
         )
         rows = frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
@@ -186,11 +238,11 @@ class _Archiver:
                 files.append(
                     ArchivedFile(
                         path=final_path(query, batch, wanted, row["date"]),
-                        staged=row["staged"],
+                        staged=self._folder.relative(row["staged"]),
                         topic=queue.topic,
                         date=row["date"],
                         rows=row["rows"],
-                        size=(self._folder.path / row["staged"]).stat().st_size,
+                        size=Path(row["staged"]).stat().st_size,
                     )
                 )
         manifest = Manifest(
@@ -203,7 +255,7 @@ class _Archiver:
             ids=self._save_ids(query, batch, fresh),
             newest_ms=self._newest_ms,
         )
-        for staged in {(self._folder.path / row["staged"]).parent for row in rows}:
+        for staged in {self._folder.staging, *(Path(row["staged"]).parent for row in rows)}:
             sync_folder(staged)
         self._folder.commit(manifest)
         self._folder.finish(manifest)
@@ -220,7 +272,7 @@ class _Archiver:
         fresh: dict[str, Ids] = {}
         for topic in sorted({row["topic"] for row in rows}):
             mine = [row for row in rows if row["topic"] == topic]
-            parts = [Ids.load(self._folder.path / row["ids"]) for row in mine]
+            parts = [Ids.load(Path(row["ids"])) for row in mine]
             joined = Ids.join(parts)
             if not len(joined):
                 continue
@@ -230,7 +282,7 @@ class _Archiver:
                 hits = drop[(drop >= begin) & (drop < begin + len(part))] - begin
                 begin += len(part)
                 if len(hits):
-                    row["rows"] = without_offsets(self._folder.path / row["staged"], part.queue_offset[hits])
+                    row["rows"] = without_offsets(Path(row["staged"]), part.queue_offset[hits])
                     row["repeats"] = len(hits)
             fresh[topic] = joined.without(drop)
             self._newest_ms = max(self._newest_ms, int(joined.store_ms.max()))
@@ -240,9 +292,12 @@ class _Archiver:
         names: dict[str, str] = {}
         for number, (topic, ids) in enumerate(sorted(fresh.items())):
             name = f"{IDS}/{query[:8]}-{batch:010d}-{number}.arrow"
-            (self._folder.path / IDS).mkdir(exist_ok=True)
+            make_folder(self._folder.path / IDS)
             self._window(topic).add(name, ids).save(self._folder.path / name)
+            sync_file(self._folder.path / name)
             names[topic] = name
+        if names:
+            sync_folder(self._folder.path / IDS)
         return names
 
     def _expire(self) -> None:

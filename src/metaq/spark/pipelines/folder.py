@@ -2,20 +2,27 @@
 
     OUTPUT/topic=orders/date=2026-03-01/QUERY-BATCH-BROKER-QUEUE-START.parquet    what readers see
     OUTPUT/_manifests/QUERY-BATCH.json      one per batch: its files, its offsets. Writing it is the commit
-    OUTPUT/_staging/BATCH-RUN/...           files under way
     OUTPUT/_ids/QUERY-BATCH-N.arrow         unique ids of recent batches, to know a repeated send (metaq.spark.pipelines.dedupe)
+    OUTPUT/_lease                           locked by the run that writes (metaq.spark.pipelines.lease)
     OUTPUT/_checkpoint/                     Spark's own, unless it is kept elsewhere
+    .OUTPUT.staging/BATCH-RUN/...           beside the folder: files under way
 
-A batch is published in three steps: tasks write whole files into `_staging`, the driver writes the manifest (a temporary
-file, fsync, rename), then renames each file to its final name. A crash before the manifest leaves rubbish that the next
-run removes; a crash after it is finished by the next run, because every rename can be repeated. Final names are made from
-(query, batch, slice), so a replayed batch can only ever produce the same names. Names that begin with `_` are invisible to
-Spark, pyarrow and whoever follows Hive's rules: a plain reader of the folder sees each archived message once.
+A batch is published in three steps: tasks write whole files into the staging folder, the driver writes the manifest (a
+temporary file, fsync, rename), then renames each file to its final name. A crash before the manifest leaves rubbish that
+the next run removes; a crash after it is finished by the next run, because every rename can be repeated. Final names are
+made from (query, batch, slice), so a replayed batch can only ever produce the same names.
+
+No file of messages is anywhere below OUTPUT before its batch is published: not every reader knows Hive's rule that names
+which begin with `_` or `.` are no data. DuckDB's and Polars' `**/*.parquet` finds those too.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import hashlib
 import json
+import logging
 import os
 import shutil
 from collections.abc import Iterator
@@ -29,7 +36,11 @@ from metaq.errors import ConfigError, StoreCorrupt
 from metaq.spark import offsets
 from metaq.spark.offsets import Positions, Slice
 
-MANIFESTS, STAGING, IDS, CHECKPOINT = "_manifests", "_staging", "_ids", "_checkpoint"
+_LOG = logging.getLogger(__name__)
+
+MANIFESTS, IDS, CHECKPOINT = "_manifests", "_ids", "_checkpoint"
+OLD_STAGING = "_staging"
+"""Inside the output, where files under way lay before 0.1."""
 
 
 class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,7 +49,7 @@ class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
     path: str
     """Final place, relative to the archive."""
     staged: str
-    """Where the task wrote it, relative to the archive."""
+    """Where the task wrote it, relative to the archive (in a folder beside it)."""
     topic: str
     date: str
     """Store date, UTC, YYYY-MM-DD."""
@@ -86,10 +97,64 @@ def final_path(query: str, batch: int, wanted: Slice, date: str) -> str:
 
 
 class ArchiveFolder:
-    """One archive. Only its query's driver writes to it; anybody may read."""
+    """One archive. Only the run that has its lease writes to it; anybody may read."""
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, staging: str | Path | None = None) -> None:
+        """Args: staging: a folder on the same file system, not inside `path`, in which this archive gets its own for
+        files under way; by default the one that holds `path`.
+        """
         self.path = Path(path).absolute()
+        self._real = self.path.resolve()
+        if staging is None:
+            self.staging = self._real.parent / f".{self._real.name}.staging"
+        else:
+            mark = hashlib.sha256(os.fsencode(self._real)).hexdigest()[:8]
+            self.staging = Path(staging).resolve() / f".{self._real.name}-{mark}.staging"
+
+    def prepare(self) -> None:
+        """Make the archive's folders, and see that files can be published.
+
+        Raises: ConfigError: one of them cannot be made or written to, or they are not on one file system.
+        """
+        if self.staging.is_relative_to(self._real):
+            raise ConfigError(
+                f"the staging folder {self.staging} is inside the output: readers would see unfinished files"
+            )
+        for what, folder in (("output", self.path), ("staging folder", self.staging)):
+            try:
+                make_folder(folder)
+            except FileExistsError as fault:
+                raise ConfigError(f"the {what} {fault.filename} is a file; a folder is needed") from None
+            except OSError as fault:
+                ways = (
+                    ""
+                    if what == "output"
+                    else "; name another folder for it on the file system of the output (--staging)"
+                )
+                raise ConfigError(f"the {what} {folder} cannot be made: {fault.strerror}{ways}") from None
+        self._try_a_rename()
+
+    def _try_a_rename(self) -> None:
+        # Device numbers do not tell: two mounts of one file system have the same, and no renames between them.
+        probe = f"_probe-{os.getpid()}"
+        try:
+            (self.staging / probe).touch()
+            (self.staging / probe).rename(self.path / probe)
+        except OSError as fault:
+            (self.staging / probe).unlink(missing_ok=True)
+            self.close()
+            if fault.errno == errno.EXDEV:
+                raise ConfigError(
+                    f"{self.path} and its staging folder {self.staging} are not on one file system, so files could not be "
+                    "published by renaming. Give a folder inside that mount as the output, or name a staging folder that is "
+                    "in it and not in the output (--staging)"
+                ) from None
+            raise ConfigError(f"{self.path} cannot be written to: {fault.strerror}") from None
+        (self.path / probe).unlink()
+
+    def relative(self, staged: str | Path) -> str:
+        """The path of a staged file as manifests have it."""
+        return os.path.relpath(staged, self._real)
 
     def guard(self, checkpoint: Path) -> None:
         """Refuse a checkpoint that did not make this archive.
@@ -125,7 +190,7 @@ class ArchiveFolder:
     def commit(self, manifest: Manifest) -> None:
         """Write the manifest: from now on the batch is part of the archive."""
         folder = self.path / MANIFESTS
-        folder.mkdir(parents=True, exist_ok=True)
+        make_folder(folder)
         making = folder / f".{manifest.name}.tmp"
         with making.open("wb") as file:
             file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
@@ -142,10 +207,11 @@ class ArchiveFolder:
         touched: set[Path] = set()
         for file in manifest.files:
             staged, final = self.path / file.staged, self.path / file.path
+            # Also where the file is in its place already: who put it there may not have come to the sync.
+            touched |= {final.parent, final.parent.parent, self.path}
             final.parent.mkdir(parents=True, exist_ok=True)
             try:
                 staged.rename(final)
-                touched.add(final.parent)
             except FileNotFoundError:
                 if not final.exists():
                     raise StoreCorrupt(
@@ -162,7 +228,18 @@ class ArchiveFolder:
 
     def clean_staging(self) -> None:
         """Remove what crashed or finished runs left; every published batch must have been finished."""
-        shutil.rmtree(self.path / STAGING, ignore_errors=True)
+        for left in [*self.staging.glob("*"), *self.path.glob(OLD_STAGING)]:
+            if left.is_dir() and not left.is_symlink():
+                shutil.rmtree(left, ignore_errors=True)
+            else:
+                left.unlink(missing_ok=True)
+            if left.exists():
+                _LOG.warning("%s is left from an earlier run and cannot be removed", left)
+
+    def close(self) -> None:
+        """Remove the staging folder if nothing is in it."""
+        with contextlib.suppress(OSError):
+            self.staging.rmdir()
 
     def _read(self, path: Path) -> Manifest:
         try:
@@ -182,6 +259,14 @@ def query_id(checkpoint: Path) -> str | None:
 def spark_path(path: Path) -> str:
     """A local path as Spark reads it: a scheme, and nothing percent-encoded."""
     return f"file:{path}"
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and what is missing above it, so that they survive a power cut. Raises OSError, with `filename`."""
+    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    for place in missing:
+        sync_folder(place.parent)
 
 
 def sync_folder(folder: Path) -> None:

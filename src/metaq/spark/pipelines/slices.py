@@ -1,4 +1,4 @@
-"""Worker side of the archive: one slice of a queue → Parquet files in `_staging`, written where they were fetched.
+"""Worker side of the archive: one slice of a queue → Parquet files in the staging folder, written where they were fetched.
 
 Rows that passed through the JVM would cost most of the throughput, so Spark only carries the slices out and one summary
 row per file back.
@@ -7,6 +7,7 @@ row per file back.
 from __future__ import annotations
 
 import datetime as dt
+import errno
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ import pyarrow.parquet as pq
 from pyspark import TaskContext
 
 from metaq.client import arrow
+from metaq.errors import StoreError, StoreFailed, StoreFull
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster import cluster_of
 from metaq.spark.fetch import FetchSettings, read_slice
@@ -52,9 +54,8 @@ class SliceWriter:
 
     name_servers: str
     settings: FetchSettings
-    output: str
     staging: str
-    """Folder of this run's files, relative to the output."""
+    """Folder of this run's files."""
     remember_ids: bool
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -64,7 +65,21 @@ class SliceWriter:
                 yield from self.write(Slice(queue, row["start_offset"], row["end_offset"]))
 
     def write(self, wanted: Slice) -> Iterator[pa.RecordBatch]:
-        """Fetch one slice and write it, a file per store date."""
+        """Fetch one slice and write it, a file per store date. Raises: what `read_slice` does, StoreFull, StoreFailed."""
+        try:
+            files = self._written(wanted)
+        except OSError as fault:
+            raise disk_fault(fault, f"the messages {wanted} could not be written to {self.staging}") from fault
+        topic, broker, queue_id = wanted.queue
+        for day, (file, ids) in sorted(files.items()):
+            row: dict[str, Any] = {
+                "topic": topic, "broker": broker, "queue_id": queue_id, "start_offset": wanted.start,
+                "end_offset": wanted.end, "date": date_of(day), "staged": str(file.path), "rows": file.rows, "ids": ids,
+            }  # fmt: skip
+            yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
+
+    def _written(self, wanted: Slice) -> dict[int, tuple[_DayFile, str]]:
+        """Per day the file, and the path of the file of its ids."""
         cluster = cluster_of(self.name_servers, self.settings.retry_seconds)
         files: dict[int, _DayFile] = {}
         try:
@@ -85,25 +100,15 @@ class SliceWriter:
         finally:
             for file in files.values():
                 file.close()
-        topic, broker, queue_id = wanted.queue
-        for day, file in sorted(files.items()):
-            row: dict[str, Any] = {
-                "topic": topic, "broker": broker, "queue_id": queue_id, "start_offset": wanted.start,
-                "end_offset": wanted.end, "date": date_of(day), "staged": self._relative(file.path),
-                "rows": file.rows, "ids": self._relative(file.save_ids()) if self.remember_ids else "",
-            }  # fmt: skip
-            yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
+        return {day: (file, str(file.save_ids()) if self.remember_ids else "") for day, file in files.items()}
 
     def _stage(self, wanted: Slice, day: int) -> Path:
         context = TaskContext.get()
         attempt = context.taskAttemptId() if context is not None else 0
-        folder = Path(self.output) / self.staging
+        folder = Path(self.staging)
         folder.mkdir(parents=True, exist_ok=True)
         # By attempt: a retried task must not write into a file that a dying one still holds.
         return folder / f"{attempt}-{wanted.queue.queue_id}-{wanted.start}-{date_of(day)}.parquet"
-
-    def _relative(self, path: Path) -> str:
-        return str(path.relative_to(self.output))
 
 
 class _DayFile:
@@ -153,6 +158,15 @@ def without_offsets(path: Path, drop: Any) -> int:
     sync_file(making)
     making.rename(path)
     return rows
+
+
+def disk_fault(fault: OSError, what: str) -> StoreError:
+    """Our error for a fault of the file system: one sentence, and what to do."""
+    why = fault.strerror or str(fault)
+    where = f" ({fault.filename})" if fault.filename else ""
+    if fault.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreFull(f"{what}: {why}{where}. Make room and start again: it goes on from there")
+    return StoreFailed(f"{what}: {why}{where}. Mend that and start again: it goes on from there")
 
 
 def date_of(day: int) -> str:

@@ -1,0 +1,100 @@
+"""Who may write into an archive: one run at a time, and a crash leaves it free.
+
+On a local folder the lease is a lock that the kernel holds for this process (`flock`): it goes when the process does,
+however that ends. The file's text only says whose it is. A file system without such locks needs another class with the
+same two methods, and a line in `lease_on`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import errno
+import fcntl
+import json
+import os
+import platform
+import threading
+from pathlib import Path
+from typing import Protocol
+
+from metaq.clock import SYSTEM
+from metaq.errors import ConfigError, StoreLocked
+
+LEASE = "_lease"
+PATIENCE_SECONDS = 5.0
+"""How long a run that is just ending may keep the next one waiting."""
+_LOOK_SECONDS = 0.05
+
+
+class Lease(Protocol):
+    """The right to write into one folder."""
+
+    def take(self, patience: float = PATIENCE_SECONDS) -> None:
+        """Raises: StoreLocked: somebody else has it, and keeps it for `patience` seconds; the text says who."""
+        ...
+
+    def release(self) -> None:
+        """Give it back. May be repeated."""
+        ...
+
+
+def lease_on(folder: Path) -> Lease:
+    """The lease of a folder, not taken yet."""
+    return FileLease(folder)
+
+
+class FileLease:
+    """A `flock` on `FOLDER/_lease`. Two of them exclude each other within a process as well."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._path = folder, folder / LEASE
+        self._handle = -1
+
+    def take(self, patience: float = PATIENCE_SECONDS) -> None:
+        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._wait_for(handle, patience)
+            since = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
+            text = json.dumps({"host": platform.node(), "pid": os.getpid(), "since": since})
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, text.encode(), 0)
+        except BaseException:
+            os.close(handle)
+            raise
+        self._handle = handle
+
+    def release(self) -> None:
+        # The file stays: whoever removed it could let two others lock two files of one name.
+        handle, self._handle = self._handle, -1
+        if handle >= 0:
+            os.close(handle)
+
+    def _wait_for(self, handle: int, patience: float) -> None:
+        give_up = SYSTEM.monotonic() + patience
+        while not self._locked(handle):
+            if SYSTEM.monotonic() >= give_up:
+                raise StoreLocked(
+                    f"another run writes into {self._folder}: {_holder(handle)}. Stop it, or give this one an output "
+                    "folder of its own"
+                )
+            threading.Event().wait(_LOOK_SECONDS)
+
+    def _locked(self, handle: int) -> bool:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as fault:
+            if fault.errno in {errno.EWOULDBLOCK, errno.EACCES}:
+                return False
+            raise ConfigError(
+                f"{self._path} cannot be locked ({fault.strerror}), so two runs could not be kept apart: put the output on "
+                "a file system with locks"
+            ) from fault
+        return True
+
+
+def _holder(handle: int) -> str:
+    try:
+        said = json.loads(os.pread(handle, 4096, 0))
+        return f"process {said['pid']} on {said['host']}, since {said['since']}"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "it has not said yet which process it is"
