@@ -79,14 +79,18 @@ class OptionTable:
                 values[table[key]] = _typed(key, value, hints[table[key]], where)
         return cls(**values), {key for key in pairs if key in table}
 
-    def properties_text(self) -> str:
-        """All values as Java properties, the form in which RocketMQ tells its configuration (codes 26 and 319)."""
+    def properties(self) -> dict[str, str]:
+        """All values that are set, as texts under RocketMQ's names."""
         values = ((camel(item.name), getattr(self, item.name)) for item in fields(self))
-        return "".join(
-            f"{key}={str(value).lower() if isinstance(value, bool) else value}\n"
+        return {
+            key: str(value).lower() if isinstance(value, bool) else str(value)
             for key, value in values
             if value is not None
-        )
+        }
+
+    def properties_text(self) -> str:
+        """All values as Java properties, the form in which RocketMQ tells its configuration (codes 26 and 319)."""
+        return "".join(f"{key}={value}\n" for key, value in self.properties().items())
 
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
@@ -189,6 +193,10 @@ class BrokerOptions(OptionTable):
 
     namesrv_addr: str | None = option(None, "Name servers to register at, `host:port`, `;`-separated.")
     listen_port: int = option(10911, "Port of the remoting door; 0 takes a free one.", low=0, high=65535)
+    vip_port_enable: bool = option(
+        False,
+        "Serve listenPort - 2 too, for clients that send to the VIP port; on when the file is a broker.conf.",
+    )
     bind_address: str = option("127.0.0.1", "Address that the doors listen on.", aliases=("host",))
     broker_ip1: str | None = option(None, "Address that clients are told; by default the first that is not loopback.")
     broker_name: str | None = option(None, "Name of the broker; by default the host name.")

@@ -5,17 +5,24 @@ from __future__ import annotations
 import asyncio
 import errno
 import random
+import socket
 from collections import Counter
 
 import pytest
+import uvloop
 
 import metaq
+from metaq.app.broker import start_broker
 from metaq.app.runtime import run
 from metaq.app.up import start_up
+from metaq.client.transport import Transport
 from metaq.errors import StoreFailed, StoreFull
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.testing import FaultyDisk
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import request
 
+TIMEOUT = 20.0
 BODY = random.Random(0).randbytes(50_000)  # zeros would be compressed
 
 
@@ -159,3 +166,46 @@ def test_timer_that_meets_a_full_disk_goes_on_and_a_failed_store_ends(tmp_path, 
         return ended
 
     assert asyncio.run(main()) is ends
+
+
+def with_vip(tmp_path, port=0):
+    broker, store, _ = options(tmp_path)
+    return broker.replace(vip_port_enable=True, listen_port=port), store
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_the_vip_port_serves_what_the_main_port_serves(tmp_path, loop_factory):
+    """listenPort - 2 takes the same requests, under the same limits, and is free again after a stop."""
+
+    async def main():
+        for _ in range(2):
+            service = await start_broker(*with_vip(tmp_path))
+            host, _, port = service.address.rpartition(":")
+            client = Transport(lambda _address, _command: None, lambda _address: None, lambda _address: None)
+            for at in (int(port), int(port) - 2):
+                answer = await client.call(f"{host}:{at}", request(RequestCode.GET_BROKER_RUNTIME_INFO), TIMEOUT)
+                assert answer.code == 0
+            await client.close()
+            await service.close()
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(asyncio.wait_for(main(), 60))
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_a_taken_vip_port_stops_the_start_and_is_named(tmp_path, loop_factory):
+    """The error says which port, why it is wanted and how to go without; the store was not touched."""
+
+    async def main():
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = taken.getsockname()[1]
+            with pytest.raises(metaq.ConfigError, match=rf"{port}, the VIP port .*vipPortEnable=false.*in use"):
+                await start_broker(*with_vip(tmp_path, port + 2))
+            with socket.create_server(("127.0.0.1", port + 2)):
+                pass  # the main port was let go
+        with pytest.raises(metaq.ConfigError, match="port -1, the VIP port"):
+            await start_broker(*with_vip(tmp_path, 1))
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(asyncio.wait_for(main(), 60))
+    assert not (tmp_path / "data").exists()

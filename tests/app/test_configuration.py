@@ -67,6 +67,17 @@ def test_rocketmq_key_that_we_lack_is_named_in_a_warning(broker_conf):
     assert "brokerName" not in warnings
 
 
+def test_the_vip_port_is_on_in_a_rocketmq_file_and_off_elsewhere(tmp_path, broker_conf):
+    """As RocketMQ has it; our own files and flags ask for it, and a broker.conf can do without."""
+    assert load(broker_conf, environment={}).broker.vip_port_enable is True
+    assert load(broker_conf, settings=["vipPortEnable=false"], environment={}).broker.vip_port_enable is False
+    without = write(tmp_path, "brokerName=b\nvipPortEnable=false\n", "without.conf")
+    assert load(without, environment={}).broker.vip_port_enable is False
+    assert load(environment={}).broker.vip_port_enable is False
+    toml = write(tmp_path, "[broker]\nvipPortEnable = true\n")
+    assert load(toml, environment={}).broker.vip_port_enable is True
+
+
 def test_rocketmq_file_listens_everywhere_with_a_warning(broker_conf):
     """A broker.conf is its own consent to listen beyond the machine; our own file is not."""
     got = load(broker_conf, environment={})

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from metaq.model import GroupConfig, MessageQueue
@@ -127,6 +129,13 @@ def test_the_configuration_is_told_under_rocketmqs_names(client):
     lines = bytes(answer.body).decode().splitlines()
     assert "brokerName=broker-a" in lines
     assert "flushDiskType=ASYNC_FLUSH" in lines
+    table = dict(line.split("=", 1) for line in lines)
+    assert len(table) == len(lines)
+    assert (table["brokerRole"], table["listenPort"], table["haListenPort"]) == ("ASYNC_MASTER", "10911", "10912")
+    assert table["brokerIP1"] == table["brokerIP2"] == "127.0.0.1"
+    assert table["clientCallbackExecutorThreads"] == str(os.cpu_count())
+    assert table["aclEnable"] == table["traceTopicEnable"] == "false"
+    assert "None" not in table.values()
     assert "counter" in answer.ext["version"]
 
 

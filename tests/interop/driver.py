@@ -74,8 +74,8 @@ class ForeignClient:
             raise DriverError(answer["error"], answer.get("code"))
         return answer.get("result")
 
-    def producer(self, name: str, namesrv: str, group: str | None = None) -> None:
-        self.call("producer", name=name, group=group or name, namesrv=namesrv)
+    def producer(self, name: str, namesrv: str, group: str | None = None, **options: Any) -> None:
+        self.call("producer", name=name, group=group or name, namesrv=namesrv, **options)
         self._names.append(name)
 
     def consumer(self, name: str, namesrv: str, group: str, topics: dict[str, str], **options: Any) -> None:

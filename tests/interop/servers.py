@@ -120,6 +120,7 @@ class MetaqServer:
         command += ["--port", self.broker.rpartition(":")[2]]
         command += ["-n", self.namesrv] if self._alone else ["--namesrv-port", self.namesrv.rpartition(":")[2]]
         command += ["-o", f"messageDelayLevel={DELAY_LEVELS}", "-o", "mappedFileSizeCommitLog=67108864"]
+        command += ["-o", "vipPortEnable=true"]  # as RocketMQ's own
         pattern = (
             r"^ready broker \S+ (?P<broker>\S+)"
             if self._alone

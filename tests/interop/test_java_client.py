@@ -28,6 +28,22 @@ def _bodies(events: list[Event]) -> list[str]:
     return sorted(event["body"] for event in events)
 
 
+def test_clients_that_use_the_vip_port_work(java: ForeignClient, server: Server, topic: str) -> None:
+    """Sends, offsets, member lists and what is given back go to listenPort - 2; nothing is lost or repeated."""
+    java.producer("vip", server.namesrv, "vip-producers", vip=True)
+    options = {"vip": True, "fail_tag": "bad", "max_reconsume_times": 1}
+    java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"}, **options)
+    bodies = [f"m{i}" for i in range(20)]
+    assert {receipt["status"] for receipt in java.send("vip", topic, bodies)} == {"SEND_OK"}
+    java.send("vip", topic, ["again"], tag="bad")
+    java.wait("c", 22)  # 20, and one twice
+    assert Counter(event["body"] for event in java.received("c")) == {**dict.fromkeys(bodies, 1), "again": 2}
+    java.shutdown("c")  # which commits its offsets
+    java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"}, vip=True)
+    java.send("vip", topic, ["last"])
+    assert _bodies(java.wait("c", 1)) == ["last"]
+
+
 def test_every_kind_of_send_arrives(java: ForeignClient, server: Server, topic: str) -> None:
     """Sync, async, oneway, ordered and batch sends are stored once each, with tag, keys and properties."""
     java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"})

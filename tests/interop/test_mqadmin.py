@@ -1,9 +1,12 @@
 """RocketMQ's own administration tool, the commands that everybody uses."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 
+from metaq.broker.rocketmq_settings import DEFAULTS
+from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin
 
@@ -29,3 +32,23 @@ def test_cluster_topics_and_progress(java: ForeignClient, server: Server, tmp_pa
     java.shutdown("c")  # which commits its offsets
     progress = mqadmin(tmp_path, server, "consumerProgress", "-g", "by-admin-group")
     assert "Diff Total: 0" in progress
+
+
+def test_the_configuration_has_every_key_of_rocketmqs_own_classes(server: Server, tmp_path: Path) -> None:
+    """getBrokerConfig: tools look for brokerRole and its like; what we have nothing for has RocketMQ's default."""
+    classpath = f"{maven.jars(*maven.SERVER)}/*"
+    source = Path(__file__).parent / "java" / "Settings.java"
+    subprocess.run(
+        [maven.java(compiler=True), "-cp", classpath, "-d", str(tmp_path), str(source)], check=True, timeout=60
+    )
+    command = [maven.java(), "-cp", f"{tmp_path}:{classpath}", "Settings"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    wanted = dict(line.split("=", 1) for line in printed.splitlines())
+    assert len(wanted) > 150
+    shown = mqadmin(tmp_path, server, "getBrokerConfig", "-b", server.broker)
+    told = {key.strip(): value.strip() for key, _, value in (line.partition("=") for line in shown.splitlines())}
+    assert wanted.keys() - told.keys() == set()
+    plain = DEFAULTS.keys() - {"bitMapLengthConsumeQueueExt"}  # which a RocketMQ works out at its start
+    assert {key: told[key] for key in plain} == {key: wanted[key] for key in plain}
+    assert told["listenPort"] == server.broker.rpartition(":")[2]
+    assert told["brokerRole"] == "ASYNC_MASTER"

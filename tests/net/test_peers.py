@@ -14,7 +14,7 @@ import uvloop
 
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.net.dialer import dial, dial_blocking
-from metaq.net.listener import Listener, listen
+from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.peer import SHARED_BYTES, ListenLimits, Peer, is_loopback, split_address
 from metaq.wire.frame import frame_bytes
 
@@ -278,6 +278,42 @@ def test_connections_above_the_limit_are_closed_at_once(run) -> None:
         fourth.peer.write(frame(1))
         await fourth.until(lambda: len(fourth.frames) == 1)
         await server.listener.close()
+
+    run(body())
+
+
+def test_limits_hold_over_both_ports_of_a_listener(run) -> None:
+    """A second port is no second budget; and both are closed together."""
+
+    async def body() -> None:
+        made: list[Frames] = []
+
+        def session(peer: Peer) -> Frames:
+            made.append(Frames(peer))
+            return made[-1]
+
+        second = SecondPort(-2, "the other port")
+        listener = await listen("127.0.0.1", 0, session, ListenLimits(connections_max=2), second)
+        clients = []
+        for port in (listener.port, listener.port - 2, listener.port - 2, listener.port):
+            client: list[Frames] = []
+
+            def make(peer: Peer, client: list[Frames] = client) -> Frames:
+                client.append(Frames(peer))
+                return client[0]
+
+            await dial(f"127.0.0.1:{port}", make, 5)
+            clients += client
+        for client_over in clients[2:]:
+            await client_over.until(lambda one=client_over: one.lost is not None)
+        assert listener.connections == 2
+        for served in clients[:2]:
+            served.peer.write(frame(1))
+            await served.until(lambda one=served: len(one.frames) == 1)
+        await listener.close()
+        for port in (listener.port, listener.port - 2):
+            with pytest.raises(ConnectionFailed):
+                await dial(f"127.0.0.1:{port}", Frames, 5)
 
     run(body())
 

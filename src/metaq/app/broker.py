@@ -17,7 +17,7 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.message import host_bytes
-from metaq.net.listener import Listener, listen
+from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.local import local_address
 from metaq.net.peer import ListenLimits, Peer, Session, join_address
 from metaq.options import BrokerOptions, StoreOptions
@@ -30,6 +30,7 @@ from metaq.wire.command import Command
 log = logging.getLogger(__name__)
 
 TICK_SECONDS: Final = 0.1
+VIP_PORT: Final = SecondPort(-2, "the VIP port (listenPort - 2; vipPortEnable=false goes without)")
 
 
 class RunningBroker:
@@ -142,15 +143,21 @@ async def start_broker(
     )
 
     # The port first: records name it, and a taken one should be found before the store is touched. Nobody is accepted
-    # before the door is there, because nothing awaits until then.
+    # before the door is there.
     def session(peer: Peer) -> Session:
         return doors[0].session(peer)
 
-    listener = await listen(options.bind_address, options.listen_port, session, limits)
+    second = VIP_PORT if options.vip_port_enable else None
+    listener = await listen(options.bind_address, options.listen_port, session, limits, second, start=False)
     try:
         running = _compose(options, store_options, clock, disk, listener, doors)
     except BaseException:
         await listener.close()
+        raise
+    try:
+        await listener.start()
+    except BaseException:
+        await running.close()
         raise
     if options.namesrv_addr:
         name_servers = [address.strip() for address in options.namesrv_addr.split(";") if address.strip()]

@@ -14,6 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from metaq.broker.rocketmq_settings import DEFAULTS
 from metaq.errors import ConfigError
 from metaq.net.peer import is_loopback
 from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel
@@ -58,37 +59,22 @@ _REFUSED: Final[dict[str, tuple[str, str]]] = {
 }
 """RocketMQ keys that would change what the user is promised. Key → (value that is refused, why)."""
 
-_ROCKETMQ_ONLY: Final = frozenset(
-    """brokerIP2 messageStorePlugIn msgTraceTopicName traceTopicEnable sendMessageThreadPoolNums
-    putMessageFutureThreadPoolNums pullMessageThreadPoolNums processReplyMessageThreadPoolNums
-    queryMessageThreadPoolNums adminBrokerThreadPoolNums clientManageThreadPoolNums consumerManageThreadPoolNums
-    heartbeatThreadPoolNums endTransactionThreadPoolNums flushConsumerOffsetHistoryInterval
-    fetchNamesrvAddrByAddressServer sendThreadPoolQueueCapacity putThreadPoolQueueCapacity pullThreadPoolQueueCapacity
-    replyThreadPoolQueueCapacity queryThreadPoolQueueCapacity clientManagerThreadPoolQueueCapacity
-    consumerManagerThreadPoolQueueCapacity heartbeatThreadPoolQueueCapacity endTransactionPoolQueueCapacity
-    filterServerNums highSpeedMode commercialEnable commercialTimerCount commercialTransCount commercialBigCount
-    commercialBaseCount transferMsgByHeap maxDelayTime registerBrokerTimeoutMills disableConsumeIfConsumerReadSlowly
-    consumerFallbehindThreshold brokerFastFailureEnable waitTimeMillsInSendQueue waitTimeMillsInPullQueue
-    waitTimeMillsInHeartbeatQueue waitTimeMillsInTransactionQueue startAcceptSendRequestTimeStamp enableCalcFilterBitMap
-    expectConsumerNumUseFilter maxErrorRateOfBloomFilter filterDataCleanTimeSpan filterSupportRetry enablePropertyFilter
-    compressedRegister forceRegister transactionTimeOut transactionCheckMax transactionCheckInterval aclEnable
-    storeReplyMessageEnable enableDetailStat autoDeleteUnusedStats isolateLogEnable configBlackList rocketmqHome
-    storePathDLedgerCommitLog readOnlyCommitLogStorePaths enableConsumeQueueExt mappedFileSizeConsumeQueueExt
-    bitMapLengthConsumeQueueExt flushCommitLogTimed commitIntervalCommitLog commitCommitLogLeastPages
-    commitCommitLogThoroughInterval flushCommitLogLeastPages flushCommitLogThoroughInterval flushConsumeQueueLeastPages
-    flushConsumeQueueThoroughInterval useReentrantLockWhenPutMessage deleteCommitLogFilesInterval
-    deleteConsumeQueueFilesInterval destroyMapedFileIntervalForcibly redeleteHangedFileInterval putMsgIndexHightWater
-    warmMapedFileEnable flushLeastPagesWhenWarmMapedFile osPageCacheBusyTimeOutMills messageIndexSafe brokerRole
-    haListenPort haSendHeartbeatInterval haHousekeepingInterval haTransferBatchSize haMasterAddress haSlaveFallbehindMax
-    slaveTimeout offsetCheckInSlave duplicationEnable diskFallRecorded debugLockEnable transientStorePoolEnable
-    transientStorePoolSize fastFailIfNoBufferInStorePool enableDLegerCommitLog dLegerGroup dLegerPeers dLegerSelfId
-    preferredLeaderId enableScheduleMessageStats enableScheduleAsyncDeliver scheduleAsyncDeliverMaxPendingLimit
-    scheduleAsyncDeliverMaxResendNum2Blocked enableLmq enableMultiDispatch maxLmqConsumeQueueNum isEnableBatchPush
-    serverWorkerThreads serverCallbackExecutorThreads serverSelectorThreads serverOnewaySemaphoreValue
-    serverAsyncSemaphoreValue serverSocketSndBufSize serverSocketRcvBufSize serverSocketBacklog
-    serverPooledByteBufAllocatorEnable useEpollNativeSelector configStorePath
-    productEnvName clusterTest""".split()  # noqa: SIM905  a list of strings would be 130 lines
-)
+_ROCKETMQ_ONLY: Final = frozenset(DEFAULTS) | {
+    "brokerIP2",
+    "clusterTest",
+    "configBlackList",
+    "configStorePath",
+    "dLegerGroup",
+    "dLegerPeers",
+    "dLegerSelfId",
+    "haListenPort",
+    "haMasterAddress",
+    "preferredLeaderId",
+    "productEnvName",
+    "readOnlyCommitLogStorePaths",
+    "rocketmqHome",
+    "storePathDLedgerCommitLog",
+}
 """Keys of RocketMQ 4.9.8's broker, store, network and name-server configuration that mean nothing here."""
 
 
@@ -190,6 +176,8 @@ def load(
         else:
             for section, pairs in parsed.pairs.items():
                 _take(values[section], SECTIONS[section], pairs, f"[{section}] of {file}")
+    if rocketmq:
+        values["broker"].setdefault("vip_port_enable", True)  # RocketMQ serves it always
     for setting in settings:
         _take_setting(setting, values, serving)
     for section, given in (flags or {}).items():

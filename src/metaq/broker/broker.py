@@ -91,7 +91,7 @@ class Broker:
         self.lookup = Lookup(store_options, store, self.topics, self.offsets)
         self.reports = Reports(
             options, store_options, clock, store, self.topics, self.members, self.offsets, self.hold, self.lookup,
-            self.ladder, self.stats, name,
+            self.ladder, self.stats, name, store_host,
         )  # fmt: skip
         self.reports.unsaved = self._unsaved
         self._call_soon = call_soon

@@ -5,6 +5,7 @@ Bodies keep fastjson's shapes, objects as map keys included: Java tools read no 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 
 from metaq.broker.delay import DelayLadder
@@ -12,11 +13,13 @@ from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Member, Members
 from metaq.broker.offsets import Offsets
+from metaq.broker.rocketmq_settings import DEFAULTS
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import BadRequest
 from metaq.model import MessageQueue
+from metaq.model.message import host_of
 from metaq.options import GIB, KIB, MIB, BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore
 from metaq.wire.bodies import ClientConnection, ConsumerData, ConsumeStats, QueueStats
@@ -46,10 +49,12 @@ class Reports:
         ladder: DelayLadder,
         stats: Stats,
         broker_name: str,
+        store_host: bytes,
     ) -> None:
         self._options, self._store_options, self._clock, self._store = options, store_options, clock, store
         self._topics, self._members, self._offsets, self._hold = topics, members, offsets, hold
-        self._lookup, self._ladder, self._stats, self._broker_name = lookup, ladder, stats, broker_name
+        self._lookup, self._ladder, self._stats = lookup, ladder, stats
+        self._broker_name, self._store_host = broker_name, store_host
         self.unsaved: Callable[[], str] = str
         """Which configuration files could not be saved last, and why; "" if all could."""
 
@@ -111,8 +116,20 @@ class Reports:
         return table
 
     def configuration(self) -> str:
-        """Request 26: `key=value` lines of all options, under RocketMQ's names."""
-        return self._options.properties_text() + self._store_options.properties_text()
+        """Request 26: `key=value` lines: all our options, and all that a RocketMQ tells, under its names."""
+        host, port = host_of(self._store_host)
+        facts = {
+            "brokerName": self._broker_name,
+            "brokerIP1": host,
+            "brokerIP2": host,
+            "listenPort": str(port),
+            "haListenPort": str(port + 1),
+            "checkCRCOnRecover": str(self._store_options.check_crc_on_recover).lower(),
+            "clientCallbackExecutorThreads": str(os.cpu_count() or 1),  # tools take it for the number of cores
+            "storePathRootDir": str(self._store.folder.root),
+        }
+        table = DEFAULTS | self._options.properties() | self._store_options.properties() | facts
+        return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
         """Request 202. Raises BadRequest TOPIC_NOT_EXIST."""

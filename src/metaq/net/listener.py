@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from metaq.errors import ConfigError
 from metaq.net.peer import Group, ListenLimits, Peer, Session, Stream, join_address
 
 BACKLOG = 1024
+FREE_PORTS_MAX = 100
+"""How many free ports are tried for one whose second port is free too."""
 
 
 class Listener:
-    """A listening port and its connections. Made by `listen`."""
+    """A listening port, perhaps with a second one, and their connections. Made by `listen`.
 
-    def __init__(self, server: asyncio.Server, group: Group) -> None:
-        self._server = server
+    The limits hold over the connections of both ports together.
+    """
+
+    def __init__(self, servers: list[asyncio.Server], group: Group) -> None:
+        self._servers = servers
         self._group = group
-        self.host, self.port = server.sockets[0].getsockname()[:2]
+        self.host, self.port = servers[0].sockets[0].getsockname()[:2]
 
     @property
     def address(self) -> str:
@@ -28,9 +34,20 @@ class Listener:
         """Connections that are open now."""
         return len(self._group.streams)
 
+    async def start(self) -> None:
+        """Accept connections. Raises ConfigError: another process took the port in the meantime."""
+        self._group.start()
+        try:
+            for server in self._servers:
+                await server.start_serving()
+        except OSError as error:
+            await self.close()
+            raise _taken(self.address, error) from error
+
     async def close(self, timeout: float = 1.0) -> None:
         """Stop accepting and close all connections; what is written goes out first, for at most `timeout` seconds."""
-        self._server.close()
+        for server in self._servers:
+            server.close()
         self._group.stop()
         for stream in list(self._group.streams):
             stream.close("the server stops")
@@ -43,22 +60,63 @@ class Listener:
             await self._group.emptied()
 
 
+@dataclass(frozen=True)
+class SecondPort:
+    """A port at a fixed distance from the first, for the same sessions. `name` tells users what it is and how to go without."""
+
+    distance: int
+    name: str
+
+
 async def listen(
-    host: str, port: int, make_session: Callable[[Peer], Session], limits: ListenLimits | None = None
+    host: str,
+    port: int,
+    make_session: Callable[[Peer], Session],
+    limits: ListenLimits | None = None,
+    second: SecondPort | None = None,
+    *,
+    start: bool = True,
 ) -> Listener:
     """Listen on `host:port`; port 0 takes a free one, told by `Listener.port`.
 
-    Raises ConfigError: the address cannot be had; the text says which and why.
+    `start`: accept at once; otherwise the ports are only taken, until `Listener.start`.
+
+    Raises ConfigError: the address, or that of `second`, cannot be had; the text says which and why.
     """
     group = Group(limits or ListenLimits(), server=True)
-    try:
-        server = await asyncio.get_running_loop().create_server(
-            lambda: Stream(group, make_session), host, port, backlog=BACKLOG
-        )
-    except OSError as error:
-        raise ConfigError(
-            f"cannot listen on {join_address(host, port)}: {error.strerror or error}; "
-            "choose another port or address, or stop the process that has it"
-        ) from error
-    group.start()
-    return Listener(server, group)
+
+    async def serve(at: int, what: str = "") -> asyncio.Server:
+        if not 0 <= at <= 65535:
+            raise ConfigError(f"cannot listen on port {at}{what}: there is no such port; choose another")
+        try:
+            return await asyncio.get_running_loop().create_server(
+                lambda: Stream(group, make_session), host, at, backlog=BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            raise _taken(f"{join_address(host, at)}{what}", error) from error
+
+    tries = FREE_PORTS_MAX if second and port == 0 else 1
+    while True:
+        servers = [await serve(port)]
+        if second is None:
+            break
+        tries -= 1
+        try:
+            first: int = servers[0].sockets[0].getsockname()[1]
+            servers.append(await serve(first + second.distance, f", {second.name}"))
+            break
+        except ConfigError:
+            servers[0].close()
+            if not tries:
+                raise
+    listener = Listener(servers, group)
+    if start:
+        await listener.start()
+    return listener
+
+
+def _taken(where: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"cannot listen on {where}: {error.strerror or error}; "
+        "choose another port or address, or stop the process that has it"
+    )

@@ -106,6 +106,7 @@ public final class Driver {
         producer.setNamesrvAddr(request.getString("namesrv"));
         producer.setInstanceName(request.getString("name"));
         producer.setSendMsgTimeout(5000);
+        producer.setVipChannelEnabled(request.getBooleanValue("vip"));
         producer.start();
         producers.put(request.getString("name"), producer);
         return null;
@@ -116,6 +117,7 @@ public final class Driver {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
         consumer.setNamesrvAddr(request.getString("namesrv"));
         consumer.setInstanceName(name);
+        consumer.setVipChannelEnabled(request.getBooleanValue("vip"));
         consumer.setAwaitTerminationMillisWhenShutdown(5000); // what is under way is finished, then offsets are sent
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (request.getBooleanValue("broadcasting")) {
