@@ -133,6 +133,27 @@ class Bench:
 
         return best_ns(work, rows, 10)
 
+    def deliver(self, body_bytes: int, rows: int = 128) -> float:
+        """Copies of delayed records, per message."""
+        hot, schedule, found, units = self.hot, b"SCHEDULE_TOPIC_XXXX", [], []
+        for number in range(rows):
+            text = f"{self.properties()}\x02DELAY\x011\x02REAL_TOPIC\x01{TOPIC.decode()}\x02REAL_QID\x01{number % 4}"
+            found.append(encode_record(
+                topic=schedule, queue_id=0, queue_offset=number, log_offset=number, flag=0, sys_flag=0, born_ms=NOW_MS,
+                born_host=PEER, store_ms=NOW_MS, store_host=HOST, reconsume_times=0, prepared_offset=0,
+                body=b"x" * body_bytes, properties=text.encode(),
+            ))  # fmt: skip
+            units.append(struct.pack(">qiq", number, len(found[-1]), NOW_MS))
+        records, places, outcome = b"".join(found), b"".join(units), hot.AppendOutcome()
+
+        def work() -> None:
+            self.fresh()
+            for _ in range(5):
+                hot.deliver(records, places, 0, rows, schedule, 0, self.gates, self.log, self.index, NOW_MS, outcome)
+            assert outcome.stop == 0
+
+        return best_ns(work, 5 * rows)
+
     def scan_records(self, body_bytes: int) -> float:
         data = self.records(5000, body_bytes)
         return best_ns(lambda: self.hot.scan_records(data, 0, len(data), 0, 10_000, True), 5000, 10)
@@ -163,6 +184,7 @@ def figures(bench: Bench) -> dict[str, float]:
         "decode 100 B to columns, a record": bench.decode(100, columns=True),
         "decode 1 KB to columns, a record": bench.decode(1024, columns=True),
         "recover 100 B, a record": bench.scan_records(100),
+        "deliver delayed 100 B, 128 a run": bench.deliver(100),
         "producer add 100 B, a message": bench.add_message(),
     }
 

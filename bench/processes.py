@@ -117,9 +117,9 @@ def _ready(process: subprocess.Popen[str], what: str) -> str:
 
 
 @contextmanager
-def metaq_up(disk: Path, *, hot: bool = True, port: int = 0) -> Iterator[Server]:
-    """`metaq up` with its defaults on a fresh folder of `disk`, which is removed afterwards."""
-    folder = tempfile.mkdtemp(prefix="metaq-", dir=disk)
+def metaq_up(disk: Path, *, hot: bool = True, port: int = 0, data: Path | None = None) -> Iterator[Server]:
+    """`metaq up` with its defaults on a fresh folder of `disk`, which is removed afterwards; or on `data`, which stays."""
+    folder = str(data) if data else tempfile.mkdtemp(prefix="metaq-", dir=disk)
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "METAQ_HOT": "1" if hot else "0"}
     command = [sys.executable, "-m", "metaq", "up", "--data", folder, "--port", str(port), "--namesrv-port", "0"]
@@ -137,7 +137,8 @@ def metaq_up(disk: Path, *, hot: bool = True, port: int = 0) -> Iterator[Server]
         yield Server(process, found.group(2), started_ns, found.group(1))
     finally:
         _stop(process)
-        shutil.rmtree(folder, ignore_errors=True)
+        if data is None:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 @contextmanager

@@ -55,5 +55,18 @@ def test_hot_module_rows() -> None:
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
-    assert "plain" in lines[-14]
-    assert all(float(line.split()[-1].replace(",", "")) > 0 for line in lines[-13:])
+    assert "plain" in lines[-15]
+    assert all(float(line.split()[-1].replace(",", "")) > 0 for line in lines[-14:])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(200)
+def test_delayed_delivery(tmp_path: Path) -> None:
+    """Deliveries and their lateness are measured; the script checks that every message comes once."""
+    command = [sys.executable, str(BENCH / "delay_bench.py"), "--quick", "--disk", str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=190, check=False)
+    if "no C compiler" in done.stderr:
+        pytest.skip("no C compiler for the load generator")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("deliveries: ") == 2
+    assert done.stdout.count("  level ") == 2

@@ -7,6 +7,9 @@
 //       pull   pulls of 32 messages, around and around over what the queues hold
 //       first  connect and send until the first acknowledgement; tells when it came
 //
+// With delay=N the messages of queue Q are sent with delay level 1 + Q mod N (and verify=0: the queues grow later); with
+// rate=N at most N requests are sent in a second.
+//
 // Every answer is checked (code 0, an opaque that is under way, for pulls the next offset and the first record), and at
 // the end the queues must have grown by what was acknowledged. One JSON object goes to standard output.
 #define _GNU_SOURCE
@@ -40,7 +43,7 @@ typedef struct {
 
 static struct {
     const char *mode, *prefix;
-    int conns, outstanding, body, batch, topics, queues, verify;
+    int conns, outstanding, body, batch, topics, queues, verify, delay, rate;
     int64_t count;
     double seconds;
 } o = {.prefix = "bench", .conns = 4, .outstanding = 64, .body = 100, .batch = 100, .topics = 4, .queues = 4, .verify = 1, .count = 1000000, .seconds = 30};
@@ -98,10 +101,11 @@ static size_t frame_of(uint8_t *to, const char *header, size_t header_bytes, siz
 }
 
 static void prepare_send(Queue *q, bool batch) {
-    char ext[1024], header[2048], key[33], properties[128];
+    char ext[1024], header[2048], key[33], properties[160], delay[40] = "";
     make_key(key);
+    if (o.delay) snprintf(delay, sizeof delay, "\\u0002DELAY\\u0001%d", 1 + q->id % o.delay);
     if (batch) snprintf(properties, sizeof properties, "WAIT\\u0001true");
-    else snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true", key);
+    else snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true%s", key, delay);
     snprintf(ext, sizeof ext,
         "\"a\":\"bench-producers\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"0\",\"g\":\"%013lu\",\"h\":\"0\","
         "\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"",
@@ -311,6 +315,23 @@ static void flush_out(int epoll, Conn *c) {
     }
 }
 
+typedef struct {
+    Conn *conn;
+    int slot;
+} Idle;
+
+static Idle idle[CONNS_MAX * OUTSTANDING_MAX];
+static int idle_count;
+
+static void issue_at_rate(int epoll, uint64_t start_ns, uint64_t stop_ns) {
+    uint64_t now = now_ns(), allowed = (uint64_t)((double)(now - start_ns) * o.rate / 1e9);
+    while (idle_count && issued < allowed && (int64_t)issued < o.count && now < stop_ns) {
+        Idle next = idle[--idle_count];
+        issue(next.conn, next.slot, now);
+    }
+    for (int i = 0; i < o.conns; i++) flush_out(epoll, &conns[i]);
+}
+
 static void read_answers(Conn *c, uint64_t stop_ns) {
     ssize_t n = recv(c->fd, c->in + c->in_bytes, IN_BYTES - c->in_bytes, 0);
     if (n < 0 && errno == EAGAIN) return;
@@ -328,7 +349,8 @@ static void read_answers(Conn *c, uint64_t stop_ns) {
         if (c->in_bytes - at < bytes) break;
         int slot = take_answer(c, c->in + at, bytes, now);
         at += bytes;
-        if ((int64_t)issued < o.count && now < stop_ns) issue(c, slot, now);
+        if (o.rate) idle[idle_count++] = (Idle){c, slot};
+        else if ((int64_t)issued < o.count && now < stop_ns) issue(c, slot, now);
     }
     memmove(c->in, c->in + at, c->in_bytes - at);
     c->in_bytes -= at;
@@ -349,12 +371,16 @@ static double run_load(void) {
     uint64_t start = now_ns(), stop = start + (uint64_t)(o.seconds * 1e9);
     snprintf(born_text, sizeof born_text, "%013lu", (unsigned long)wall_ms());
     for (int i = 0; i < o.conns; i++) {
-        for (int slot = 0; slot < o.outstanding && (int64_t)issued < o.count; slot++) issue(&conns[i], slot, now_ns());
+        for (int slot = 0; slot < o.outstanding && (int64_t)issued < o.count; slot++) {
+            if (o.rate) idle[idle_count++] = (Idle){&conns[i], slot};
+            else issue(&conns[i], slot, now_ns());
+        }
         flush_out(epoll, &conns[i]);
     }
     struct epoll_event events[CONNS_MAX];
-    while (answered < issued) {
-        int ready = epoll_wait(epoll, events, CONNS_MAX, 1000);
+    while (answered < issued || (o.rate && (int64_t)issued < o.count && now_ns() < stop)) {
+        if (o.rate) issue_at_rate(epoll, start, stop);
+        int ready = epoll_wait(epoll, events, CONNS_MAX, o.rate ? 1 : 1000);
         if (now_ns() > stop + 10000000000u) {
             errno = 0;
             die("answers are missing 10 s after the end");
@@ -383,6 +409,8 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(k, "topics")) o.topics = atoi(v);
         else if (!strcmp(k, "queues")) o.queues = atoi(v);
         else if (!strcmp(k, "prefix")) o.prefix = v;
+        else if (!strcmp(k, "delay")) o.delay = atoi(v);
+        else if (!strcmp(k, "rate")) o.rate = atoi(v);
         else if (!strcmp(k, "verify")) o.verify = atoi(v);
         else if (!strcmp(k, "count")) o.count = atoll(v);
         else if (!strcmp(k, "seconds")) o.seconds = atof(v);
