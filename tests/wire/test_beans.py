@@ -10,22 +10,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
+from metaq.model import ConsumeFrom
 from metaq.model.subscription import subscribe
 from metaq.wire import beans, bodies, fastjson
 
 GO_HEARTBEAT = (
-    b'{"clientID":"10.0.0.1@4711","producerDataSet":[],"consumerDataSet":[{"groupName":"G","consumeType":'
-    b'"CONSUME_PASSIVELY","messageModel":"CLUSTERING","consumeFromWhere":"CONSUME_FROM_LAST_OFFSET","subscriptionDataSet":'
-    b'[{"classFilterMode":false,"topic":"T","subString":"TagA || TagB","tagsSet":["TagA","TagB"],"codeSet":["2598919",'
-    b'"2598920"],"subVersion":1795226548705123456,"expressionType":"TAG"}],"unitMode":false}]}'
+    b'{"clientID":"10.0.0.1@c","producerDataSet":[],"consumerDataSet":[{"groupName":"CG","consumeType":"CONSUME_PASSIVELY",'
+    b'"messageModel":"CLUSTERING","consumeFromWhere":"CONSUME_FROM_FIRST_OFFSET","subscriptionDataSet":[{"classFilterMode":'
+    b'false,"topic":"TopicA","subString":"TagA || TagB","tagsSet":["TagA","TagB"],"codeSet":["2598919","2598920"],'
+    b'"subVersion":1795312435453221930,"expressionType":"TAG"},{"classFilterMode":false,"topic":"%RETRY%CG","subString":"*",'
+    b'"tagsSet":[],"codeSet":[],"subVersion":1795312435453270483,"expressionType":"TAG"}],"unitMode":false}]}'
 )
-"""As rocketmq-client-go v2.1.2 writes it: its sets hold texts."""
+"""What rocketmq-client-go v2.1.2 sent, but for its address: its sets hold texts."""
 
 
 def test_a_go_heartbeat_is_read_with_its_tag_hashes():
     """Hashes that come as texts filter as numbers do."""
     (consumer,) = bodies.heartbeat_of(GO_HEARTBEAT).consumers
-    assert consumer.subscriptions["T"] == subscribe("T", "TagA || TagB", 1795226548705123456)
+    assert consumer.subscriptions == {
+        "TopicA": subscribe("TopicA", "TagA || TagB", 1795312435453221930),
+        "%RETRY%CG": subscribe("%RETRY%CG", "*", 1795312435453270483),
+    }
+    assert consumer.consume_from is ConsumeFrom.FIRST
 
 
 @pytest.mark.parametrize(
