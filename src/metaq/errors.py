@@ -124,12 +124,16 @@ class ConnectionFailed(ClientError):
     """A connection could not be made, or broke with requests outstanding."""
 
     retriable = True
+    sent = True
+    """Whether the request may have reached the peer."""
 
 
 class RequestTimeout(ClientError):
     """No answer within the time given. Whether the request took effect is unknown."""
 
     retriable = True
+    sent = True
+    """Whether the request may have reached the peer."""
 
 
 class SendFailed(ClientError):

@@ -91,6 +91,8 @@ async def describe(core: ClientCore, name: str) -> TopicDetails:
     try:
         route = await core.name_servers.route(name)
     except NoRoute:
+        if not (await core.name_servers.cluster()).brokers:
+            raise await core.name_servers.no_route(name) from None
         raise TopicNotFound(f"there is no topic {name} at name servers {core.name_servers}") from None
     header = headers.TopicHeader(topic=name)
     holders = {data.broker for data in route.queues}

@@ -250,6 +250,11 @@ class ProducerBase:
             self._forgotten()
             self._core.thread.start(self._close())
 
+    def __repr__(self) -> str:
+        if not hasattr(self, "_core"):
+            return f"<{type(self).__name__}, not made>"
+        return f"<{type(self).__name__} at {self._core.name_servers}: {'open' if self._open else 'closed'}>"
+
 
 _open_producers: weakref.WeakSet[ProducerBase] = weakref.WeakSet()
 

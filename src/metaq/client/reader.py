@@ -308,6 +308,11 @@ class ReaderBase:
             if self._core.thread.alive:
                 self._core.thread.start(self._close())
 
+    def __repr__(self) -> str:
+        if not hasattr(self, "_reading"):
+            return f"<{type(self).__name__}, not made>"
+        return f"<{type(self).__name__} of topic {self.topic}: {'open' if self._open else 'closed'}>"
+
 
 class Reader(ReaderBase):
     """Reads a topic without a group. Iterate over it; use it with `with`."""

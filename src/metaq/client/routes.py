@@ -29,14 +29,20 @@ AUTO_CREATE_QUEUES = 4
 
 
 def parse_addresses(text: str) -> tuple[str, ...]:
-    """`host:port;host:port` (commas do as well) as addresses; a port left out is 9876. Raises ConfigError."""
+    """`host:port;host:port` (commas do as well) as addresses; a port left out is 9876. Raises ConfigError, TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"the name servers are {text!r}: pass one text, 'host:port', several joined by ';'")
     addresses = []
     for part in text.replace(",", ";").split(";"):
         if address := part.strip():
             host, colon, port = address.rpartition(":")
             if not colon:
                 host, port = address, "9876"
-            if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+            if "/" in address:
+                raise ConfigError(
+                    f"the name server address {address!r} is a URL or a path: write host:port, without http://"
+                )
+            if not host or any(map(str.isspace, host)) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
                 raise ConfigError(f"the name server address {address!r} is not host:port")
             addresses.append(f"{host}:{port}")
     if not addresses:
@@ -55,22 +61,30 @@ class NameServers:
         return ";".join(self.addresses)
 
     async def call(self, code: int, header: headers.Header | None = None, *, body: bytes = b"") -> Command:
-        """Ask one name server, the next if it cannot be reached; its answer, code unseen.
+        """Ask one name server, the next if it cannot be reached or is none; its answer, code unseen.
 
-        Raises ConnectionFailed or RequestTimeout of the last one when none can be reached.
+        Raises ConnectionFailed or RequestTimeout of the last one when none can be reached, BrokerError when those that
+        can are no name servers.
         """
-        failure: ClientError | None = None
+        failure: ConnectionFailed | RequestTimeout | BrokerError | None = None
         for step in range(len(self.addresses)):
             index = (self._chosen + step) % len(self.addresses)
             try:
                 answer = await self._transport.call(self.addresses[index], request(code, header, body), NAMESRV_SECONDS)
             except (ConnectionFailed, RequestTimeout) as error:
-                failure = error
+                failure = failure or error
+                continue
+            if answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED and code in _ALL_NAME_SERVERS_KNOW:
+                failure = _no_name_server(self.addresses[index], answer)
                 continue
             self._chosen = index
             return answer
         assert failure is not None
-        raise type(failure)(f"no name server of {self} can be reached: {failure}") from failure
+        if isinstance(failure, BrokerError):
+            raise failure
+        raised = type(failure)(f"no name server of {self} can be reached: {failure}")
+        raised.sent = False  # What was to be sent to a broker, that is.
+        raise raised from failure
 
     async def call_all(self, code: int, header: headers.Header | None = None) -> dict[str, Command | ClientError]:
         """Ask every name server; address → answer or error. For what each must be told."""
@@ -89,7 +103,7 @@ class NameServers:
         header = headers.RouteHeader(topic=topic, accept_standard_json_only=True)
         answer = await self.call(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
         if answer.code == ResponseCode.TOPIC_NOT_EXIST:
-            raise self.no_route(topic)
+            raise self._unknown(topic)
         if answer.code != ResponseCode.SUCCESS:
             raise BrokerError(answer.code, answer.remark or "", str(self), f"find topic {topic}")
         return bodies.route_of(topic, answer.body)
@@ -101,10 +115,35 @@ class NameServers:
             raise BrokerError(answer.code, answer.remark or "", str(self), "list the brokers")
         return bodies.cluster_info_of(answer.body)
 
-    def no_route(self, topic: str) -> NoRoute:
+    async def no_route(self, topic: str) -> NoRoute:
+        """Why a topic has no route: it does not exist, or no broker is there that could hold it."""
+        try:
+            nobody = not (await self.cluster()).brokers
+        except (ClientError, BrokerError, BadRequest):
+            nobody = False  # Then say what is known.
+        if nobody:
+            return NoRoute(
+                f"no broker is registered at name servers {self}, so topic {topic} has no route: is the broker running, "
+                "and was it started with this name server's address?"
+            )
+        return self._unknown(topic)
+
+    def _unknown(self, topic: str) -> NoRoute:
         return NoRoute(
             f"no route for topic {topic} at name servers {self}: create it with `metaq topic create {topic}`"
         )
+
+
+_ALL_NAME_SERVERS_KNOW = {RequestCode.GET_ROUTEINFO_BY_TOPIC, RequestCode.GET_BROKER_CLUSTER_INFO}
+
+
+def _no_name_server(address: str, answer: Command) -> BrokerError:
+    return BrokerError(
+        answer.code,
+        f"{address} is no name server, a broker perhaps: pass the name server's address; its port is 9876 by default",
+        address,
+        "find the brokers",
+    )
 
 
 class RouteTable:
@@ -169,7 +208,10 @@ class RouteTable:
                 return (await self.route(topic, fresh=fresh)).readable()
             except NoRoute:
                 await asyncio.sleep(pause)
-        return (await self.route(topic, fresh=fresh)).readable()
+        try:
+            return (await self.route(topic, fresh=fresh)).readable()
+        except NoRoute:
+            raise await self.name_servers.no_route(topic) from None
 
     def broker(self, name: str) -> BrokerData | None:
         """The addresses of a broker, from any route that mentions it."""
@@ -232,7 +274,7 @@ class RouteTable:
         try:
             template = await self.name_servers.route(AUTO_CREATE_TOPIC)
         except NoRoute:
-            raise self.name_servers.no_route(topic) from None
+            raise await self.name_servers.no_route(topic) from None
         queues = tuple(
             dataclasses.replace(
                 data,

@@ -17,7 +17,16 @@ from dataclasses import dataclass
 
 from metaq.client.core import ClientCore
 from metaq.client.futures import Stored
-from metaq.errors import BadRequest, BrokerError, ClientClosed, ClientError, NoRoute, RequestTimeout, SendFailed
+from metaq.errors import (
+    BadRequest,
+    BrokerError,
+    ClientClosed,
+    ClientError,
+    ConnectionFailed,
+    NoRoute,
+    RequestTimeout,
+    SendFailed,
+)
 from metaq.model import MessageQueue, SendStatus
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -85,10 +94,11 @@ class Sender:
         Raises: SendFailed with what each try said; NoRoute; BrokerError: the broker refuses this message for good.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
+        started = loop.time()
+        deadline = started + timeout
         pauses = _pauses()
         attempts: list[tuple[str, str]] = []
-        tries, failed_broker = 0, None
+        tries, failed_broker, unknown = 0, None, False
         while True:
             queue, queues = None, []
             try:
@@ -100,6 +110,7 @@ class Sender:
                 if _final(error):
                     raise
                 failed_broker = queue.broker if queue is not None else None
+                unknown = unknown or (queue is not None and _maybe_stored(error))
                 attempt = (failed_broker or "name server", str(error))
                 if attempt not in attempts:
                     attempts.append(attempt)
@@ -109,10 +120,14 @@ class Sender:
                     tries += 1
                     elsewhere = choose is None and any(other.broker != failed_broker for other in queues)
                     pause = 0.0 if elsewhere else next(pauses)
-                if tries > self._retries or loop.time() + pause >= deadline:
-                    if queue is None and isinstance(error, NoRoute):
+                over = loop.time() + pause >= deadline
+                if tries > self._retries or over:
+                    if len(attempts) == 1 and queue is None and isinstance(error, NoRoute):
                         raise
-                    raise _failure(outgoing, attempts, tries, timeout) from error
+                    count = "1 try" if tries == 1 else f"{tries} tries"
+                    spent = f"{count} in {loop.time() - started:.2f} s"
+                    why = f"the timeout of {timeout:g} s is over" if over else f"retries={self._retries}"
+                    raise _failure(outgoing, attempts, f"{spent}, {why}", unknown=unknown) from error
                 await asyncio.sleep(pause)
 
     async def _queues(self, topic: str, deadline: float, *, fresh: bool) -> list[MessageQueue]:
@@ -128,7 +143,9 @@ class Sender:
         if address is None:
             raise NoRoute(f"broker {queue.broker} has no master that is up")
         if seconds <= 0:
-            raise RequestTimeout("the time given was over before the request was sent")
+            late = RequestTimeout("the time given was over before the request was sent")
+            late.sent = False
+            raise late
         answer = await self._core.transport.call(address, self._command(outgoing, queue), seconds)
         status = STORED.get(answer.code)
         if status is None:
@@ -183,10 +200,16 @@ def _pauses() -> Iterator[float]:
         pause = min(2 * pause, _PAUSE_SECONDS_MAX)
 
 
-def _failure(outgoing: Outgoing, attempts: list[tuple[str, str]], tries: int, timeout: float) -> SendFailed:
+def _maybe_stored(error: Exception) -> bool:
+    """Whether the broker may have stored what was sent, although it did not say so."""
+    return isinstance(error, ConnectionFailed | RequestTimeout) and error.sent
+
+
+def _failure(outgoing: Outgoing, attempts: list[tuple[str, str]], spent: str, *, unknown: bool) -> SendFailed:
     said = "; ".join(f"{broker}: {text}" for broker, text in attempts)
-    return SendFailed(
-        f"sending to topic {outgoing.topic} failed after {tries} tries within {timeout:.1f} s ({said}). "
-        "Whether a try without an answer was stored is unknown: sending again may store it twice",
-        tuple(attempts),
+    outcome = (
+        "Whether a try without an answer was stored is unknown: sending again may store it twice"
+        if unknown
+        else "All tries failed before a broker took it, so nothing was stored"
     )
+    return SendFailed(f"sending to topic {outgoing.topic} failed after {spent} ({said}). {outcome}", tuple(attempts))

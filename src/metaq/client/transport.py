@@ -116,12 +116,16 @@ class Transport:
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever the answer's code.
 
-        Raises: ConnectionFailed: not connected, or the connection broke: unknown whether the request took effect.
-        RequestTimeout: no answer within `timeout` seconds, dialling included. ClientClosed.
+        Raises: ConnectionFailed: not connected, or the connection broke: then it is unknown whether the request took
+        effect, see `sent`. RequestTimeout: no answer within `timeout` seconds, dialling included. ClientClosed.
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        link = self._links.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
+        try:
+            link = self._links.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
+        except ConnectionFailed as error:
+            error.sent = False
+            raise
         command.opaque = next(self._opaque) & _OPAQUE_MASK
         future = link.request(command)
         timer = loop.call_at(deadline, _expire, future, address, command.code, timeout)

@@ -14,6 +14,7 @@ from metaq.model.queue import MessageQueue
 
 BODY_BYTES_MAX = 4 * 1024 * 1024
 DELAY_LEVEL_MAX = 18
+_SHOWN_BYTES = 60
 
 
 class SysFlag(enum.IntFlag):
@@ -33,7 +34,7 @@ COMPRESSION_TYPE_MASK = 0x700
 COMPRESSION_LZ4, COMPRESSION_ZSTD, COMPRESSION_ZLIB = 0x100, 0x200, 0x300
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class Message:
     """One message to send.
 
@@ -75,6 +76,19 @@ class Message:
             self.flag = as_int("flag", self.flag, -(1 << 31), (1 << 31) - 1)
         if self.wait_store_ok is not True and self.wait_store_ok is not False:
             raise TypeError(f"wait_store_ok is {self.wait_store_ok!r}: pass True or False")
+
+    def __repr__(self) -> str:
+        shown = repr(self.body) if len(self.body) <= _SHOWN_BYTES else f"<{len(self.body)} bytes>"
+        rest = [
+            f"{name}={value!r}"
+            for name, value, usual in (
+                ("tag", self.tag, None), ("keys", self.keys, ()), ("flag", self.flag, 0),
+                ("delay_level", self.delay_level, 0), ("wait_store_ok", self.wait_store_ok, True),
+                ("properties", self.properties, {}),
+            )
+            if value != usual
+        ]  # fmt: skip
+        return f"Message({', '.join([f'topic={self.topic!r}', f'body={shown}', *rest])})"
 
     def property_text(self, unique_id: str | None) -> str:
         """All properties as stored, the system's and the user's.
@@ -296,6 +310,14 @@ class StoredMessage:
     def backlog(self) -> int:
         """How many messages the queue held from this one on, when it was pulled."""
         return max(0, self.max_offset - self.queue_offset)
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: getattr(self, name) for name in StoredMessage.__slots__ if name[0] != "_"}
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._properties = None
 
     def __repr__(self) -> str:
         return (

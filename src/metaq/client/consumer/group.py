@@ -191,10 +191,19 @@ class GroupMember:
                     self._complain_once(topic, f"consumer group {self.group} waits for topic {topic}: {error}")
                     settled = False
                 continue
-            except (ClientError, BrokerError) as error:
+            except _NotListed as error:
                 log.debug("the share of %s in %s stays as it is: %s", self.group, topic, error)
                 settled = False
                 continue
+            except (ClientError, BrokerError, BadRequest) as error:
+                self._complain_once(
+                    f"share {topic}",
+                    f"consumer group {self.group} cannot find its share of {topic}, trying again: {error}",
+                )
+                settled = False
+                continue
+            self._complained.discard(f"share {topic}")
+            self._complained.discard(topic)
             for queue in [queue for queue in self.windows if queue.topic == topic and queue not in share]:
                 await self._give_up(queue)
                 changed = True
@@ -218,7 +227,7 @@ class GroupMember:
         if self._core.client_id not in members:
             # The broker has restarted, or our heartbeat is under way. To give everything up for that would be rash.
             self._core.spawn(self._core.send_heartbeats())
-            raise ClientError(f"the broker does not list this client as a member of {self.group} yet")
+            raise _NotListed(f"the broker does not list this client as a member of {self.group} yet")
         return self.options.strategy(queues, members, self._core.client_id)
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
@@ -412,6 +421,10 @@ class GroupMember:
         if key not in self._complained:
             self._complained.add(key)
             log.warning("%s", text)
+
+
+class _NotListed(ClientError):
+    """Our heartbeat is still under way."""
 
 
 _NOT_YET = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}

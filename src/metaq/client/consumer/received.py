@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from metaq.client.consumer.outcome import BROKER_DECIDES, DEAD_LETTER_LEVEL, Later, Reject, delay_level_of
 from metaq.client.consumer.window import Chunk
+from metaq.errors import ClientError
 from metaq.model import StoredMessage
 
 log = logging.getLogger("metaq.client")
@@ -20,11 +21,18 @@ class ReceivedMessage(StoredMessage):
     message must not end the loop over the others. `Reject` and `Later` are verdicts and not logged. What is no
     `Exception` (Ctrl-C, a cancelled task) passes through and leaves the message unfinished: it comes again when the
     group's queues are next distributed.
+
+    It can be pickled, for a process pool: the copy has all that is known of the message, and what finishes one raises
+    ClientError there.
     """
 
     __slots__ = ("_chunk",)
 
-    _chunk: Chunk[ReceivedMessage] | _Settled
+    _chunk: Chunk[ReceivedMessage] | _Settled | _Copied
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        super().__setstate__(state)
+        self._chunk = COPIED
 
     def ack(self) -> None:
         """The message is done with."""
@@ -45,6 +53,8 @@ class ReceivedMessage(StoredMessage):
             self._chunk = SETTLED  # What is said of it from now on, such as an ack on leaving `with`, changes nothing.
             assert chunk.window.send_back is not None
             chunk.window.send_back(chunk, self, delay_level)
+        else:
+            chunk.flags[0] = 1  # A copy says that it is one.
 
     def settle(self, error: BaseException | None) -> bool:
         """Finish it, or send it back for what its handling raised. Returns whether the error ends here."""
@@ -85,9 +95,25 @@ class _Ignored:
     def __setitem__(self, key: int, value: int) -> None: ...
 
 
+class _Uncommittable:
+    """Flags of a copy."""
+
+    def __setitem__(self, key: int, value: int) -> None:
+        raise ClientError(
+            "this is a copy of a received message, pickled or copied: acknowledge, retry or reject the message itself, "
+            "in the process and by the consumer that received it"
+        )
+
+
 class _Settled:
     base = 0
     flags: Any = _Ignored()
 
 
+class _Copied:
+    base = 0
+    flags: Any = _Uncommittable()
+
+
 SETTLED = _Settled()
+COPIED = _Copied()
