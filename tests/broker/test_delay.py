@@ -252,7 +252,8 @@ def test_a_message_whose_topic_is_gone_holds_nobody_up(tmp_path, clock):
     with open_broker(tmp_path, clock) as broker:
         for n in range(6):
             send(broker, b"%d" % n, 1, ("orders", "gone")[n % 2])
-        broker.delete_topic("gone")
+        broker.store.flush()
+        broker.delete_topic("gone").settle()
         clock.advance(1)
         broker.ladder.deliver()
         assert bodies(broker) == [b"0", b"2", b"4"]

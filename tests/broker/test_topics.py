@@ -126,7 +126,7 @@ def test_queues_with_messages_and_no_topic_are_told_and_get_their_topic_back(tmp
         assert "topic kept" not in caplog.text
         assert "SCHEDULE" not in caplog.text
         if restore:
-            assert broker.topics.require("orders") == TopicConfig("orders", 3, 3)
+            assert broker.topics.require("orders") == TopicConfig("orders", 8, 8)
             assert send(broker, "orders", 2).put.queue_offset == 1
         else:
             assert broker.topics.get("orders") is None

@@ -273,6 +273,7 @@ def make_topic(bench, client: Client, *sent: bytes, topic: str = "orders") -> No
         start_send(client, topic, body)
     bench.save_all()
     assert codes(client) == [0] * len(sent)
+    bench.broker.store.flush()
     bench.broker.offsets.put("G", topic, 0, len(sent))
 
 

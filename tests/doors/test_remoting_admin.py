@@ -50,6 +50,7 @@ def test_a_deleted_topic_is_gone_with_its_positions(door, client):
     client.send("orders")
     client.pull("orders", sys_flag=5, commit_offset=1)
     for _ in range(2):
+        door.broker.store.flush()
         assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
     assert client.pull("orders")[0].code == ResponseCode.TOPIC_NOT_EXIST
     assert door.broker.offsets.get("G", "orders", 0) is None

@@ -224,6 +224,7 @@ def test_deleting_a_topic_closes_its_gate(door, client):
     """After a deletion the topic is made anew by the next send, from offset 0."""
     for _ in range(3):
         client.send("orders")
+    door.broker.store.flush()
     assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
     assert b"orders" not in door.broker.gates.table
     assert client.send("orders").ext["queueOffset"] == "0"

@@ -27,7 +27,7 @@ from metaq.broker.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import BadRequest
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.topic import RETRY_PREFIX, check_group, check_topic
+from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Pending, SavedText, Saving, at_once
 from metaq.store import deleted
@@ -36,6 +36,7 @@ from metaq.wire.bodies import Heartbeat
 
 log = logging.getLogger(__name__)
 
+INTERNAL_PREFIXES = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 EXPIRY_SECONDS = 10.0
 """Between two looks for clients that fell silent."""
 
@@ -101,23 +102,31 @@ class Broker:
         self._expiry_due = now + EXPIRY_SECONDS
 
     def _look_for_lost_topics(self) -> None:
-        """Queues that hold messages and have no topic: their settings were lost with a file, the messages were not."""
+        """Queues that hold messages and have no topic: their settings were lost with a file, the messages were not.
+
+        Recovery has emptied the queues of deleted topics; what they hold came later.
+        """
         lost: dict[str, list[int]] = {}
+        least = self.options.default_topic_queue_nums
         for (topic, queue_id), queue in self.store.queues().items():
-            known = self.topics.get(topic) or topic in self.deletions.marks.table or self.topics.is_system(topic)
-            if queue.min_offset < queue.max_offset and not known:
+            if queue.min_offset < queue.max_offset and not (self.topics.get(topic) or self.topics.is_system(topic)):
                 lost.setdefault(topic, []).append(queue_id)
+        # Too many queues harm nobody; too few would refuse producers that know the topic as it was.
+        counts = {
+            topic: max(max(queues) + 1, 1 if topic.startswith(INTERNAL_PREFIXES) else least)
+            for topic, queues in lost.items()
+        }
         for topic, queues in lost.items():
             log.warning(
                 "the topic %s is not in topics.json, and its queues %s hold messages: %s",
                 topic,
                 ", ".join(map(str, sorted(queues))),
-                f"it is there again, with {max(queues) + 1} queues; change it if it had other settings"
+                f"it is there again, with {counts[topic]} queues; change it if it had other settings"
                 if self.options.restore_lost_topics
                 else "nobody can read them until the topic is created",
             )
         if lost and self.options.restore_lost_topics:
-            self.topics.restore({topic: max(queues) + 1 for topic, queues in lost.items()})
+            self.topics.restore(counts)
 
     def tick(self) -> list[Notice]:
         """Let time pass: deliver what is due, expire who is silent, save what changed. Returns whom to notify."""

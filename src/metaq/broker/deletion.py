@@ -1,6 +1,7 @@
 """Deleting a topic for good: its settings, its queues and every group's positions in it, in an order that a crash survives.
 
-The topic leaves `topics.json` first. Then `metaqDeleted.json` says up to where in the log its records are dead: from that
+First the log is made durable up to where it ends: the memory of the deletion must not point behind a log that a power cut
+shortens, or it would cover what comes there later. The topic leaves `topics.json`. Then `metaqDeleted.json` says up to where in the log its records are dead: from that
 save on it is deleted, whatever happens. Then queues and positions go, and when the positions are on the disk too the
 deletion is answered. A crash before the second save leaves a topic without settings, whose queues bring it back at the
 next start; nothing that was acknowledged is lost. Meanwhile nothing may be put to the topic: that would be lost with it,
@@ -18,7 +19,7 @@ from metaq.broker.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import BadRequest
 from metaq.model import TopicConfig
-from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
+from metaq.saved import REFUSED_CODE, Pending, SavedTable, SavedText, Saving, at_once
 from metaq.store import deleted
 from metaq.store.message_store import MessageStore
 
@@ -43,7 +44,7 @@ class Deletions:
         self.marks: SavedTable[str, int, int] = SavedTable(
             file,
             "the memory of deleted topics",
-            deleted.parse(file.load()),
+            dict(store.deleted),
             0,
             piece=deleted.entry,
             whole=lambda entries, _: deleted.whole(entries),
@@ -51,39 +52,63 @@ class Deletions:
             clock=clock,
             call_soon=call_soon,
         )
+        file_table = deleted.parse(file.load())
+        if file_table != store.deleted:  # the log has become shorter than it says
+            self.marks.start_with({topic: store.deleted[topic] for topic in file_table})
         self._finish_what_a_crash_cut()
 
     def _finish_what_a_crash_cut(self) -> None:
         for topic in self.marks.table:
-            if self._topics.get(topic) is None:
+            if self._topics.get(topic) is None and not self._holds(topic):
                 self._offsets.drop_topic(topic)
 
     def delete(self, name: str) -> Pending:
-        """Begin. Raises BadRequest for a system topic, Saving while the topic is being made or changed."""
+        """Begin; messages without a topic are deleted too. Raises BadRequest for a system topic, Saving while the topic is being made or changed."""
         if name in self._topics.closing:
             return self._topics.closing[name]
         pending = self._topics.saved.pending(name)
         if pending is not None:
             raise Saving(pending)
         config = self._topics.get(name)
-        if config is None or self._topics.is_system(name):
+        if self._topics.is_system(name) or (config is None and not self._holds(name)):
             return self._topics.delete(name)
         outcome = self._topics.closing[name] = Pending()
         self._gates.close(name)
         place = self._store.log_end
-        self._topics.delete(name).when_done(lambda error: self._mark(config, place, outcome, error))
+        if self._store.flushed >= place:
+            self._remove(name, config, place, outcome, durable=True)
+        else:
+            self._store.when_flushed(
+                place,
+                lambda good: self._call_soon(lambda: self._remove(name, config, place, outcome, durable=good)),
+            )
         return outcome
 
-    def _mark(self, config: TopicConfig, place: int, outcome: Pending, error: BadRequest | None) -> None:
-        if error is not None:
-            self._end(config.name, outcome, error)
-            return
-        self.marks.change(config.name, place).when_done(lambda error: self._drop(config, place, outcome, error))
+    def _holds(self, name: str) -> bool:
+        """Whether there are messages under the name, which may be though no topic is."""
+        return any(topic == name and queue.max_offset for (topic, _), queue in self._store.queues().items())
 
-    def _drop(self, config: TopicConfig, place: int, outcome: Pending, error: BadRequest | None) -> None:
-        name = config.name
+    def _remove(self, name: str, config: TopicConfig | None, place: int, outcome: Pending, *, durable: bool) -> None:
+        if durable:
+            self._topics.delete(name).when_done(lambda error: self._mark(name, config, place, outcome, error))
+        else:
+            text = f"the topic {name} was not deleted: the log could not be made durable"
+            self._end(name, outcome, BadRequest(text, REFUSED_CODE))
+
+    def _mark(
+        self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: BadRequest | None
+    ) -> None:
         if error is not None:
-            self._topics.saved.put_back(name, config)
+            self._end(name, outcome, error)
+            return
+        self.marks.change(name, place).when_done(lambda error: self._drop(name, config, place, outcome, error))
+
+    def _drop(
+        self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: BadRequest | None
+    ) -> None:
+        if error is not None:
+            if config is not None:
+                self._topics.saved.put_back(name, config)
             self._end(name, outcome, error)
             return
         try:

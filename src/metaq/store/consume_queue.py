@@ -155,6 +155,17 @@ class ConsumeQueue:
         data = file.read(offset * UNIT_BYTES, UNIT_BYTES) if file else b""
         return Unit(*UNIT.unpack(data)) if len(data) == UNIT_BYTES else None
 
+    def oldest(self) -> Unit | None:
+        """The first unit in the files that stands for a message of its own; None if there is no file, or no such unit."""
+        for file in self.run.files:
+            places = range(file.start, file.end - UNIT_BYTES + 1, UNIT_BYTES)
+            first = bisect_left(
+                places, True, key=lambda place: not Unit(*UNIT.unpack(file.read(place, UNIT_BYTES))).is_fill
+            )
+            if first < len(places):
+                return Unit(*UNIT.unpack(file.read(places[first], UNIT_BYTES)))
+        return None
+
     def units(self, start: int, count: int) -> list[Unit]:
         """Up to `count` units from queue offset `start`; fewer at the end of the queue, none outside it."""
         return list(map(Unit._make, UNIT.iter_unpack(self.unit_bytes(start, count))))

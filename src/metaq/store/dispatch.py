@@ -7,7 +7,7 @@ scan of the log, for what the queues and the index have lost.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Mapping
 from typing import Final
 
 from metaq.errors import BadRequest, ConfigError
@@ -80,9 +80,12 @@ class Dispatcher:
         queues_from: int = 0,
         rebuild: Container[tuple[str, int]] = (),
         index_from: int = 0,
+        deleted: Mapping[str, int] | None = None,
     ) -> None:
-        """Records that begin below `queues_from` are in their queues already, unless these are in `rebuild`, or were
-        deleted; those below `index_from` are indexed already."""
+        """Records that begin below `queues_from` are in their queues already, unless these are in `rebuild`; those below
+        `index_from` are indexed already. Those below their topic's log offset in `deleted` are dead: nobody gets them.
+        """
+        self._deleted = deleted or {}
         self._queue, self._index, self._ladder = queue, index, ladder
         self._queues_from, self._rebuild, self._index_from = queues_from, rebuild, index_from
         self.messages = 0
@@ -91,7 +94,7 @@ class Dispatcher:
     def dispatch(self, head: hot.RecordHead, now_ms: int) -> None:
         """Put the record's unit and index entries if they are missing. Raises StoreFull."""
         topic = topic_of(head)
-        if topic is None or head.queue_id < 0:
+        if topic is None or head.queue_id < 0 or head.log_offset < self._deleted.get(topic, 0):
             return
         key = (topic, head.queue_id)
         if is_queued(head.sys_flag) and (head.log_offset >= self._queues_from or key in self._rebuild):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 from metaq.model.message import TRANSACTION_MASK, SysFlag
@@ -71,9 +71,14 @@ class Judge:
         has_unit: Callable[[hot.RecordHead], bool],
         *,
         whole_log: bool,
+        deleted: Mapping[bytes, int] | None = None,
     ) -> None:
-        """`ends`: queue offset that each queue goes on with. `has_unit`: whether a unit points at the record."""
+        """`ends`: queue offset that each queue goes on with. `has_unit`: whether a unit points at the record.
+
+        `deleted`: topic → the log offset below which its records belong to queues that are gone.
+        """
         self._ends, self._has_unit, self._whole_log = dict(ends), has_unit, whole_log
+        self._deleted = deleted or {}
         self.last_ms = last_ms
         """Store time of the newest record judged."""
         self._seen: set[QueueKey] = set()
@@ -84,7 +89,8 @@ class Judge:
         """Why the record cannot follow those before it; "" if it can. Raises NeedsWholeLog."""
         if head.store_ms < self.last_ms - BACKWARDS_MS_MAX and not self._has_unit(head):
             return f"a record stored {self.last_ms - head.store_ms} ms before the one in front of it"
-        if head.sys_flag & TRANSACTION_MASK in {0, SysFlag.COMMITTED}:
+        dead = head.log_offset < self._deleted.get(head.topic, 0)
+        if not dead and head.sys_flag & TRANSACTION_MASK in {0, SysFlag.COMMITTED}:
             key = (head.topic, head.queue_id)
             wanted = self._ends.get(key, 0)
             if head.queue_offset not in {wanted, 0}:

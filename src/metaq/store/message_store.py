@@ -128,6 +128,8 @@ class MessageStore:
                 self.recovered = recovery.plan()
                 self.folder.mark_running()  # before anything is changed
                 recovery.act(self.recovered, self.queue, self.ladder, self.clock.now_ms())
+                # A mark behind a shorter log would cover what comes there.
+                self.deleted = {topic: min(place, self.log.end) for topic, place in self.deleted.items()}
                 self._index_tail = self.index.tail if self.index else None
                 self._sync = options.flush_disk_type == "SYNC_FLUSH"
                 self._puller = Puller(self.log, options)
@@ -154,6 +156,7 @@ class MessageStore:
             (queue.topic, queue.queue_id): queue for queue in find_queues(self.folder, self.options, self.disk)
         }
         facts = look_at(self.folder, self.log, self.index)
+        self.deleted = dict(facts.deleted)
         return Recovery(facts, self.log, self._queues, self.index, check_crc=self.options.check_crc_on_recover)
 
     def _checkpoint_at_start(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from metaq.errors import StoreCorrupt
@@ -44,6 +44,8 @@ class Facts:
     index: tuple[tuple[str, IndexHeader], ...] | None
     """None: no index is kept."""
     index_unfit: tuple[str, ...] = ()
+    deleted: Mapping[str, int] = field(default_factory=dict)
+    """Topic → the log offset below which its records are dead, because it was deleted there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +158,7 @@ class Recovery:
     def plan(self) -> Plan:
         """Read and judge. Changes nothing. Raises StoreCorrupt: damage that no crash explains."""
         start = choose_start(self._facts)
-        rebuild = self._damaged(start)
+        rebuild = self._damaged(start) | self._outlived()
         while True:
             try:
                 return self._plan_from(start, rebuild)
@@ -172,11 +174,23 @@ class Recovery:
             return _NOTHING
         found = set()
         for topic, ends in tails.queues.items():
+            if self._facts.deleted.get(topic, 0) >= tails.log_end:
+                continue  # all that they say of it is dead
             for queue_id, end in ends.items():
                 queue = self._queues.get((topic, queue_id))
                 if end > 0 and (queue is None or queue.end_below(tails.log_end, end) < end):
                     found.add((topic, queue_id))
                     log.warning("the consume queue %s:%d is missing or short: it is rebuilt", topic, queue_id)
+        return frozenset(found)
+
+    def _outlived(self) -> frozenset[Key]:
+        """Queues whose topic was deleted, and which a crash kept from going: they begin with a dead record."""
+        found = set()
+        for key, queue in self._queues.items():
+            place = self._facts.deleted.get(key[0], 0)
+            oldest = queue.oldest() if place else None
+            if oldest is not None and oldest.log_offset < place:
+                found.add(key)
         return frozenset(found)
 
     def _plan_from(self, start: Start, rebuild: frozenset[Key]) -> Plan:
@@ -193,6 +207,7 @@ class Recovery:
             start.last_ms,
             self._has_unit,
             whole_log=whole_log,
+            deleted={topic.encode(): place for topic, place in facts.deleted.items()},
         )
         scan = LogScan(self._log.run, start.log_offset, check_crc=self._check_crc)
         log_end, why, records = self._judged_end(scan, judge)
@@ -333,6 +348,7 @@ class Recovery:
             queues_from=plan.start.log_offset,
             rebuild=plan.rebuild,
             index_from=plan.index.first,
+            deleted=self._facts.deleted,
         )
         for heads in LogScan(self._log.run, plan.dispatch_from, plan.log_end, check_crc=False):
             for head in heads:

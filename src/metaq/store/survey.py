@@ -10,8 +10,10 @@ from pathlib import Path
 from metaq.errors import BadRequest, StoreCorrupt, StoreForeign
 from metaq.model.topic import check_topic
 from metaq.options import StoreOptions
+from metaq.store import deleted
 from metaq.store.checkpoint import Checkpoint, Tails
 from metaq.store.commit_log import CommitLog
+from metaq.store.config_file import ConfigFile
 from metaq.store.consume_queue import UNIT_BYTES, ConsumeQueue
 from metaq.store.disk import Disk
 from metaq.store.folder import StoreFolder
@@ -79,6 +81,7 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
         first_ms=tuple((file.start, max(0, commit_log.store_time(file.start, written=True))) for file in files),
         index=tuple((file.name, file.header) for file in index.files) if index else None,
         index_unfit=tuple(unfit),
+        deleted=deleted.parse(ConfigFile(folder.config / deleted.FILE).load()),
     )
 
 
