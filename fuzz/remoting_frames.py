@@ -14,13 +14,16 @@ import argparse
 import logging
 import random
 import sys
+import tempfile
 
 from metaq.clock import FakeClock
 from metaq.doors.namesrv import NamesrvDoor
 from metaq.errors import RemoteProtocolError
 from metaq.model import DataVersion, TopicConfig
+from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
+from metaq.store.config_file import ConfigFile
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, SerializeType, encode, request
@@ -168,8 +171,14 @@ def run(seed: int, rounds: int) -> int:
 
 
 def _run(seed: int, rounds: int) -> int:
+    with tempfile.TemporaryDirectory() as folder:
+        clock = FakeClock()
+        kv = KvTable(ConfigFile(f"{folder}/kvConfig.json"), clock)
+        return _fuzz(NamesrvDoor(NameService(NamesrvOptions(), clock, kv)), seed, rounds)
+
+
+def _fuzz(door: NamesrvDoor, seed: int, rounds: int) -> int:
     commands = corpus()
-    door = NamesrvDoor(NameService(NamesrvOptions(), FakeClock()))
     neighbour = Link(door)
     expected = neighbours_answers(neighbour)
     assert [code for code, _ in expected] == [0, 0]

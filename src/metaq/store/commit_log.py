@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from metaq.errors import StoreError, StoreFailed
-from metaq.store.disk import Disk
+from metaq.store.disk import Disk, SyncNotBegun, store_error
 from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.wire import hot
 from metaq.wire.record import MAGIC, RECORD_BYTES_MIN
@@ -103,6 +103,8 @@ class CommitLog:
             if self.run.unsynced:
                 try:
                     self.run.sync_folder()
+                except SyncNotBegun as error:  # the next one who needs the file tries again
+                    raise store_error(error, file.path) from error
                 except OSError as error:  # final: after it, nobody knows whether the name is on the disk
                     why = f"the name of {file.path} could not be made durable: {os.strerror(error.errno or 0)}"
                     self.on_failure(why)

@@ -43,6 +43,10 @@ class Mapped(NamedTuple):
     inode: int
 
 
+class SyncNotBegun(OSError):
+    """A sync that never reached the kernel. Unlike a failed one it has lost nothing, and may be tried again."""
+
+
 class Disk:
     """What the store asks of the file system."""
 
@@ -102,8 +106,14 @@ class Disk:
         os.fsync(descriptor)
 
     def sync_folder(self, path: Path) -> None:
-        """Make a folder's entries durable: the names of files that were made, renamed or deleted. Raises OSError."""
-        descriptor = self.open(path, os.O_RDONLY)
+        """Make a folder's entries durable: the names of files that were made, renamed or deleted.
+
+        Raises SyncNotBegun: the folder could not be opened, for want of descriptors perhaps. OSError: the sync failed.
+        """
+        try:
+            descriptor = self.open(path, os.O_RDONLY)
+        except OSError as error:
+            raise SyncNotBegun(error.errno, error.strerror, str(path)) from error
         try:
             os.fsync(descriptor)
         finally:
@@ -187,14 +197,17 @@ def reserving(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        path = error.filename or path
-        if error.errno in _NO_ROOM:
-            raise StoreFull(
-                f"no room on the disk for {path} ({os.strerror(error.errno or 0)}): nothing was written; "
-                "free some space, or keep messages for a shorter time (fileReservedTime)"
-            ) from error
-        if error.errno == errno.EMFILE:
-            raise StoreError(
-                f"{path}: too many open files; raise the limit (ulimit -n), every queue holds one"
-            ) from error
-        raise StoreError(f"{path}: {error.strerror}") from error
+        raise store_error(error, path) from error
+
+
+def store_error(error: OSError, path: Path) -> StoreError:
+    """What to say of a file that could not be made or grown; `path` is named where the error names none."""
+    path = error.filename or path
+    if error.errno in _NO_ROOM:
+        return StoreFull(
+            f"no room on the disk for {path} ({os.strerror(error.errno or 0)}): nothing was written; "
+            "free some space, or keep messages for a shorter time (fileReservedTime)"
+        )
+    if error.errno == errno.EMFILE:
+        return StoreError(f"{path}: too many open files; raise the limit (ulimit -n), every queue holds one")
+    return StoreError(f"{path}: {error.strerror}")

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metaq.errors import StoreCorrupt, StoreForeign
-from metaq.store.disk import Disk, Mapped, no_read_ahead, populate, reserving
+from metaq.store.disk import Disk, Mapped, SyncNotBegun, no_read_ahead, populate, reserving
 
 NAME_DIGITS = 20
 TEMPORARY = ".tmp"
@@ -290,7 +290,11 @@ class FileRun:
     def sync_folder(self) -> None:
         """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError."""
         self.unsynced = self._dropped = False  # first: what is made meanwhile is due again
-        self.disk.sync_folder(self.folder)
+        try:
+            self.disk.sync_folder(self.folder)
+        except SyncNotBegun:
+            self.unsynced = True
+            raise
 
     def close(self) -> None:
         for file in self.files:
