@@ -16,7 +16,19 @@ from metaq.store.disk import Mapped
 from metaq.store.message_store import MessageStore
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
-from tests.store.support import HOST, START_MS, checkpoint, message, open_store, put, read_all, small_options
+from tests.store.support import (
+    HOST,
+    START_MS,
+    checkpoint,
+    crash,
+    log_file,
+    message,
+    open_store,
+    overwrite,
+    put,
+    read_all,
+    small_options,
+)
 
 SEEDS = range(25)
 
@@ -289,3 +301,92 @@ def test_a_complete_record_is_a_record_also_if_its_last_property_ends_in_nuls(tm
     with open_store(tmp_path / "b") as store:
         assert read_all(store, "T", 0) == [b"x" * size]
         assert put(store, "T", 0, b"next").queue_offset == 1
+
+
+@pytest.mark.parametrize("size", range(380, 900, 13))
+def test_a_record_that_lost_its_last_properties_is_cut_off(tmp_path, size):
+    """What the power cut took reads as zeros up to the record's end. Ours never ends so, even if a property does."""
+    store = open_store(tmp_path / "a")
+    put(store, "T", 0, b"before")
+    checkpoint(store)
+    record = message("T", 0, b"x" * size)
+    record.properties = b"TAGS\x01t\x02padding\x01" + b"p" * 500 + bytes(3)
+    done = store.put([record])
+    root = crash(store, tmp_path / "b")
+    shutil.copytree(root, tmp_path / "c")
+    border = (done.log_end - 1) // 512 * 512
+    overwrite(log_file(root), border, bytes(done.log_end - border))
+    with open_store(root) as store:
+        assert read_all(store, "T", 0) == [b"before"]
+        assert put(store, "T", 0, b"next").log_offset == done.log_offset
+    with open_store(tmp_path / "c") as store:
+        assert read_all(store, "T", 0) == [b"before", b"x" * size]
+
+
+# ---------------------------------------------------------------------- what a start has taken away
+
+
+def test_units_of_lost_messages_do_not_come_back_with_their_file(tmp_path):
+    """A start deletes them; a power cut undoes that, when the log has grown past the places that they name."""
+    with PowerLossDisk(tmp_path / "a") as disk:
+        store = quiet(disk)
+        put(store, "T", 0, *bodies(1))
+        store.checkpoint()
+        lost = put(store, "U", 0, *bodies(2, 3))
+        root = disk.kill(tmp_path / "b").root
+        store.close()
+    stale = tmp_path / "stale"
+    shutil.copytree(root / "consumequeue" / "U", stale)
+    overwrite(log_file(root), lost.log_offset, bytes(2000))  # the power cut takes them
+    store = open_store(root)
+    assert not read_all(store, "U", 0)
+    put(store, "T", 0, *bodies(*range(10, 40)))
+    checkpoint(store)
+    after = crash(store, tmp_path / "c")
+    shutil.rmtree(after / "consumequeue" / "U", ignore_errors=True)
+    shutil.copytree(stale, after / "consumequeue" / "U")
+    with open_store(after) as store:
+        assert not read_all(store, "U", 0)
+        assert len(read_all(store, "T", 0)) == 31
+        assert put(store, "U", 0, *bodies(4)).queue_offset == 0
+        assert read_all(store, "U", 0) == bodies(4)
+
+
+def test_a_later_file_that_survived_by_chance_does_not_refuse_the_start(tmp_path):
+    """Its records bear the time of the newest durable one, to the millisecond: that is no proof that they are durable."""
+    with PowerLossDisk(tmp_path / "a") as disk:
+        store = quiet(disk)
+        put(store, "T", 0, *bodies(1))
+        store.checkpoint()
+        for _ in range(4):
+            put(store, "T", 0, b"x" * 30_000)
+        root = disk.kill(tmp_path / "b").root
+        store.close()
+    overwrite(log_file(root), 20_000, bytes(20_000))
+    for without in ((), ("metaqTails.json", "metaqTails.json.bak")):
+        copy = tmp_path / f"{len(without)}"
+        shutil.copytree(root, copy)
+        for name in without:
+            (copy / "config" / name).unlink(missing_ok=True)
+        with open_store(copy) as store:
+            assert read_all(store, "T", 0) == bodies(1)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_deleted_log_file_that_comes_back_has_no_hole(tmp_path, seed):
+    """Retention may delete what was never flushed, when the disk is full; a power cut may undo the deletion."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk, file_reserved_time=1)
+        for number in range(200):
+            put(store, "T", 0, *bodies(number))
+        store.clock.advance(2 * 3600)
+        put(store, "T", 0, *bodies(200))
+        assert store.retain(store.clock.now_ms(), at_once=True)
+        store.checkpoint()
+        cut = disk.cut(tmp_path / "b")
+        store.close()
+    with cut:
+        store = quiet(cut, file_reserved_time=1)
+        numbers = [int(body.split(b":")[0]) for body in read_all(store, "T", 0)]
+        assert numbers == list(range(numbers[0], 201))
+        store.close()

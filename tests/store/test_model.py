@@ -115,7 +115,7 @@ class StoreModel(RuleBasedStateMachine):
             if start + size > place:
                 begin = max(0, place - start)
                 overwrite(path, begin, bytes(size - begin))
-        self._forget_from(place, torn=True)
+        self._forget_from(place)
         self.reopen(root)
 
     @rule(which=st.floats(0, 1))
@@ -130,15 +130,8 @@ class StoreModel(RuleBasedStateMachine):
         self._forget_from(place)
         self.reopen(root)
 
-    def _forget_from(self, place: int, *, torn: bool = False) -> None:
-        """`torn`: a record that lost only properties is complete as far as anyone can tell, and stays without its key."""
-        kept = []
-        for start, end, queue, key in self.log:
-            properties = len(f"TAGS\x01a\x02KEYS\x01{key}") if key else 0
-            if end <= place:
-                kept.append((start, end, queue, key))
-            elif torn and start < place and end - properties <= place:
-                kept.append((start, end, queue, ""))
+    def _forget_from(self, place: int) -> None:
+        kept = [entry for entry in self.log if entry[1] <= place]
         lost = self.log[len(kept) :]
         self.log = kept
         for queue in QUEUES:

@@ -189,6 +189,10 @@ class Housekeeper:
 
     def _drop(self, verdict: Verdict) -> None:
         store = self._store
+        if self._flusher.flushed < verdict.drop_before:  # a power cut may bring deleted files back: not with holes
+            self._flusher.flush()
+            if store.failed is not None:
+                return
         store.log.run.drop_before(verdict.drop_before)
         log.info("%d log files deleted, %s: the log begins at %d now", verdict.files, verdict.why, verdict.drop_before)
         for queue in store.queue_list():

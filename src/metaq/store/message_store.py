@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from metaq.clock import Clock
 from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
 from metaq.model.message import TRANSACTION_MASK, SysFlag
-from metaq.model.properties import PROPERTIES_BYTES_MAX
+from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
 from metaq.model.topic import check_topic
 from metaq.options import StoreOptions
 from metaq.store.commit_log import BLANK_BYTES, CommitLog
@@ -35,6 +35,7 @@ from metaq.wire.record import RECORD_BYTES_MIN
 log = logging.getLogger(__name__)
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _HOSTS_V6_MORE: Final = 24
+_PAIR_END: Final = PAIR_END.encode()
 _RECORD_BYTES_MORE: Final = 65_536
 """A record may be this much larger than `maxMessageSize`: its head, topic and properties (RocketMQ 4.9.8)."""
 
@@ -69,6 +70,15 @@ class Put:
     log_end: int
     queue_offset: int
     store_ms: int
+
+
+def end_properties(text: bytes) -> bytes:
+    """Properties as they are stored: never ending in a NUL, which a start could not tell from what a power cut took.
+
+    A value that does gets the separator behind it that older RocketMQ brokers put behind every property. In the fast
+    lane the broker's own property is the last.
+    """
+    return text + _PAIR_END if text.endswith(b"\0") else text
 
 
 class MessageStore:
@@ -269,6 +279,8 @@ class MessageStore:
         was written in any of these cases.
         """
         first = records[0]
+        for record in records:
+            record.properties = end_properties(record.properties)
         bytes_in_log = sum(self._check(record) for record in records)
         if bytes_in_log + BLANK_BYTES > self.log.file_bytes:
             raise MessageIllegal(

@@ -233,7 +233,10 @@ class Recovery:
                 if refusal:
                     return head.log_offset, refusal, records
                 records += 1
-        if head is not None and self._may_be_torn(head):
+        if head is not None and self._ends_in_zeros(head):
+            tails = self._facts.tails
+            if tails is not None and head.log_offset + head.size > tails.log_end:
+                return head.log_offset, "a record whose last properties are missing", records - 1
             log.warning(
                 "the newest record, of queue %d of topic %s at log offset %d, ends in zeros: a power cut may have taken "
                 "the end of its properties; it is kept, since they may be meant",
@@ -241,14 +244,12 @@ class Recovery:
             )  # fmt: skip
         return scan.end, scan.why, records
 
-    def _may_be_torn(self, head: hot.RecordHead) -> bool:
+    def _ends_in_zeros(self, head: hot.RecordHead) -> bool:
         """Whether the record looks like one that lost what lies behind a sector's border, all of it properties.
 
         They carry no checksum, and the sizes in front of them are right. What never reached the disk reads as zeros, and
-        so does a property whose value ends in NUL characters, which is as good a message as any. Nothing in the record
-        tells them apart, so the harm decides: a record that was acknowledged after its sync is always whole, and to cut
-        it off would break a promise. One that was not may be lost by a power cut, or may as well be there without its
-        last properties: nobody was told that it would be there with them.
+        so does a property whose value ends in NUL characters. Our own writer ends no record so (`end_properties`), so in
+        a store of ours it is a torn one, unless it is known to be durable. In RocketMQ's it is given the benefit.
         """
         file = self._log.run.find(head.log_offset)
         record = file.read(head.log_offset, head.size) if file else b""
@@ -266,9 +267,15 @@ class Recovery:
             raise self._corrupt(scan.end, scan.why)
 
     def _refuse_damage(self, log_end: int, why: str) -> None:
-        """A crash damages what was not flushed. Damage in front of a file that was flushed is something else."""
+        """A crash damages what was not flushed. Damage in front of a file that was flushed is something else.
+
+        The tails know what was flushed to the byte. The checkpoint knows a time, and a record that was not may bear the
+        same one, or with a clock that was set back an older one.
+        """
+        tails = self._facts.tails
         for start, first_ms in self._facts.first_ms:
-            if start > log_end and 0 < first_ms <= self._facts.checkpoint.log_ms:
+            flushed = start < tails.log_end if tails else 0 < first_ms <= self._facts.checkpoint.safe_ms
+            if start > log_end and flushed:
                 raise self._corrupt(log_end, why)
 
     def _corrupt(self, place: int, why: str) -> StoreCorrupt:
@@ -283,11 +290,13 @@ class Recovery:
     def _true_end(self, queue: ConsumeQueue, log_offset: int) -> int:
         """One past the last unit below `log_offset` that a record answers for.
 
-        RocketMQ leaves units behind a tail that it has cut off. Our own tails file is written when there are none.
+        RocketMQ leaves units behind a tail that it has cut off. Our own tails file is written when there are none, but
+        a power cut may bring back a file of them that a start has deleted: what the tails do not count is none.
         """
         tails = self._facts.tails
         if tails is not None:
-            return queue.end_below(log_offset, tails.queues.get(queue.topic, {}).get(queue.queue_id, 0))
+            counted = tails.queues.get(queue.topic, {}).get(queue.queue_id, 0)
+            return min(counted, queue.end_below(log_offset, counted))
         end = queue.end_below(log_offset)
         while end > 0 and (unit := queue.unit(end - 1)) and not unit.is_fill and unit.log_offset >= self._facts.log_min:
             head = self._head(unit.log_offset, unit.size)

@@ -8,7 +8,9 @@ particular file system, which often keeps more:
 - a file's bytes and size are durable when the file was synced, its name when its folder was;
 - a rename is whole: the old names or the new ones, whichever file was replaced by it;
 - pages that were never written read as zeros;
-- after a sync that failed, the kernel takes the pages for clean: a later sync does not write them.
+- after a sync that failed, the kernel takes what it could not write for clean: a later sync does not write it, unless
+  the page was written again, the folder changed again. For folders that ends with the process, as their entries are
+  in the file system's journal.
 
 Nothing is really synced, so tests are fast. Linux only, and meant for small files.
 """
@@ -48,8 +50,8 @@ class _Node:
     unwritten: dict[int, bytes] = field(default_factory=dict)
     """Page → what it held when its sync failed."""
     entries: dict[str, int] = field(default_factory=dict)
-    unnamed: dict[str, int] = field(default_factory=dict)
-    """Name → inode (0: none) when the folder's sync failed."""
+    unnamed: dict[str, int] | None = None
+    """A folder's entries when its sync failed; of no account once they have changed again."""
 
     @property
     def path(self) -> str:
@@ -89,7 +91,12 @@ class PowerLossDisk(FaultyDisk):
 
     def open(self, path: Path, flags: int) -> int:
         self._enter("open")
-        return super().open(path, flags)
+        descriptor = super().open(path, flags)
+        if flags & os.O_TRUNC:
+            with self._lock:
+                if node := self._nodes.get(os.fstat(descriptor).st_ino):
+                    node.unwritten.clear()
+        return descriptor
 
     def map(self, path: Path, size: int) -> Mapped:
         with self._lock:
@@ -175,24 +182,14 @@ class PowerLossDisk(FaultyDisk):
             self._enter("sync_folder")
             self._may_sync()
         except OSError:
-            present = self._present(node)
-            for name in node.entries.keys() | present.keys():
-                if node.entries.get(name) != present.get(name):
-                    node.unnamed[name] = present.get(name, 0)
+            node.unnamed = self._present(node)
             raise
         self._take_entries(node)
 
     def _take_entries(self, node: _Node) -> None:
         present = self._present(node)
-        for name in node.entries.keys() | present.keys():
-            found = present.get(name, 0)
-            if node.unnamed.get(name) == found:
-                continue
-            node.unnamed.pop(name, None)
-            if found:
-                node.entries[name] = found
-            else:
-                del node.entries[name]
+        if node.unnamed != present:
+            node.entries, node.unnamed = present, None
         self._forget_gone()
 
     def _present(self, node: _Node) -> dict[str, int]:
@@ -252,6 +249,12 @@ class PowerLossDisk(FaultyDisk):
             disk._adopt(self._nodes, made)
             return disk
 
+    def restart(self) -> None:
+        """Another process goes on with the folder, after an end in order. `kill` is for the others."""
+        with self._lock:
+            for node in self._nodes.values():
+                node.unnamed = None
+
     def _adopt(self, nodes: Mapping[int, _Node], made: Mapping[int, int]) -> None:
         """Know of this folder, a copy, what is known of the original. `made`: inode there → here."""
         for inode, node in nodes.items():
@@ -261,7 +264,6 @@ class PowerLossDisk(FaultyDisk):
                 found = self._nodes[inode] = _Node(os.dup(node.handle), node.is_folder)
             found.data, found.size, found.unwritten = bytearray(node.data), node.size, dict(node.unwritten)
             found.entries = {name: made.get(other, other) for name, other in node.entries.items()}
-            found.unnamed = {name: made.get(other, other) for name, other in node.unnamed.items()}
 
     def _all_present(self) -> dict[int, dict[str, int]]:
         """Folder → name → inode, of all folders that have a name, now or on the disk."""

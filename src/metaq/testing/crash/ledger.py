@@ -1,0 +1,113 @@
+"""What a broker has acknowledged, and what of it must be there after its end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from metaq.testing.crash.bare import BareRecord
+
+Key = tuple[str, int]
+SECTOR_BYTES = 512
+SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
+"""Where delayed messages wait."""
+
+
+class Broken(AssertionError):
+    """A promise was not kept. The text says which, and how to repeat it."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """All records in the order of the log, as far as the broker said that they are stored."""
+
+    log: list[BareRecord] = field(default_factory=list)
+    log_end: int = 0
+    durable_end: int = 0
+    """LogOffset below which nothing may be lost, not even by a power cut."""
+    log_min: int = 0
+    """What begins below was given up, its time was over. It may come back with a file whose deletion was not synced."""
+    in_flight: list[bytes] = field(default_factory=list)
+    """Bodies of a call that was interrupted: they may be stored or not."""
+    keys: dict[bytes, str] = field(default_factory=dict)
+    """Body → the key under which it must be found."""
+    topics: dict[str, bool | None] = field(default_factory=dict)
+    """Topic → whether it must be there; None: whichever."""
+    groups: dict[str, bool | None] = field(default_factory=dict)
+    deleted_at: dict[str, int] = field(default_factory=dict)
+    """Topic → LogOffset below which its records must never be served again."""
+    limbo: dict[str, int] = field(default_factory=dict)
+    """Topics whose deletion was asked for and not answered → LogOffset below which their records are gone if it happens."""
+    positions: dict[tuple[str, str, int], set[int | None]] = field(default_factory=dict)
+    """(group, topic, queue id) → what its position may be after a restart; the last one saved, and those since."""
+    delayed: dict[bytes, tuple[str, int]] = field(default_factory=dict)
+    """Body of a delayed message → where it is to be delivered."""
+
+    def added(self, records: Iterable[BareRecord], log_end: int) -> None:
+        """The broker has said that these are stored."""
+        self.log.extend(records)
+        self.log_end = log_end
+
+    def wanted(self) -> dict[Key, list[BareRecord]]:
+        """Queue → records that must be served, oldest first."""
+        found: dict[Key, list[BareRecord]] = {}
+        for record in self.log:
+            if record.log_offset >= max(self.log_min, self.deleted_at.get(record.topic, 0)):
+                found.setdefault((record.topic, record.queue_id), []).append(record)
+        return found
+
+    def given_up(self, key: Key) -> set[tuple[int, bytes]]:
+        """(queue offset, body) of what a queue may serve though nobody expects it any more."""
+        topic, queue_id = key
+        deleted_at = self.deleted_at.get(topic, 0)
+        return {
+            (record.queue_offset, record.body)
+            for record in self.log
+            if record.topic == topic and record.queue_id == queue_id and deleted_at <= record.log_offset < self.log_min
+        }
+
+    # ------------------------------------------------------------------ after an end
+
+    def hold_against(self, found: list[BareRecord], log_min: int, *, power_was_cut: bool) -> int:
+        """Compare with what an independent reader finds in the files of the recovered log. Returns how many were lost.
+
+        Raises Broken. Afterwards the ledger knows what is left.
+        """
+        if log_min > self.log_min:
+            raise Broken(f"the log begins at {log_min}, and nothing above {self.log_min} was given up")
+        known = [record for record in self.log if record.log_offset >= log_min]
+        for wanted, there in zip(known, found, strict=False):
+            if wanted != there and not (power_was_cut and self._may_be_torn(wanted, there)):
+                raise Broken(f"the log holds {short(there)} in place of {short(wanted)}")
+        lost = known[len(found) :]
+        for record in lost:
+            if record.log_end <= self.durable_end:
+                raise Broken(f"{short(record)} is lost, though the log was durable up to {self.durable_end}")
+            if not power_was_cut:
+                raise Broken(f"{short(record)} is lost, though it was stored and the power was on")
+        more = found[len(known) :]
+        allowed = list(self.in_flight)
+        for record in more:
+            if record.body not in allowed:
+                raise Broken(f"{short(record)} is in the log, and nobody has just sent it")
+        if lost:
+            gone = {record.body for record in lost if record.topic == SCHEDULE_TOPIC}  # else a copy, which comes again
+            self.delayed = {body: place for body, place in self.delayed.items() if body not in gone}
+        self.log = [record for record in self.log if record.log_offset < log_min] + found[: len(known)] + more
+        self.log_end = found[-1].log_end if found else log_min
+        for places in (self.deleted_at, self.limbo):  # what is stored from here on is of a later time
+            places |= {topic: min(place, self.log_end) for topic, place in places.items()}
+        self.in_flight.clear()
+        return len(lost)
+
+    def _may_be_torn(self, wanted: BareRecord, there: BareRecord) -> bool:
+        """Whether only properties differ that fill whole sectors and were not durable: nothing in the format tells that."""
+        same = wanted._replace(properties=b"") == there._replace(properties=b"")
+        return same and len(wanted.properties) > SECTOR_BYTES and wanted.log_end > self.durable_end
+
+
+def short(record: BareRecord) -> str:
+    return (
+        f"the message {record.body[:12]!r} of {record.topic}:{record.queue_id} (queue offset {record.queue_offset}, "
+        f"log offset {record.log_offset})"
+    )

@@ -1,0 +1,90 @@
+"""Lives of a broker from seeds, with kills, power cuts, full disks and damaged hints: what it acknowledged holds.
+
+A failing seed is told with the command that repeats it.
+"""
+
+from __future__ import annotations
+
+import logging
+import pathlib
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import pytest
+
+from metaq.store.commit_log import CommitLog
+from metaq.testing import PowerLossDisk
+from metaq.testing.crash import Broken, scratch, simulate
+
+SEEDS = 1000
+AT_ONCE = 50
+SEEDS_ALL = 100_000
+AT_ONCE_ALL = 1000
+
+
+@pytest.fixture
+def folder() -> Iterator[pathlib.Path]:
+    """Where files cost least; what the broker logs of its troubles is of no interest."""
+    logging.disable(logging.CRITICAL)
+    with tempfile.TemporaryDirectory(prefix="metaq-crash-", dir=scratch()) as path:
+        yield pathlib.Path(path) / "life"
+    logging.disable(logging.NOTSET)
+
+
+def failures(seeds: Iterable[int], folder: pathlib.Path, enough: int = 3) -> list[str]:
+    """What the first failing seeds tell."""
+    told: list[str] = []
+    for seed in seeds:
+        try:
+            simulate(seed, folder)
+        except Broken as error:
+            told.append(str(error))
+            if len(told) == enough:
+                break
+    return told
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, AT_ONCE))
+def test_what_was_acknowledged_outlives_kills_power_cuts_and_faults(folder, first):
+    """A thousand lives, the same ones each time."""
+    told = failures(range(first, first + AT_ONCE), folder)
+    assert not told, "\n".join(told)
+
+
+@pytest.mark.all
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("first", range(SEEDS + 1, SEEDS_ALL + 1, AT_ONCE_ALL))
+def test_what_was_acknowledged_outlives_many_more(folder, first):
+    """A hundred thousand lives."""
+    told = failures(range(first, first + AT_ONCE_ALL), folder)
+    assert not told, "\n".join(told)
+
+
+def test_a_seed_tells_the_same_each_time(folder):
+    """Down to the call of the disk at which the power is cut."""
+    lives = []
+    for _ in range(2):
+        told: list[str] = []
+        for seed in range(1, 21):
+            simulate(seed, folder, told.append)
+        lives.append(told)
+    assert lives[0] == lives[1]
+    assert any("the power is cut at" in line for line in lives[0])
+
+
+SABOTAGE = {
+    "a mapping's sync does nothing": (PowerLossDisk, "sync_range"),
+    "a file's sync does nothing": (PowerLossDisk, "sync_file"),
+    "a folder's sync does nothing": (PowerLossDisk, "sync_folder"),
+    "recovery does not sync what it keeps": (CommitLog, "secure"),
+}
+
+
+@pytest.mark.parametrize("what", SABOTAGE)
+def test_a_lie_about_durability_is_found(folder, monkeypatch, what):
+    """By some of a few hundred seeds: the simulation can fail."""
+    owner, name = SABOTAGE[what]
+    monkeypatch.setattr(owner, name, lambda *_args, **_more: None)
+    told = failures(range(1, 301), folder, 1)
+    assert told
+    assert "to repeat it: python -m metaq.testing.crash" in told[0]
