@@ -71,7 +71,7 @@ class Producer(ProducerBase):
         message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
         routes = self._core.routes
         if (ordering_key is not None or selector is not None) and routes.publish_queues_now(message.topic) is None:
-            self._core.check_process()
+            self._check_open()
             await _run(self._core, routes.publish_queues(message.topic))
         while True:
             lane = self._lane(message.topic, ordering_key, selector, queue)
@@ -93,6 +93,7 @@ class Producer(ProducerBase):
 
     async def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget. As `metaq.Producer.send_oneway`."""
+        self._check_open()
         message = as_message(topic, body, tag)
         await _run(self._core, self._oneway(message, None), self._accumulator.limits.timeout)
 
@@ -102,8 +103,8 @@ class Producer(ProducerBase):
         await _run(self._core, self._accumulator.flush(), timeout)
 
     async def queues(self, topic: str) -> list[MessageQueue]:
-        """The topic's writable queues. Raises NoRoute."""
-        self._core.check_process()
+        """The topic's writable queues. Raises NoRoute, ClientClosed."""
+        self._check_open()
         return list(await _run(self._core, self._core.routes.publish_queues(topic, fresh=True)))
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:

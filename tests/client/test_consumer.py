@@ -385,6 +385,7 @@ def test_waiting_for_a_topic_says_so(broker, producer, topic, caplog):
         eventually(lambda: "waits for topic" in caplog.text)
         producer.send(topic, b"x")
         assert len(take(consumer, 1)) == 1
+    assert "cannot find its share" not in caplog.text
 
 
 def test_handled_messages_are_freed_without_the_garbage_collector(broker, producer, topic):

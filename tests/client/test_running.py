@@ -210,6 +210,30 @@ def test_exit_in_a_handler_ends_run(filled):
     assert b"7" in {message.body for message in left_of(filled)}
 
 
+def test_handler_that_awaits_something_cancelled_does_not_end_its_task(filled, caplog):
+    """The message comes again; the others are handled. Nobody had cancelled `run`."""
+
+    async def main():
+        got = []
+
+        async with aio_consumer_of(filled) as consumer:
+
+            async def handler(message):
+                if message.body == b"7" and not message.reconsume_times:
+                    never = asyncio.get_running_loop().create_future()
+                    never.cancel()
+                    await never
+                got.append(int(message.body))
+                if len(got) == 19:
+                    consumer.stop()
+
+            await asyncio.wait_for(consumer.run(handler), 60)
+        return got
+
+    assert sorted(asyncio.run(main())) == sorted(set(range(20)) - {7})
+    assert "cancelled from within" in caplog.text
+
+
 # ---------------------------------------------------------------- closing
 
 
@@ -219,7 +243,8 @@ def test_closed_client_says_so(filled):
     with Consumer(namesrv, group=topic, topics=topic, instance_name="stays"):  # The shared core stays open.
         consumer = consumer_of(filled)
         reader = Reader(namesrv, topic, instance_name="stays")
-        for client in (consumer, reader):
+        producer = Producer(namesrv, instance_name="stays")
+        for client in (consumer, reader, producer):
             client.close()
             client.close()
         assert consumer.stopped
@@ -227,19 +252,25 @@ def test_closed_client_says_so(filled):
             consumer.receive, lambda: consumer.receive(0.01), lambda: iter(consumer), lambda: consumer.run(plain),
             consumer.commit, consumer.wait_assigned, reader.receive, lambda: reader.receive(0.01),
             lambda: iter(reader), reader.queues, reader.ranges, lambda: reader.seek(time=0), reader.__enter__,
+            lambda: producer.send(topic, b"x"), lambda: producer.submit(topic, b"x"),
+            lambda: producer.submit(topic, b"x", ordering_key="k"), lambda: producer.send_oneway(topic, b"x"),
+            lambda: producer.send_batch([metaq.Message(topic, b"x")]), lambda: producer.queues(topic),
         ):  # fmt: skip
             with pytest.raises(metaq.ClientClosed, match="was closed"):
                 call()
 
         async def main():
             consumer, reader = aio_consumer_of(filled), aio.Reader(namesrv, topic, instance_name="stays")
-            for client in (consumer, reader):
+            producer = aio.Producer(namesrv, instance_name="stays")
+            for client in (consumer, reader, producer):
                 await client.close()
                 await client.close()
             for call in (
                 consumer.receive, lambda: consumer.receive(0.01), lambda: consumer.run(asynchronous), consumer.commit,
                 consumer.wait_assigned, reader.receive, reader.queues, reader.ranges, lambda: reader.seek(time=0),
-                reader.__aenter__,
+                reader.__aenter__, lambda: producer.send(topic, b"x"), lambda: producer.queues(topic),
+                lambda: producer.send(topic, b"x", ordering_key="k"), lambda: producer.send_oneway(topic, b"x"),
+                lambda: producer.send_batch([metaq.Message(topic, b"x")]),
             ):  # fmt: skip
                 with pytest.raises(metaq.ClientClosed, match="was closed"):
                     await call()

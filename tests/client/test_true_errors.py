@@ -246,6 +246,9 @@ def test_public_objects_say_what_they_are(metaq_broker, topic):
     with Reader(metaq_broker.namesrv, topic) as reader:
         assert repr(reader) == f"<Reader of topic {topic}: open>"
     assert "closed" in repr(reader)
+    with metaq.admin.Admin(metaq_broker.namesrv) as admin:
+        assert repr(admin) == f"<Admin at {metaq_broker.namesrv}>"
+    assert "closed" in repr(admin)
     large = Message(topic, b"y" * 1_000_000, tag="t")
     assert len(repr(large)) < 300
     assert topic in repr(large)

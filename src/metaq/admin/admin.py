@@ -26,6 +26,10 @@ class Admin:
     def __init__(self, namesrv: str | None = None) -> None:
         self._core: ClientCore | None = cores.acquire(namesrv, "DEFAULT")
 
+    def __repr__(self) -> str:
+        core = getattr(self, "_core", None)
+        return f"<{type(self).__name__} at {core.name_servers}>" if core is not None else "<Admin: closed>"
+
     def create_topic(
         self,
         name: str,

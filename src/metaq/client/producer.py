@@ -19,7 +19,7 @@ from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.names import checked
 from metaq.client.sending import Choose, Sender
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BufferFull, ConfigError, MetaqError
+from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError
 from metaq.model import Message, MessageQueue, SendReceipt
 from metaq.model.message import BODY_BYTES_MAX, as_body, as_keys, check_tag
 from metaq.model.subscription import java_string_hash
@@ -203,7 +203,7 @@ class ProducerBase:
             raise TypeError(f"ordering_key is {ordering_key!r}: pass text, str({ordering_key!r})")
         queues = self._core.routes.publish_queues_now(checked(check_topic, topic))
         if queues is None:
-            self._core.check_process()
+            self._check_open()
             if self._core.thread.current:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
             queues = self._core.thread.run(self._core.routes.publish_queues(topic), self._accumulator.limits.timeout)
@@ -234,6 +234,12 @@ class ProducerBase:
             if self._core.remove_producer(self.group):
                 await self._core.unregister(producer_group=self.group)
             await cores.release(self._core)
+
+    def _check_open(self) -> None:
+        """Raises ClientForked, ClientClosed."""
+        self._core.check_process()
+        if not self._open:
+            raise ClientClosed("the producer was closed")
 
     def _forgotten(self) -> None:
         """Nobody closed us: warn, and send what is waiting."""
@@ -367,6 +373,7 @@ class Producer(ProducerBase):
 
     def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
+        self._check_open()
         message = as_message(topic, body, tag)
         self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
 
@@ -376,8 +383,8 @@ class Producer(ProducerBase):
         self._core.thread.run(self._accumulator.flush(), timeout)
 
     def queues(self, topic: str) -> list[MessageQueue]:
-        """The topic's writable queues. Raises NoRoute."""
-        self._core.check_process()
+        """The topic's writable queues. Raises NoRoute, ClientClosed."""
+        self._check_open()
         return list(self._core.thread.run(self._core.routes.publish_queues(topic, fresh=True)))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:

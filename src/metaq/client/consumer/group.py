@@ -196,10 +196,11 @@ class GroupMember:
                 settled = False
                 continue
             except (ClientError, BrokerError, BadRequest) as error:
-                self._complain_once(
-                    f"share {topic}",
-                    f"consumer group {self.group} cannot find its share of {topic}, trying again: {error}",
-                )
+                if topic != self._retry_topic:
+                    self._complain_once(
+                        f"share {topic}",
+                        f"consumer group {self.group} cannot find its share of topic {topic}, trying again: {error}",
+                    )
                 settled = False
                 continue
             self._complained.discard(f"share {topic}")
@@ -244,7 +245,12 @@ class GroupMember:
                 answer = await self._core.ask(
                     address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, f"list the members of {self.group}"
                 )
-            except (ClientError, BrokerError) as error:
+            except BrokerError as error:
+                if error.code == ResponseCode.SYSTEM_ERROR:  # It knows no member of the group, not even us.
+                    return []
+                failure = error
+                continue
+            except ClientError as error:
                 failure = error
                 continue
             return sorted(bodies.consumer_ids_of(answer.body))

@@ -8,6 +8,7 @@ can see. What it cannot see (a lambda or a wrapper may return an awaitable or no
 
 from __future__ import annotations
 
+import asyncio
 import functools
 import inspect
 import logging
@@ -68,6 +69,14 @@ async def handle_async(message: ReceivedMessage, handler: AsyncHandler) -> None:
             result, plain = await outcome, False
         else:
             result, plain = None, True
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():
+            raise
+        # Nobody cancelled us: what the handler awaited was cancelled. That must not end this worker in silence.
+        log.warning("handling %s was cancelled from within, it will be delivered again", message)
+        message.retry()
+        return
     except BaseException as error:
         if not message.settle(error):
             raise
