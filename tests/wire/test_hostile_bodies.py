@@ -95,3 +95,14 @@ def test_registration_that_would_hurt_every_client_is_refused(table: dict[str, o
     body = json.dumps({"topicConfigSerializeWrapper": {"topicConfigTable": table}}).encode()
     with pytest.raises(BadRequest, match="need"):
         bodies.registration_of(body, compressed=False, bare=False)
+
+
+@pytest.mark.parametrize("decode", DECODERS.values(), ids=DECODERS.keys())
+@pytest.mark.parametrize("deep", ["[" * 900 + "]" * 900, '{"a":' * 900 + "1" + "}" * 900, "[" + "1," * 10_000 + "1]"])
+def test_a_deep_or_long_part_in_any_place_is_refused_briefly(decode, deep: str) -> None:
+    """The error that shows it must not itself be too deep or too long."""
+    for key in KEYS:
+        try:
+            decode(f'{{"clientID":"c","{key}":{deep}}}'.encode())
+        except BadRequest as error:
+            assert len(str(error)) < 500

@@ -9,6 +9,7 @@ is refused, where Java keeps the low bits of some. Texts of dates are no numbers
 from __future__ import annotations
 
 import re
+import reprlib
 from collections.abc import Callable, Iterator, Sequence
 from decimal import Decimal
 from typing import Any, Final, TypeVar
@@ -27,6 +28,14 @@ _NULLS: Final = ("", "null", "NULL")
 _TRUE: Final = ("true", "1", "y", "T")
 _FALSE: Final = ("false", "0", "f", "N")
 """Small letters stand for capitals too, but not the other way round: "t" and "n" are nothing."""
+
+
+_LOWEST: Final = {bits: -(1 << bits - 1) for bits in (32, 64)}
+
+
+_SHORT: Final = reprlib.Repr()
+"""Of what a peer sent, the beginning: neither deep nor long to write."""
+_SHORT.maxlevel, _SHORT.maxstring, _SHORT.maxother, _SHORT.maxlong = 2, 60, 60, 60
 
 
 class Mismatch(ValueError):
@@ -168,17 +177,17 @@ class Value:
 
     __slots__ = ("_folded", "name", "parent", "tree")
 
-    def __init__(self, tree: Any, name: str, parent: Value | None = None) -> None:
-        """`name`: of the body, or with its `.` or brackets of a part of `parent`."""
+    def __init__(self, tree: Any, name: str | tuple[Any], parent: Value | None = None) -> None:
+        """`name`: of the body, or with its `.` of a field of `parent`; in a tuple a key or place in `parent`."""
         self.tree, self.name, self.parent = tree, name, parent
         self._folded: dict[str, Any] | None = None
 
     @property
     def path(self) -> str:
-        parent = self.parent
-        if parent is None:
-            return self.name
-        return parent.path + (": " + self.name.lstrip(".") if parent.parent is None else self.name)
+        name = self.name if isinstance(self.name, str) else f"[{_SHORT.repr(self.name[0]):.60}]"
+        if self.parent is None:
+            return name
+        return self.parent.path + (": " + name.lstrip(".") if self.parent.parent is None else name)
 
     # -- single values
     def whole(self, default: int = 0, bits: int = 64) -> int:
@@ -235,6 +244,29 @@ class Value:
         folded = _fold(field)
         return self._folded.get(folded, self._folded.get(f"is{folded}"))
 
+    def has(self, field: str) -> bool:
+        """Whether an object has a field of exactly this name."""
+        return isinstance(self.tree, dict) and field in self.tree
+
+    # The same for a field, without a Value where the wanted type came: a registration has 70 000 of them.
+    def whole_in(self, field: str, default: int = 0, bits: int = 64) -> int:
+        found = self.tree.get(field) if type(self.tree) is dict else None
+        if type(found) is int and _LOWEST[bits] <= found < -_LOWEST[bits]:
+            return found
+        return self[field].whole(default, bits)
+
+    def boolean_in(self, field: str, *, default: bool = False) -> bool:
+        found = self.tree.get(field) if type(self.tree) is dict else None
+        return found if type(found) is bool else self[field].boolean(default=default)
+
+    def text_in(self, field: str, default: str = "") -> str:
+        found = self.tree.get(field) if type(self.tree) is dict else None
+        return found if type(found) is str else self[field].text(default)
+
+    def enum_in(self, field: str, names: Sequence[str], default: str) -> str:
+        found = self.tree.get(field) if type(self.tree) is dict else None
+        return found if type(found) is str and found in names else self[field].enum(names, default)
+
     # -- lists
     def elements(self) -> list[Value]:
         """Of a list; null has none."""
@@ -242,7 +274,7 @@ class Value:
             return []
         if not isinstance(self.tree, list):
             raise self.wrong("a list")
-        return [Value(item, f"[{at}]", self) for at, item in enumerate(self.tree)]
+        return [Value(item, (at,), self) for at, item in enumerate(self.tree)]
 
     def objects(self) -> list[Value]:
         """Of a list of objects, without those that are null; a single object is a list of one."""
@@ -254,10 +286,15 @@ class Value:
         """Of a list of texts, without those that are null. `single`: a Java List takes one element alone, a Set does not."""
         if single and self.tree is not None and not isinstance(self.tree, list):
             return [self.text()]
+        if type(self.tree) is list and all(type(item) is str for item in self.tree):
+            return self.tree.copy()
         return [found for item in self.elements() if (found := item.text_or_none()) is not None]
 
     def wholes(self, bits: int = 64) -> list[int]:
         """Of a list of whole numbers, without those that are null."""
+        low = _LOWEST[bits]
+        if type(self.tree) is list and all(type(item) is int and low <= item < -low for item in self.tree):
+            return self.tree.copy()
         return [found for item in self.elements() if (found := item.read(whole, bits)) is not None]
 
     # -- maps
@@ -271,7 +308,7 @@ class Value:
         if not isinstance(self.tree, dict):
             raise self.wrong("an object")
         for key, item in self.tree.items():
-            value = Value(item, f"[{key!r:.60}]", self)
+            value = Value(item, (key,), self)
             if not nulls and (key is None or item is None or item in ("", [])):
                 raise value.wrong("a key and a value that are not null")
             if key is None or item is None:
@@ -289,7 +326,7 @@ class Value:
     # -- how
     def wrong(self, need: str) -> BadRequest:
         """The error for this value."""
-        return BadRequest(f"{self.path} is {self.tree!r:.60}, need {need}")
+        return BadRequest(f"{self.path} is {_SHORT.repr(self.tree):.60}, need {need}")
 
     def read(self, convert: Callable[..., T | None], *arguments: Any) -> T | None:
         """Through one of the functions above. Raises BadRequest where it raises Mismatch."""

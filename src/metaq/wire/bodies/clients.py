@@ -50,13 +50,13 @@ def subscription_tree(data: SubscriptionData) -> Tree:
 def subscription_of_tree(tree: Value) -> SubscriptionData:
     """Node leaves out `expressionType`, Go sends the hashes as texts, 5.x clients add parts: none of it matters."""
     return SubscriptionData(
-        tree["topic"].text(),
-        tree["subString"].text("*"),
-        tree["expressionType"].text() or "TAG",
+        tree.text_in("topic"),
+        tree.text_in("subString", "*"),
+        tree.text_in("expressionType") or "TAG",
         frozenset(tree["tagsSet"].texts()),
         frozenset(tree["codeSet"].wholes(32)),
-        tree["subVersion"].whole(),
-        tree["classFilterMode"].boolean(),
+        tree.whole_in("subVersion"),
+        tree.boolean_in("classFilterMode"),
     )
 
 
@@ -91,11 +91,11 @@ def heartbeat(beat: Heartbeat) -> bytes:
 
 def heartbeat_of(body: Body) -> Heartbeat:
     tree = beans.parse(body, "heartbeat")
-    client_id = tree["clientID"].text()
+    client_id = tree.text_in("clientID")
     if not client_id:
         raise BadRequest("the heartbeat lacks clientID")
     consumers = tuple(_consumer_of_tree(one) for one in tree["consumerDataSet"].objects())
-    producers = tuple(one["groupName"].text() for one in tree["producerDataSet"].objects())
+    producers = tuple(one.text_in("groupName") for one in tree["producerDataSet"].objects())
     return Heartbeat(client_id, consumers, producers)
 
 
@@ -103,7 +103,7 @@ def heartbeat_names_of(body: Body) -> tuple[str, list[str]]:
     """Client id and consumer groups of a heartbeat that is refused, as far as they can be read."""
     try:
         tree = beans.parse(body, "heartbeat")
-        return tree["clientID"].text(), [one["groupName"].text() for one in tree["consumerDataSet"].objects()]
+        return tree.text_in("clientID"), [one.text_in("groupName") for one in tree["consumerDataSet"].objects()]
     except BadRequest:
         return "", []
 
@@ -114,19 +114,19 @@ def _consumer_of_tree(tree: Value) -> ConsumerData:
 
 def _consumer(tree: Value, subscriptions: Iterable[SubscriptionData]) -> ConsumerData:
     return ConsumerData(
-        tree["groupName"].text(),
+        tree.text_in("groupName"),
         {data.topic: data for data in subscriptions},
-        tree["consumeType"].enum((_ACTIVELY, _PASSIVELY), _PASSIVELY) != _ACTIVELY,
-        MessageModel(tree["messageModel"].enum(_MODELS, "CLUSTERING")),
-        _CONSUME_FROM[tree["consumeFromWhere"].enum(tuple(_CONSUME_FROM), "CONSUME_FROM_LAST_OFFSET")],
-        tree["unitMode"].boolean(),
+        tree.enum_in("consumeType", (_ACTIVELY, _PASSIVELY), _PASSIVELY) != _ACTIVELY,
+        MessageModel(tree.enum_in("messageModel", _MODELS, "CLUSTERING")),
+        _CONSUME_FROM[tree.enum_in("consumeFromWhere", tuple(_CONSUME_FROM), "CONSUME_FROM_LAST_OFFSET")],
+        tree.boolean_in("unitMode"),
     )
 
 
 def client_check_of(body: Body) -> tuple[str, str, SubscriptionData]:
     """46: (client id, group, the subscription to be checked)."""
     tree = beans.parse(body, "client configuration")
-    return tree["clientId"].text(), tree["group"].text(), subscription_of_tree(tree["subscriptionData"])
+    return tree.text_in("clientId"), tree.text_in("group"), subscription_of_tree(tree["subscriptionData"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,10 +172,10 @@ def connections_of(body: Body) -> tuple[list[ClientConnection], ConsumerData]:
     tree = beans.parse(body, "connection list")
     connections = [
         ClientConnection(
-            one["clientId"].text(),
-            one["clientAddr"].text(),
-            one["language"].enum(LANGUAGES, ""),
-            one["version"].whole(0, 32),
+            one.text_in("clientId"),
+            one.text_in("clientAddr"),
+            one.enum_in("language", LANGUAGES, ""),
+            one.whole_in("version", 0, 32),
             {topic.key(): wanted.text() for topic, wanted in one[MEMBER_WANTS].entries(nulls=True)}
             if one[MEMBER_WANTS].tree is not None
             else None,

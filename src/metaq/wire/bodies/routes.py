@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from metaq.model import BrokerData, ClusterInfo, QueueData, Route
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value, whole
-from metaq.wire.bodies.topics import Body, Tree, queues_of
+from metaq.wire.bodies.topics import Body, Tree, queues_in
 
 
 def route(data: Route) -> bytes:
@@ -35,11 +35,11 @@ def route_of(topic: str, body: Body) -> Route:
     tree = beans.parse(body, f"route of {topic}")
     queues = tuple(
         QueueData(
-            one["brokerName"].text(),
-            queues_of(one["readQueueNums"], 0),
-            queues_of(one["writeQueueNums"], 0),
-            one["perm"].whole(0, 32),
-            one["topicSysFlag"].whole(one["topicSynFlag"].whole(0, 32), 32),  # the older spelling
+            one.text_in("brokerName"),
+            queues_in(one, "readQueueNums", 0),
+            queues_in(one, "writeQueueNums", 0),
+            one.whole_in("perm", 0, 32),
+            one.whole_in("topicSynFlag" if one.has("topicSynFlag") else "topicSysFlag", 0, 32),  # the older spelling
         )
         for one in tree["queueDatas"].objects()
     )
@@ -58,7 +58,7 @@ def _broker_of_tree(tree: Value) -> BrokerData:
         for key, address in tree["brokerAddrs"].entries(nulls=True)
         if (broker_id := key.read(whole)) is not None
     }
-    return BrokerData(tree["cluster"].text(), tree["brokerName"].text(), addresses)
+    return BrokerData(tree.text_in("cluster"), tree.text_in("brokerName"), addresses)
 
 
 def cluster_info(info: ClusterInfo) -> bytes:

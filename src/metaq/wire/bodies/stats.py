@@ -41,7 +41,7 @@ def queue_of_key(key: Value) -> MessageQueue:
         key = Value(dict(tree), key.path)
     elif isinstance(tree, str):
         key = beans.parse(tree, key.path)
-    return MessageQueue(key["topic"].text(), key["brokerName"].text(), key["queueId"].whole(0, 32))
+    return MessageQueue(key.text_in("topic"), key.text_in("brokerName"), key.whole_in("queueId", 0, 32))
 
 
 def _queue_items(table: Value) -> Iterator[tuple[MessageQueue, Value]]:
@@ -69,7 +69,7 @@ def topic_stats(stats: Mapping[MessageQueue, QueueStats]) -> bytes:
 def topic_stats_of(body: Body) -> dict[MessageQueue, QueueStats]:
     table = beans.parse(body, "topic statistics")["offsetTable"]
     return {
-        queue: QueueStats(one["minOffset"].whole(), one["maxOffset"].whole(), one["lastUpdateTimestamp"].whole())
+        queue: QueueStats(one.whole_in("minOffset"), one.whole_in("maxOffset"), one.whole_in("lastUpdateTimestamp"))
         for queue, one in _queue_items(table)
     }
 
@@ -90,7 +90,7 @@ def consume_stats(stats: Mapping[MessageQueue, ConsumeStats], tps: float) -> byt
 def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], float]:
     tree = beans.parse(body, "consume statistics")
     stats = {
-        queue: ConsumeStats(one["brokerOffset"].whole(), one["consumerOffset"].whole(), one["lastTimestamp"].whole())
+        queue: ConsumeStats(one.whole_in("brokerOffset"), one.whole_in("consumerOffset"), one.whole_in("lastTimestamp"))
         for queue, one in _queue_items(tree["offsetTable"])
     }
     return stats, tree["consumeTps"].decimal()

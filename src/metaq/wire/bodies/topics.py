@@ -28,11 +28,11 @@ Body = bytes | memoryview
 Tree = dict[Any, Any]
 
 
-def queues_of(value: Value, default: int) -> int:
+def queues_in(tree: Value, field: str, default: int) -> int:
     """A number of queues: clients make a list of them, so that nobody may claim a billion."""
-    count = value.whole(default, 32)
+    count = tree.whole_in(field, default, 32)
     if not 0 <= count <= QUEUES_MAX:
-        raise value.wrong(f"0 to {QUEUES_MAX}")
+        raise tree[field].wrong(f"0 to {QUEUES_MAX}")
     return count
 
 
@@ -41,7 +41,7 @@ def data_version_tree(version: DataVersion) -> Tree:
 
 
 def data_version_of_tree(tree: Value) -> DataVersion:
-    return DataVersion(tree["timestamp"].whole(), tree["counter"].whole())
+    return DataVersion(tree.whole_in("timestamp"), tree.whole_in("counter"))
 
 
 def data_version(version: DataVersion) -> bytes:
@@ -69,13 +69,13 @@ def topic_tree(topic: TopicConfig) -> Tree:
 
 def topic_of_tree(tree: Value, name: str = "") -> TopicConfig:
     return TopicConfig(
-        tree["topicName"].text(name),
-        queues_of(tree["readQueueNums"], 16),
-        queues_of(tree["writeQueueNums"], 16),
-        tree["perm"].whole(6, 32),
-        tree["topicSysFlag"].whole(0, 32),
-        tree["order"].boolean(),
-        tree["topicFilterType"].enum(FILTER_TYPES, "SINGLE_TAG"),
+        tree.text_in("topicName", name),
+        queues_in(tree, "readQueueNums", 16),
+        queues_in(tree, "writeQueueNums", 16),
+        tree.whole_in("perm", 6, 32),
+        tree.whole_in("topicSysFlag", 0, 32),
+        tree.boolean_in("order"),
+        tree.enum_in("topicFilterType", FILTER_TYPES, "SINGLE_TAG"),
     )
 
 
@@ -166,15 +166,15 @@ def group_tree(group: GroupConfig) -> Tree:
 
 def group_of_tree(tree: Value, name: str = "") -> GroupConfig:
     return GroupConfig(
-        tree["groupName"].text(name),
-        tree["consumeEnable"].boolean(default=True),
-        tree["consumeFromMinEnable"].boolean(default=True),
-        tree["consumeBroadcastEnable"].boolean(default=True),
-        tree["retryQueueNums"].whole(1, 32),
-        tree["retryMaxTimes"].whole(16, 32),
-        tree["brokerId"].whole(0),
-        tree["whichBrokerWhenConsumeSlowly"].whole(1),
-        tree["notifyConsumerIdsChangedEnable"].boolean(default=True),
+        tree.text_in("groupName", name),
+        tree.boolean_in("consumeEnable", default=True),
+        tree.boolean_in("consumeFromMinEnable", default=True),
+        tree.boolean_in("consumeBroadcastEnable", default=True),
+        tree.whole_in("retryQueueNums", 1, 32),
+        tree.whole_in("retryMaxTimes", 16, 32),
+        tree.whole_in("brokerId", 0),
+        tree.whole_in("whichBrokerWhenConsumeSlowly", 1),
+        tree.boolean_in("notifyConsumerIdsChangedEnable", default=True),
     )
 
 
