@@ -12,7 +12,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -117,12 +117,18 @@ def _ready(process: subprocess.Popen[str], what: str) -> str:
 
 
 @contextmanager
-def metaq_up(disk: Path, *, hot: bool = True, port: int = 0, data: Path | None = None) -> Iterator[Server]:
-    """`metaq up` with its defaults on a fresh folder of `disk`, which is removed afterwards; or on `data`, which stays."""
+def metaq_up(
+    disk: Path, *, hot: bool = True, port: int = 0, data: Path | None = None, options: Sequence[str] = ()
+) -> Iterator[Server]:
+    """`metaq up` with its defaults on a fresh folder of `disk`, which is removed afterwards; or on `data`, which stays.
+
+    `options`: more flags.
+    """
     folder = str(data) if data else tempfile.mkdtemp(prefix="metaq-", dir=disk)
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "METAQ_HOT": "1" if hot else "0"}
     command = [sys.executable, "-m", "metaq", "up", "--data", folder, "--port", str(port), "--namesrv-port", "0"]
+    command += options
     started_ns = time.monotonic_ns()
     with (disk / "metaq.log").open("a") as log:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, env=env, cwd=folder)

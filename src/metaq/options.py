@@ -229,6 +229,11 @@ class BrokerOptions(OptionTable):
         low=64 * KIB,
         hot=True,
     )
+    unanswered_bytes_max_total: int = option(
+        256 * MIB,
+        "Answer bytes that all peers together may leave unread before the one with the most is closed.",
+        low=MIB,
+    )
     half_read_bytes_max: int = option(
         256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
     )
@@ -257,6 +262,11 @@ class NamesrvOptions(OptionTable):
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
     connections_max: int = option(10_000, "Connections of all peers together.", low=1)
     unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB)
+    unanswered_bytes_max_total: int = option(
+        256 * MIB,
+        "Answer bytes that all peers together may leave unread before the one with the most is closed.",
+        low=MIB,
+    )
     half_read_bytes_max: int = option(
         256 * MIB, "Bytes of unfinished frames, all peers together, before the largest is closed.", low=MIB
     )

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import Self
 
 from metaq.model import BrokerData, QueueData, Route
+from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
-from metaq.net.peer import ListenLimits
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, decode, encode, reply

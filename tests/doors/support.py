@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import pathlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.doors.remoting import RemotingDoor
 from metaq.model import properties as props
+from metaq.net.turns import Source
 from metaq.saved import SavedText
 from metaq.store.disk import Disk
 from metaq.wire import bodies, headers
@@ -35,6 +36,17 @@ class FakePeer:
         assert not self.closed, "a write on a closed connection"
         self.writes.append(bytes(data))
         self._inbox.receive_data(data)
+
+    turn_is_free = True
+
+    def write_from(self, head: bytes, source: Source) -> None:
+        self.write(head)
+        while len(piece := source.take(lambda: None) or b""):
+            self.write(piece)
+
+    def when_its_turn(self, job: Callable[[], None]) -> bool:
+        job()
+        return True
 
     def close(self, why: str = "") -> None:
         self.closed, self.why = True, why

@@ -13,8 +13,9 @@ from metaq.doors.dispatch import RemotingSession
 from metaq.doors.parking import Parking
 from metaq.errors import BadRequest, RemoteProtocolError, StoreFull
 from metaq.net.dialer import dial
+from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
-from metaq.net.peer import ListenLimits, Peer
+from metaq.net.peer import Peer
 from metaq.wire.command import Command, SerializeType, encode, reply
 from metaq.wire.connection import Connection
 from tests.doors.support import FakePeer

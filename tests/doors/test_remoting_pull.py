@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from metaq.doors import remoting
+from metaq.doors import pieces
 from metaq.model import StoredMessage
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -383,19 +383,47 @@ def test_old_messages_are_read_off_the_loop(tmp_path):
     asyncio.run(asyncio.wait_for(main(), 10))
 
 
-def test_reads_of_old_messages_are_bounded_by_bytes(tmp_path, monkeypatch):
-    """More old bytes than fit into memory at once are refused as busy, for that pull alone."""
-    monkeypatch.setattr(remoting, "COLD_BYTES_MAX", 300_000)
+def test_reads_of_old_messages_take_turns(tmp_path, monkeypatch):
+    """Few are under way at a time; who asks for much waits behind who asks for little, and everybody is answered."""
+    monkeypatch.setattr(pieces, "UNDER_WAY_MAX", 1)
+
+    async def main() -> None:
+        with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+            greedy, modest, gone = Client(door), Client(door), Client(door)
+            greedy.send("orders")
+            order = list[str]()
+            for name, one in (("greedy", greedy), ("modest", modest), ("gone", gone)):
+                one.peer.write = lambda data, name=name: order.append(name)
+            for _ in range(10):
+                assert greedy.pull("orders") == []
+            assert modest.pull("orders") == []
+            assert gone.pull("orders") == []
+            gone.leave()
+            while len(order) < 11:
+                await asyncio.sleep(0)
+            assert order.index("modest") <= 2
+            assert "gone" not in order
+
+    asyncio.run(asyncio.wait_for(main(), 10))
+
+
+def test_connection_that_asks_for_too_much_of_the_past_is_told(tmp_path, monkeypatch):
+    """Its pulls above the number that may wait are answered as busy; another's are served."""
+    monkeypatch.setattr(pieces, "UNDER_WAY_MAX", 1)
+    monkeypatch.setattr(pieces, "WAITING_MAX", 2)
 
     async def main() -> None:
         with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
             client, other = Client(door), Client(door)
             client.send("orders")
-            assert client.pull("orders") == []
-            assert other.pull("orders")[0].code == ResponseCode.SYSTEM_BUSY
-            while not (answers := client.received()):
-                await asyncio.sleep(0)
-            assert answers[0].code == 0
+            told = [client.pull("orders") for _ in range(4)]  # one under way, two wait
+            assert [len(answers) for answers in told] == [0, 0, 0, 1]
+            assert told[3][0].code == ResponseCode.SYSTEM_BUSY
             assert other.pull("orders") == []
+            answers = []
+            while len(answers) < 4:
+                answers += client.received() + other.received()
+                await asyncio.sleep(0)
+            assert {answer.code for answer in answers} == {0}
 
     asyncio.run(asyncio.wait_for(main(), 10))

@@ -14,8 +14,9 @@ import uvloop
 
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.net.dialer import dial, dial_blocking
+from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
-from metaq.net.peer import SHARED_BYTES, ListenLimits, Peer, is_loopback, split_address
+from metaq.net.peer import SHARED_BYTES, Peer, is_loopback, split_address
 from metaq.wire.frame import frame_bytes
 
 TIMEOUT = 20

@@ -17,9 +17,10 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.message import host_bytes
+from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.local import local_address
-from metaq.net.peer import ListenLimits, Peer, Session, join_address
+from metaq.net.peer import Peer, Session, join_address
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.registry.namesrv import Identity, Registrar
 from metaq.store.config_file import BackgroundFile, ConfigFile
@@ -138,6 +139,7 @@ async def start_broker(
     limits = ListenLimits(
         connections_max=options.connections_max,
         unanswered_bytes_max=options.unanswered_bytes_max,
+        unanswered_bytes_max_total=options.unanswered_bytes_max_total,
         half_read_bytes_max=options.half_read_bytes_max,
         idle_seconds=options.server_channel_max_idle_time_seconds,
     )

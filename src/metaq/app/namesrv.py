@@ -11,8 +11,8 @@ from metaq.clock import SYSTEM, Clock
 from metaq.doors.namesrv import NamesrvDoor
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
+from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, listen
-from metaq.net.peer import ListenLimits
 from metaq.options import NamesrvOptions
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
@@ -66,6 +66,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
     limits = ListenLimits(
         connections_max=options.connections_max,
         unanswered_bytes_max=options.unanswered_bytes_max,
+        unanswered_bytes_max_total=options.unanswered_bytes_max_total,
         half_read_bytes_max=options.half_read_bytes_max,
         idle_seconds=options.server_channel_max_idle_time_seconds,
     )

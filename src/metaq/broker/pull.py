@@ -255,7 +255,7 @@ class PullService:
     def read(self, pull: Pull, offset: int) -> Pulled:
         """Look for messages from `offset` on."""
         return self._store.pull(
-            pull.verdict.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.tag_hashes
+            pull.verdict.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.tag_hashes, in_pieces=True
         )
 
     def first(self, pull: Pull, pulled: Pulled) -> PullAnswer | None:
@@ -341,7 +341,7 @@ class PullService:
         if answer.status is PullStatus.COLD:
             return
         if answer.code == 0:
-            self._stats.got(pulled.count, len(pulled.body))
+            self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
         else:
             self._stats.got(0, 0)
 

@@ -20,6 +20,7 @@ from metaq.broker.pull import Pull, PullAnswer
 from metaq.doors.dispatch import Handler, RemotingSession
 from metaq.doors.flush_gate import FlushGate
 from metaq.doors.parking import Parking
+from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
@@ -27,8 +28,9 @@ from metaq.errors import BadRequest, RemoteProtocolError, StoreError
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer
-from metaq.options import MIB
+from metaq.net.turns import Source
 from metaq.saved import Saving
+from metaq.store.long_body import LONG_BYTES, LongBody
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -45,8 +47,6 @@ LONG_BODY_BYTES = 64 * 1024
 """A pull's body from here on is written by itself: copying it costs more than a write."""
 SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 COLD_READERS = 2
-COLD_BYTES_MAX = 256 * MIB
-"""What reads of old messages that are under way may bring into memory, all peers together."""
 
 CallSoon = Callable[[Callable[[], None]], None]
 
@@ -85,7 +85,7 @@ class RemotingDoor:
         self.after_registration: Callable[[Callable[[], None]], None] = _at_once
         """Calls its argument when the name servers know the topics as they are; set by whoever registers the broker."""
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
-        self._cold_bytes = 0
+        self._cold_reads = ColdReads(self._cold_readers)
         self._delay_reader = ThreadPoolExecutor(1, "metaq-delay-read")
         broker.ladder.read_cold = self._read_delayed
 
@@ -154,12 +154,34 @@ class RemotingDoor:
             except (MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
                 session.pull_failed(pull, error)
 
-    def pull_one(self, pull: Pull) -> None:
-        """Read and answer, or hold. Raises what the store raises."""
+    def pull_one(self, pull: Pull, *, its_turn: bool = False) -> None:
+        """Read and answer, or hold; a pull that may be long when its turn has come. Raises what the store raises."""
+        if pull.bytes_max > LONG_BYTES and not its_turn and self._waits_for_turn(pull):
+            return
         pulls = self.broker.pulls
         answer = pulls.first(pull, pulls.read(pull, pull.offset))
         if answer is not None:
             self.answer_pull(pull, answer)
+
+    def _waits_for_turn(self, pull: Pull) -> bool:
+        """Whether a long pull comes later, because others are being answered. Raises BadRequest: too many wait."""
+        session = pull.channel
+        assert isinstance(session, BrokerSession)
+        if session.peer.turn_is_free:
+            return False
+        if not session.peer.when_its_turn(functools.partial(self._pull_in_turn, session, pull)):
+            raise BadRequest(
+                "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the "
+                "earlier ones first",
+                ResponseCode.SYSTEM_BUSY,
+            )
+        return True
+
+    def _pull_in_turn(self, session: BrokerSession, pull: Pull) -> None:
+        try:
+            self.pull_one(pull, its_turn=True)
+        except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
+            session.pull_failed(pull, error)
 
     def answer_pull(self, pull: Pull, answer: PullAnswer) -> None:
         session = pull.channel
@@ -171,17 +193,12 @@ class RemotingDoor:
 
     def _read_cold(self, session: BrokerSession, pull: Pull, pulled: Pulled) -> None:
         """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
-        if self._cold_bytes + pull.bytes_max > COLD_BYTES_MAX:
-            text = f"[OVERLOAD]system busy: reads of old messages for {self._cold_bytes} bytes are under way already"
-            session.pull_failed(pull, BadRequest(text, ResponseCode.SYSTEM_BUSY))
-            return
         assert pulled.job is not None
-        self._cold_bytes += pull.bytes_max
-        future = asyncio.get_running_loop().run_in_executor(self._cold_readers, pulled.job)
-        future.add_done_callback(functools.partial(self._cold_done, session, pull))
+        if not self._cold_reads.read(session, pulled.job, functools.partial(self._cold_done, session, pull)):
+            text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
+            session.pull_failed(pull, BadRequest(text, ResponseCode.SYSTEM_BUSY))
 
     def _cold_done(self, session: BrokerSession, pull: Pull, future: asyncio.Future[Pulled]) -> None:
-        self._cold_bytes -= pull.bytes_max
         if future.cancelled() or session.peer.closed:
             return
         error = future.exception()
@@ -189,6 +206,16 @@ class RemotingDoor:
             session.write_pull(pull, self.broker.pulls.after_cold(pull, future.result()))
         elif isinstance(error, Exception):
             session.pull_failed(pull, error)
+
+    def pieces(self, session: BrokerSession, body: LongBody) -> Source:
+        """The pieces of a long answer, read where they may be."""
+        return ColdPieces(body, session, self._cold_reads) if body.cold else Pieces(body)
+
+    def gone(self, session: BrokerSession) -> None:
+        """A connection has ended: forget what it waits for."""
+        self._cold_reads.forget(session)
+        self.broker.hold.closed(session)
+        self.notify(self.broker.members.closed(session))
 
 
 def _at_once(done: Callable[[], None]) -> None:
@@ -239,9 +266,7 @@ class BrokerSession(RemotingSession):
                     door.answer_woken()
 
     def on_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason, its memberships end
-        broker = self._door.broker
-        broker.hold.closed(self)
-        self._door.notify(broker.members.closed(self))
+        self._door.gone(self)
 
     # -- the two lanes
     def _serve(self, rows: int) -> int:
@@ -352,6 +377,11 @@ class BrokerSession(RemotingSession):
             opaque, binary, answer.code, answer.status.remark, answer.suggest_broker_id, answer.next_offset,
             pulled.min_offset, pulled.max_offset,
         )  # fmt: skip
+        if pulled.long is not None:
+            if door.current is self:
+                self._flush()
+            self.peer.write_from(hot.pull_reply(*facts, len(pulled.long)), door.pieces(self, pulled.long))
+            return
         if len(body) < LONG_BODY_BYTES and door.current is self:
             door.answers.add_pull(*facts, body)
             if len(door.answers) >= JOINED_BYTES_MAX:

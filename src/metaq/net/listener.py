@@ -7,7 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from metaq.errors import ConfigError
-from metaq.net.peer import Group, ListenLimits, Peer, Session, Stream, join_address
+from metaq.net.group import Group, ListenLimits
+from metaq.net.peer import Peer, Session, Stream, join_address
 
 BACKLOG = 1024
 FREE_PORTS_MAX = 100

@@ -4,8 +4,10 @@ Reading. All connections of a thread receive into one shared buffer, because mos
 unfinished frame that an event leaves behind is kept by its connection: a short one is put in front of the next read, a
 long one gets a private buffer, which grows with the bytes that really came and never on a mere promise of them.
 
-Writing. What the kernel does not take waits in the transport. Above `_CONGESTED_BYTES` a server's connection stops
-reading: who does not read its answers gets no more of them. Above `unanswered_bytes_max` it is closed.
+Writing. What the kernel does not take waits in the transport. A server's connection whose peer leaves more than
+`BEHIND_BYTES` there is behind, and counted; above its share (`Group.share`) it stops reading: who does not read its
+answers gets no more of them. Above `unanswered_bytes_max`, or when all together leave too much, it is closed. A long
+answer is no bytes that wait but a `Source`, of which one piece at a time is made (`turns`).
 
 A server whose connections take turns writes their answers at the end of the loop's turn, all connections after each
 other: a peer that is woken by the first answer does not preempt us before the others are written (64 connections with
@@ -25,12 +27,13 @@ import ipaddress
 import logging
 import socket
 import threading
+from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol, cast
 
 from metaq.errors import ConfigError, RemoteProtocolError
-from metaq.log import RateLimitedLog
+from metaq.net.group import CONGESTED_BYTES, Group
+from metaq.net.turns import Source
 
 log = logging.getLogger("metaq.net")
 
@@ -39,11 +42,14 @@ SHARED_BYTES = 512 * KIB
 _PREFIX_BYTES_MAX = 16 * KIB
 """A longer rest would be copied again for each small packet of a slow peer."""
 _PRIVATE_BYTES_MIN = 64 * KIB
-_CONGESTED_BYTES = 1 * MIB
+BEHIND_BYTES = 32 * KIB
+"""A server's transport that holds more has a peer that does not keep up; so little is not worth counting."""
+TURNS_MAX = 1024
+"""Jobs of one connection that may wait for their turn."""
+_JOB_COST = 256 * KIB
+"""Of a turn; the job's own writing comes on top."""
 _JOINED_BYTES_MAX = 64 * KIB
 """Longer writes go out at once: they are views of the log, which nobody wants copied."""
-_TICKS_IDLE = 4
-"""The idle time is measured in quarters: an event only notes the number of the running quarter."""
 
 
 class Peer(Protocol):
@@ -64,6 +70,22 @@ class Peer(Protocol):
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         """Send, or keep until the peer reads. Does nothing on a closed connection."""
+        ...
+
+    def write_from(self, head: bytes, source: Source) -> None:
+        """Send `head` and then all of `source`, piece by piece as the peer reads. Other writes wait behind it."""
+        ...
+
+    @property
+    def turn_is_free(self) -> bool:
+        """Nobody's long answers are waiting for a turn to be made or written."""
+        ...
+
+    def when_its_turn(self, job: Callable[[], None]) -> bool:
+        """Call `job` when others had their turns and this peer has read its earlier long answers. It must not raise.
+
+        False: too many of this peer's jobs wait already.
+        """
         ...
 
     def close(self, why: str = "") -> None:
@@ -90,102 +112,6 @@ class Session(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class ListenLimits:
-    """What peers may take of us. 0 is no limit."""
-
-    connections_max: int = 10_000
-    unanswered_bytes_max: int = 64 * MIB
-    half_read_bytes_max: int = 256 * MIB
-    """Bytes held for unfinished frames, all peers together, above which the peer with the most is closed."""
-    idle_seconds: float = 120
-
-
-class Group:
-    """The connections that share limits: those of one listener, or of one client."""
-
-    def __init__(self, limits: ListenLimits, *, server: bool) -> None:
-        self.limits = limits
-        self.server = server
-        self.streams: set[Stream] = set()
-        self.half_read_bytes = 0
-        self.tick = 0
-        self.crowded = False
-        """Whether the last two reads came from different connections."""
-        self.faults = RateLimitedLog(log)
-        self._last_read: Stream | None = None
-        self._unsent: list[Stream] = []
-        self._timer: asyncio.TimerHandle | None = None
-        self._emptied = asyncio.Event()
-
-    def add(self, stream: Stream) -> bool:
-        """Count a connection in; False if there are as many as may be."""
-        limit = self.limits.connections_max
-        if limit and len(self.streams) >= limit:
-            return False
-        self.streams.add(stream)
-        return True
-
-    def remove(self, stream: Stream) -> None:
-        self.streams.discard(stream)
-        if self._last_read is stream:
-            self._last_read = None
-        if not self.streams:
-            self._emptied.set()
-
-    async def emptied(self) -> None:
-        """Wait until no connection is left."""
-        while self.streams:
-            self._emptied.clear()
-            await self._emptied.wait()
-
-    def start(self) -> None:
-        """Begin to look for idle connections."""
-        if self.limits.idle_seconds:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_later(self.limits.idle_seconds / _TICKS_IDLE, self._tick)
-
-    def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-
-    def _tick(self) -> None:
-        self.tick += 1
-        for stream in [stream for stream in self.streams if self.tick - stream.seen > _TICKS_IDLE]:
-            stream.abort(f"nothing was read or written for {self.limits.idle_seconds:g} s")
-        self.faults.tick()
-        self.start()
-
-    def was_read(self, stream: Stream) -> None:
-        self.crowded = stream is not self._last_read
-        self._last_read = stream
-
-    def send_later(self, stream: Stream) -> None:
-        """Let `stream` write what it has gathered when this turn of the loop is over."""
-        if not self._unsent:
-            asyncio.get_running_loop().call_soon(self._send)
-        self._unsent.append(stream)
-
-    def _send(self) -> None:
-        streams, self._unsent = self._unsent, []
-        for stream in streams:
-            stream.send_unsent()
-
-    def hold(self, more: int) -> None:
-        """Account for bytes of unfinished frames; close the greediest peers above the limit."""
-        self.half_read_bytes += more
-        limit = self.limits.half_read_bytes_max
-        while more > 0 and limit and self.half_read_bytes > limit:
-            greediest = max(self.streams, key=lambda stream: stream.held)
-            if not greediest.held:
-                break
-            greediest.abort(
-                f"it held {greediest.held} bytes of an unfinished frame when all peers together held "
-                f"{self.half_read_bytes}, above the limit of {limit}"
-            )
-
-
 class _SharedBuffer(threading.local):
     """One receive buffer per thread: between filling it and emptying it no other connection of its loop runs."""
 
@@ -206,6 +132,8 @@ class Stream(asyncio.BufferedProtocol):
         self.seen = group.tick
         self.held = 0
         """Bytes that this connection takes for an unfinished frame."""
+        self.waiting = 0
+        """Bytes that its peer leaves unread; 0 while it is not behind."""
         self._group = group
         self._make_session = make_session
         self._session: Session | None = None
@@ -213,7 +141,17 @@ class Stream(asyncio.BufferedProtocol):
         """None before the connection is made, and from the moment on that it is to end."""
         self._ending: asyncio.Transport | None = None
         """The transport of a connection that is to end."""
+        self._behind = False
         self._congested = False
+        self._source: Source | None = None
+        """The long answer that is being written."""
+        self._sources: deque[tuple[bytes, Source]] = deque()
+        self._jobs: deque[Callable[[], None]] = deque()
+        self._queued: list[bytes] = []
+        """Writes that came while a long answer was under way."""
+        self._queued_bytes = 0
+        self._wants_turn = False
+        self._close_when_done = False
         self._unsent = b""
         self._why = ""
         self._shared = _shared.view
@@ -236,6 +174,11 @@ class Stream(asyncio.BufferedProtocol):
         transport = self._transport
         if transport is None or transport.is_closing():
             return
+        if self._source is not None:
+            self._queued.append(bytes(data))
+            self._queued_bytes += len(data)
+            self._count(transport)
+            return
         if self._group.server and self._group.crowded and len(data) <= _JOINED_BYTES_MAX:
             if not self._unsent:
                 self._group.send_later(self)
@@ -244,11 +187,12 @@ class Stream(asyncio.BufferedProtocol):
                 self.send_unsent()
         else:
             self.send_unsent()
-            transport.write(data)
-        if self._congested:
-            waiting, limit = transport.get_write_buffer_size(), self._group.limits.unanswered_bytes_max
-            if limit and waiting > limit:
-                self.abort(f"it left {waiting} bytes of answers unread, the limit is {limit}")
+            try:  # as in `_write`, whose call would cost more than this
+                transport.write(data)
+            except MemoryError:
+                self._no_memory(data)
+        if self._behind:
+            self._count(transport)
         else:
             self.seen = self._group.tick
 
@@ -257,13 +201,126 @@ class Stream(asyncio.BufferedProtocol):
         data, self._unsent = self._unsent, b""
         if data and not self.closed:
             assert self._transport is not None, "it is not closed"
-            self._transport.write(data)
+            self._write(self._transport, data)
 
+    def _write(self, transport: asyncio.Transport, data: bytes | bytearray | memoryview) -> None:
+        try:
+            transport.write(data)
+        except MemoryError:
+            self._no_memory(data)
+
+    def _no_memory(self, data: bytes | bytearray | memoryview) -> None:
+        # A part of it may be out: nobody can say what the peer would take the next bytes for.
+        self.abort(f"there is no memory for the {len(data)} bytes that it was to get")
+
+    def _count(self, transport: asyncio.Transport) -> None:
+        """Look how many bytes the peer leaves unread, and whether that is too many."""
+        group = self._group
+        if not group.server:
+            return
+        if not self._behind and not self._queued:
+            self._count_out()
+            self._go_on()
+            return
+        group.behind.add(self)
+        size = transport.get_write_buffer_size() + self._queued_bytes
+        more, self.waiting = size - self.waiting, size
+        group.leave_unread(more)
+        if size <= group.share or self.closed:
+            return
+        limit = group.limits.unanswered_bytes_max
+        if limit and size > limit:
+            self.abort(f"it left {size} bytes of answers unread, the limit is {limit}")
+        elif not self._congested:
+            self._congested = True
+            transport.pause_reading()
+
+    def _count_out(self) -> None:
+        """Nothing waits any more."""
+        self._group.behind.discard(self)
+        left, self.waiting = self.waiting, 0
+        self._group.leave_unread(-left)
+
+    # -- long answers
+    @property
+    def turn_is_free(self) -> bool:
+        return self._group.turns.free and self._source is None and not self._jobs
+
+    def when_its_turn(self, job: Callable[[], None]) -> bool:
+        if len(self._jobs) >= TURNS_MAX:
+            return False
+        self._jobs.append(job)
+        self._want_turn()
+        return True
+
+    def write_from(self, head: bytes, source: Source) -> None:
+        if not self.closed:
+            self._sources.append((head, source))
+            self._want_turn()
+
+    def _want_turn(self) -> None:
+        if not self._wants_turn and not self._behind and (self._source or self._sources or self._jobs):
+            self._wants_turn = True
+            self._group.turns.want(self)
+
+    def take_turn(self) -> int:
+        """Write one piece of a long answer, begin the next one, or run a job. Returns what it cost."""
+        self._wants_turn = False
+        transport = self._transport or self._ending
+        if transport is None or transport.is_closing() or self._behind:
+            return 0
+        cost = 0
+        if self._source is not None:
+            cost = self._take_piece(transport, self._source)
+        elif self._sources:
+            head, self._source = self._sources.popleft()
+            self.send_unsent()
+            self._write(transport, head)
+            cost = self._take_piece(transport, self._source)
+        elif self._jobs:
+            cost, job = _JOB_COST, self._jobs.popleft()
+            self._want_turn()
+            job()
+        return cost
+
+    def _take_piece(self, transport: asyncio.Transport, source: Source) -> int:
+        try:
+            piece = source.take(self._piece_ready)
+        except Exception as error:  # noqa: BLE001  the peer was promised so many bytes: there is no other way to tell
+            self.abort(f"the rest of its answer cannot be read: {error or type(error).__name__}")
+            return 0
+        if piece is None:
+            return 0
+        if len(piece):
+            self._write(transport, piece)
+        else:
+            self._source = None
+            queued, self._queued, self._queued_bytes = b"".join(self._queued), [], 0
+            if queued:
+                self._write(transport, queued)
+        if self._behind or self.waiting:
+            self._count(transport)
+        else:
+            self.seen = self._group.tick
+        self._want_turn()
+        if self._close_when_done and not (self._source or self._sources):
+            self._end(transport, transport.close)
+        return len(piece)
+
+    def _piece_ready(self) -> None:
+        self._want_turn()
+
+    # -- the end
     def close(self, why: str = "") -> None:
         if self._transport is not None and not self._transport.is_closing():
             self.send_unsent()
             self._tell(why)
-            self._end(self._transport, self._transport.close)
+            if self._source or self._sources:  # they come first; what comes in now is not looked at
+                self._transport, self._ending, self._close_when_done = None, self._transport, True
+                self._drop_rest()
+                self._jobs.clear()
+            else:
+                self._end(self._transport, self._transport.close)
 
     def abort(self, why: str) -> None:
         """Close at once; what the peer has not read is lost. Also cuts a `close` short."""
@@ -276,7 +333,15 @@ class Stream(asyncio.BufferedProtocol):
         """From now on this connection is closed; the loop's next turn tells the transport."""
         self._transport, self._ending = None, transport
         self._drop_rest()
+        self._drop_answers()
         asyncio.get_running_loop().call_soon(how)
+
+    def _drop_answers(self) -> None:
+        self._source, self._close_when_done = None, False
+        self._sources.clear()
+        self._jobs.clear()
+        self._queued, self._queued_bytes = [], 0
+        self._count_out()
 
     def _tell(self, why: str) -> None:
         if why and not self._why:
@@ -296,12 +361,13 @@ class Stream(asyncio.BufferedProtocol):
         if raw is not None:  # asyncio does not set it on all accepted sockets; Nagle costs 40 ms an answer.
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        transport.set_write_buffer_limits(high=_CONGESTED_BYTES)
+        transport.set_write_buffer_limits(high=BEHIND_BYTES if self._group.server else CONGESTED_BYTES)
         self._session = self._make_session(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._group.remove(self)
         self._drop_rest()
+        self._drop_answers()
         self._transport = self._ending = None
         session, self._session = self._session, None
         if session is not None:
@@ -331,13 +397,26 @@ class Stream(asyncio.BufferedProtocol):
             self._present(self._shared[: len(self._rest) + nbytes])
 
     def pause_writing(self) -> None:
-        self._congested = True
-        if self._group.server and self._transport is not None and not self._transport.is_closing():
-            self._transport.pause_reading()
+        self._behind = True
+        if not self._group.server:
+            self._congested = True
+        elif (transport := self._transport or self._ending) is not None:
+            self._count(transport)
 
     def resume_writing(self) -> None:
-        self._congested = False
+        self._behind = False
         self.seen = self._group.tick
+        if not self._group.server:
+            self._go_on()
+        elif (transport := self._transport or self._ending) is not None:
+            self._count(transport)
+        self._want_turn()
+
+    def _go_on(self) -> None:
+        """The peer has read what we wrote: go on with what it asks, where that stopped."""
+        if not self._congested:
+            return
+        self._congested = False
         if self.on_writable is not None:
             self.on_writable()
         if not self._group.server or self.closed:

@@ -544,9 +544,12 @@ class MessageStore:
         count_max: int,
         bytes_max: int | None = None,
         tag_hashes: frozenset[int] | None = None,
+        *,
+        in_pieces: bool = False,
     ) -> Pulled:
         """Records of a queue from `offset` on (see `Puller.pull`). Status COLD: run `job` in a thread, use its result."""
-        return self._puller.pull(self.existing_queue(topic, queue_id), offset, count_max, bytes_max, tag_hashes)
+        queue = self.existing_queue(topic, queue_id)
+        return self._puller.pull(queue, offset, count_max, bytes_max, tag_hashes, in_pieces=in_pieces)
 
     def record_at(self, log_offset: int) -> bytes | None:
         """The record that begins at a LogOffset; None if none does."""

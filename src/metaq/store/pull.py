@@ -11,13 +11,13 @@ from typing import Any, Final
 from metaq.options import StoreOptions
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
+from metaq.store.long_body import LONG_BYTES, ColdBody, LongBody, MappedBody, read_cold
 from metaq.store.mapped_file import MappedFile
 from metaq.wire import hot
 
 _SCAN_BYTES_MIN: Final = 16_000
 _VIEW_BYTES_MIN: Final = 64 * 1024
 """A run of records at least this long goes out as a view of the mapping; shorter ones are cheaper copied."""
-_EXTENT_MAX: Final = 8
 _UNITS_MAPPED_MAX: Final = 1_000_000
 """Units this far behind a queue's end are read with the records, not on the loop."""
 
@@ -54,6 +54,8 @@ class Pulled:
     last_log: int = 0
     """LogOffset behind the last record found."""
     job: Callable[[], Pulled] | None = None
+    long: LongBody | None = None
+    """The records, instead of in `body`, of a pull in pieces that found more than `LONG_BYTES`."""
 
 
 class Puller:
@@ -77,11 +79,14 @@ class Puller:
         count_max: int,
         bytes_max: int | None,
         tag_hashes: frozenset[int] | None,
+        *,
+        in_pieces: bool = False,
     ) -> Pulled:
         """Records of `queue` from `offset` on whose tag hash is in `tag_hashes` (None: all).
 
         Args: count_max, bytes_max: at most so many, None for RocketMQ's 256 KiB. Up to that size of pull, records far
               behind the log's end come in 8 and 64 KiB, as there; whoever asks for more gets more of those too.
+              in_pieces: what is long comes as `Pulled.long`, not all at once.
         At least one record is returned if one matches, whatever its size.
         """
         if queue is None:
@@ -96,7 +101,7 @@ class Puller:
         if offset > high:
             return Pulled(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         try:
-            return self._look(queue, offset, count_max, bytes_max, tag_hashes, low, high)
+            return self._look(queue, offset, count_max, bytes_max, tag_hashes, low, high, in_pieces)
         except FileNotFoundError:  # retention took it between two looks; the next pull finds the new min offset
             return Pulled(PullStatus.OFFSET_FOUND_NULL, offset, low, high)
 
@@ -109,6 +114,7 @@ class Puller:
         tag_hashes: frozenset[int] | None,
         low: int,
         high: int,
+        in_pieces: bool,
     ) -> Pulled:
         file = queue.run.find(offset * UNIT_BYTES)
         if file is None:  # its file is gone: on to the next one
@@ -119,11 +125,14 @@ class Puller:
         stop = min(high, file.end // UNIT_BYTES, offset + units_max)
         first_log: int = UNIT.unpack_from(units, (offset - first_unit) * UNIT_BYTES)[0]
         is_cold = first_log < log_end - self._hot_bytes or (high - offset > _UNITS_MAPPED_MAX and not self._is_small())
-        log_file = None if is_cold or log_end - first_log > self._recent_bytes else self._log.run.find(first_log)
+        # Recent records, and not more than RocketMQ's clients ask for: what most pulls want.
+        is_plain = not is_cold and log_end - first_log <= self._recent_bytes
+        is_plain = is_plain and (not in_pieces or bytes_max is None or bytes_max <= LONG_BYTES)
+        log_file = self._log.run.find(first_log) if is_plain else None
         if log_file is None:
-            wanted = _Wanted(offset, stop, count_max, bytes_max, tag_hashes, low, high)
-            return self._cold(file, wanted) if is_cold else self._answer(units, first_unit, wanted, self._read_mapped)
-        # What most pulls want: recent records. The general way below comes to the same, at twice the price.
+            wanted = _Wanted(offset, stop, count_max, bytes_max, tag_hashes, low, high, in_pieces)
+            return self._cold(file, wanted) if is_cold else self._answer(units, first_unit, wanted, None)
+        # The general way below comes to the same, at twice the price.
         log_start, log_stop = log_file.start, min(log_end, log_file.end)
         if bytes_max is None:
             bytes_max = self._bytes_in_memory
@@ -158,7 +167,7 @@ class Puller:
         def read() -> Pulled:
             try:
                 units = file.read(wanted.offset * UNIT_BYTES, (wanted.stop - wanted.offset) * UNIT_BYTES)
-                return self._answer(units, wanted.offset, wanted, self._read_cold)
+                return self._answer(units, wanted.offset, wanted, file)
             except FileNotFoundError:
                 return Pulled(PullStatus.OFFSET_FOUND_NULL, wanted.offset, wanted.low, wanted.high)
 
@@ -169,8 +178,9 @@ class Puller:
         units: Any,
         first_unit: int,
         wanted: _Wanted,
-        read: Callable[[hot.Selection], bytes | memoryview | None],
+        cold: MappedFile | None,
     ) -> Pulled:
+        """Select and read. `cold`: the queue's file, for records that are read by pread and not through the mapping."""
         log_min, log_end = self._log.min, self._log.end
         first_log, _, _ = UNIT.unpack_from(units, (wanted.offset - first_unit) * UNIT_BYTES)
         count_max, bytes_max = self._limits(first_log, wanted)
@@ -180,7 +190,13 @@ class Puller:
         found = hot.select(
             units, first_unit, wanted.offset, wanted.stop, wanted.tag_hashes, count_max, bytes_max, log_min, log_stop
         )
-        body = read(found) if found.count else b""
+        body: bytes | memoryview | None = b""
+        long: LongBody | None = None
+        if wanted.in_pieces and found.size > LONG_BYTES and log_file is not None:
+            facts = (log_file, log_min, log_stop, found, wanted.offset, wanted.tag_hashes)
+            long = ColdBody(cold, *facts) if cold else MappedBody(units, first_unit, *facts)
+        elif found.count:
+            body = read_cold(self._log.read, found) if cold else self._read_mapped(found)
         if body is None:  # retention was faster than the reader
             return Pulled(PullStatus.MESSAGE_WAS_REMOVING, found.next_offset, wanted.low, wanted.high)
         if found.count:
@@ -191,7 +207,9 @@ class Puller:
             status = PullStatus.MESSAGE_WAS_REMOVING
         else:
             status = PullStatus.NO_MATCHED_MESSAGE
-        return Pulled(status, found.next_offset, wanted.low, wanted.high, body, found.count, found.last_log_end)
+        return Pulled(
+            status, found.next_offset, wanted.low, wanted.high, body, found.count, found.last_log_end, long=long
+        )
 
     def _limits(self, first_log: int, wanted: _Wanted) -> tuple[int, int]:
         options = self.options
@@ -213,14 +231,6 @@ class Puller:
             return memoryview(file.buffer)[start : start + found.size]
         return hot.gather(found, file.buffer, file.start)
 
-    def _read_cold(self, found: hot.Selection) -> bytes | None:
-        extent = found.last_log_end - found.first_log
-        if extent <= _EXTENT_MAX * found.size:  # one read costs less than many, also when others' records lie between
-            data = self._log.read(found.first_log, extent)
-            return hot.gather(found, data, found.first_log) if len(data) == extent else None
-        parts = [self._log.read(offset, size) for offset, size in found.spans()]
-        return b"".join(parts) if sum(map(len, parts)) == found.size else None
-
 
 @dataclass(slots=True)  # not frozen: that triples the cost of making one, and each pull makes one
 class _Wanted:
@@ -233,3 +243,4 @@ class _Wanted:
     tag_hashes: frozenset[int] | None
     low: int
     high: int
+    in_pieces: bool

@@ -1,0 +1,152 @@
+"""The connections of one listener, or of one client, and the limits that they share."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from metaq.log import RateLimitedLog
+from metaq.net.turns import Turns
+
+if TYPE_CHECKING:
+    from metaq.net.peer import Stream
+
+log = logging.getLogger("metaq.net")
+
+MIB = 1024 * 1024
+CONGESTED_BYTES = 1 * MIB
+"""A server reads no more from a peer that leaves so much unread."""
+_TICKS_IDLE = 4
+"""The idle time is measured in quarters: an event only notes the number of the running quarter."""
+
+
+@dataclass(frozen=True, slots=True)
+class ListenLimits:
+    """What peers may take of us. 0 is no limit."""
+
+    connections_max: int = 10_000
+    unanswered_bytes_max: int = 64 * MIB
+    unanswered_bytes_max_total: int = 256 * MIB
+    """Bytes of answers that peers leave unread, all together, above which the peer with the most is closed."""
+    half_read_bytes_max: int = 256 * MIB
+    """Bytes held for unfinished frames, all peers together, above which the peer with the most is closed."""
+    idle_seconds: float = 120
+
+
+class Group:
+    """The connections that share limits: those of one listener, or of one client."""
+
+    def __init__(self, limits: ListenLimits, *, server: bool) -> None:
+        self.limits = limits
+        self.server = server
+        self.streams: set[Stream] = set()
+        self.half_read_bytes = 0
+        self.unanswered_bytes = 0
+        """What the peers in `behind` leave unread."""
+        self.behind: set[Stream] = set()
+        """The connections whose peers do not take what we write as fast as we write it."""
+        self.turns = Turns()
+        self.tick = 0
+        self.crowded = False
+        """Whether the last two reads came from different connections."""
+        self.faults = RateLimitedLog(log)
+        self._last_read: Stream | None = None
+        self._unsent: list[Stream] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._emptied = asyncio.Event()
+
+    def add(self, stream: Stream) -> bool:
+        """Count a connection in; False if there are as many as may be."""
+        limit = self.limits.connections_max
+        if limit and len(self.streams) >= limit:
+            return False
+        self.streams.add(stream)
+        return True
+
+    def remove(self, stream: Stream) -> None:
+        self.streams.discard(stream)
+        if self._last_read is stream:
+            self._last_read = None
+        if not self.streams:
+            self._emptied.set()
+
+    async def emptied(self) -> None:
+        """Wait until no connection is left."""
+        while self.streams:
+            self._emptied.clear()
+            await self._emptied.wait()
+
+    def start(self) -> None:
+        """Begin to look for idle connections."""
+        if self.limits.idle_seconds:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self.limits.idle_seconds / _TICKS_IDLE, self._tick)
+
+    def stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _tick(self) -> None:
+        self.tick += 1
+        for stream in [stream for stream in self.streams if self.tick - stream.seen > _TICKS_IDLE]:
+            stream.abort(f"nothing was read or written for {self.limits.idle_seconds:g} s")
+        self.faults.tick()
+        self.start()
+
+    def was_read(self, stream: Stream) -> None:
+        self.crowded = stream is not self._last_read
+        self._last_read = stream
+
+    def send_later(self, stream: Stream) -> None:
+        """Let `stream` write what it has gathered when this turn of the loop is over."""
+        if not self._unsent:
+            asyncio.get_running_loop().call_soon(self._send)
+        self._unsent.append(stream)
+
+    def _send(self) -> None:
+        streams, self._unsent = self._unsent, []
+        for stream in streams:
+            stream.send_unsent()
+
+    # -- the limits over all peers
+    def hold(self, more: int) -> None:
+        """Account for bytes of unfinished frames; close the greediest peers above the limit."""
+        self.half_read_bytes += more
+        limit = self.limits.half_read_bytes_max
+        while more > 0 and limit and self.half_read_bytes > limit:
+            greediest = max(self.streams, key=lambda stream: stream.held)
+            if not greediest.held:
+                break
+            greediest.abort(
+                f"it held {greediest.held} bytes of an unfinished frame when all peers together held "
+                f"{self.half_read_bytes}, above the limit of {limit}"
+            )
+
+    def leave_unread(self, more: int) -> None:
+        """Account for bytes that peers leave unread; close those that leave the most above the limit."""
+        self.unanswered_bytes += more
+        limit = self.limits.unanswered_bytes_max_total
+        while more > 0 and limit and self.unanswered_bytes > limit:
+            greediest = max(self.behind, key=lambda stream: stream.waiting, default=None)
+            if greediest is None or not greediest.waiting:
+                break
+            greediest.abort(
+                f"it left {greediest.waiting} bytes of answers unread when all peers together left "
+                f"{self.unanswered_bytes}, above the limit of {limit}"
+            )
+
+    @property
+    def share(self) -> int:
+        """How many bytes a peer may leave unread before its requests are not read any more.
+
+        The more peers are behind and the less is left for all of them, the less for each: the limit, above which some
+        are closed, is for those who are behind by more than that in a single answer.
+        """
+        limit = self.limits.unanswered_bytes_max_total
+        if not limit:
+            return CONGESTED_BYTES
+        left = max(0, limit - self.unanswered_bytes)
+        return min(CONGESTED_BYTES, limit // (2 * len(self.behind) or 1), left // 8)

@@ -1,0 +1,67 @@
+"""Long answers, piece by piece: whose turn it is to read and write some of one.
+
+An answer of 8 MiB that is made at once takes 8 MiB until its peer has read it, and the loop for 10 ms; three hundred of
+them take 3 s in which nobody else is served. So a long answer is a `Source`: its connection takes a piece when the peer
+has taken the one before, the connections take turns, and a turn of the loop does no more than `TURN_BYTES` of such work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+TURN_BYTES = 1024 * 1024
+"""Of long answers in one turn of the loop: half a millisecond to a millisecond."""
+
+
+class Source(Protocol):
+    """The bytes of one answer, made as the peer takes them."""
+
+    def take(self, ready: Callable[[], None]) -> bytes | memoryview | None:
+        """The next piece; empty behind the last.
+
+        None: it is being made, and `ready` will be called on the event loop. Raises whatever the reading raises: the
+        connection is closed, since its peer was promised the rest.
+        """
+        ...
+
+
+class Taker(Protocol):
+    """A connection with long answers to write."""
+
+    def take_turn(self) -> int:
+        """Do one piece of work, and `want` again if there is more. Returns what it cost, in bytes."""
+        ...
+
+
+class Turns:
+    """The connections that want a turn, in their order."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Taker] = deque()
+        self._scheduled = False
+
+    @property
+    def free(self) -> bool:
+        """Nobody waits: work may be done at once."""
+        return not self._scheduled
+
+    def want(self, taker: Taker) -> None:
+        """Give `taker` a turn behind all that wait; it calls this once for each turn."""
+        self._waiting.append(taker)
+        if not self._scheduled:
+            self._scheduled = True
+            asyncio.get_running_loop().call_soon(self._run)
+
+    def _run(self) -> None:
+        left = TURN_BYTES
+        try:
+            while self._waiting and left > 0:
+                left -= self._waiting.popleft().take_turn()
+        finally:
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._run)
+            else:
+                self._scheduled = False

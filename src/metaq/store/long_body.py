@@ -1,0 +1,136 @@
+"""The records of a long pull, read piece by piece: whoever does not take them costs no memory, and nobody waits for all.
+
+What belongs to it was decided when it was made: the units of a queue from one to another whose tag fits, with their
+records in one log file. Units and records never change, and the files stay readable although retention deletes them, so
+all pieces together have exactly the bytes that were counted then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Final
+
+from metaq.errors import StoreError
+from metaq.store.consume_queue import UNIT_BYTES
+from metaq.store.mapped_file import MappedFile
+from metaq.wire import hot
+
+LONG_BYTES: Final = 256 * 1024
+"""More than RocketMQ's clients get in one pull: from here on it comes in pieces."""
+PIECE_BYTES: Final = 128 * 1024
+"""Of one piece; a record that is larger is one by itself."""
+_VIEW_BYTES_MIN: Final = 16 * 1024
+_UNITS_READ: Final = 1024
+_EXTENT_MAX: Final = 8
+_COUNT_MAX: Final = 1 << 30
+
+
+class LongBody:
+    """`len` of it are the bytes that all pieces have together; `bytes` of it is all of them."""
+
+    cold = False
+    """Pieces come from the disk: read them in a thread."""
+
+    def __init__(self, unit: int, stop: int, size: int, tag_hashes: frozenset[int] | None) -> None:
+        """Units [unit, stop) of a queue; the records of those that fit have `size` bytes."""
+        self._unit, self._stop, self._size, self._left, self._tag_hashes = unit, stop, size, size, tag_hashes
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[bytes | memoryview]:
+        while len(piece := self.next()):
+            yield piece
+
+    def __bytes__(self) -> bytes:
+        return b"".join(self)
+
+    def next(self) -> bytes | memoryview:
+        """The next piece; empty behind the last. Raises OSError, StoreError."""
+        while self._left:
+            before = self._unit
+            piece = self._read()
+            if 0 < len(piece) <= self._left:
+                self._left -= len(piece)
+                return piece
+            if len(piece) or not before < self._unit < self._stop:
+                raise StoreError(f"{self._left} of {self._size} bytes of a pull are not where they were")
+        return b""
+
+    def _read(self) -> bytes | memoryview:
+        """Go on from `_unit`; may be empty where no unit fits."""
+        raise NotImplementedError
+
+
+class MappedBody(LongBody):
+    """Recent records, through the mappings of one queue file and one log file."""
+
+    def __init__(
+        self,
+        units: Any,
+        first_unit: int,
+        log_file: MappedFile,
+        log_min: int,
+        log_stop: int,
+        found: hot.Selection,
+        start: int,
+        tag_hashes: frozenset[int] | None,
+    ) -> None:
+        """`units` is the queue file's buffer, its first unit `first_unit`; `found` is what `hot.select` chose."""
+        super().__init__(start, found.next_offset, found.size, tag_hashes)
+        self._units, self._first_unit = units, first_unit
+        self._log, self._log_start = log_file.buffer, log_file.start
+        self._log_min, self._log_stop = log_min, log_stop
+
+    def _read(self) -> bytes | memoryview:
+        _, size, self._unit, first_log, _, body = hot.read(
+            self._units, self._first_unit, self._unit, self._stop, self._tag_hashes, _COUNT_MAX, PIECE_BYTES,
+            self._log_min, self._log_stop, self._log, self._log_start, _VIEW_BYTES_MIN,
+        )  # fmt: skip
+        if body is None:
+            start = first_log - self._log_start
+            return memoryview(self._log)[start : start + size]
+        return body
+
+
+class ColdBody(LongBody):
+    """Old records, by pread of one queue file and one log file."""
+
+    cold = True
+
+    def __init__(
+        self,
+        queue_file: MappedFile,
+        log_file: MappedFile,
+        log_min: int,
+        log_stop: int,
+        found: hot.Selection,
+        start: int,
+        tag_hashes: frozenset[int] | None,
+    ) -> None:
+        super().__init__(start, found.next_offset, found.size, tag_hashes)
+        self._queue_file, self._log_file, self._log_min, self._log_stop = queue_file, log_file, log_min, log_stop
+        _ = queue_file.descriptor, log_file.descriptor  # open from now on, whatever retention deletes
+
+    def _read(self) -> bytes:
+        count = min(self._stop - self._unit, _UNITS_READ)
+        units = self._queue_file.read(self._unit * UNIT_BYTES, count * UNIT_BYTES)
+        found = hot.select(
+            units, self._unit, self._unit, self._unit + count, self._tag_hashes, _COUNT_MAX, PIECE_BYTES,
+            self._log_min, self._log_stop,
+        )  # fmt: skip
+        self._unit = found.next_offset
+        body = read_cold(self._log_file.read, found) if found.count else b""
+        if body is None:
+            raise StoreError(f"{self._log_file.path} is shorter than the queue says")
+        return body
+
+
+def read_cold(read: Callable[[int, int], bytes], found: hot.Selection) -> bytes | None:
+    """The records found, by `read(log offset, size)`; None if some of it is not there any more."""
+    extent = found.last_log_end - found.first_log
+    if extent <= _EXTENT_MAX * found.size:  # one read costs less than many, also when others' records lie between
+        data = read(found.first_log, extent)
+        return hot.gather(found, data, found.first_log) if len(data) == extent else None
+    parts = [read(offset, size) for offset, size in found.spans()]
+    return b"".join(parts) if sum(map(len, parts)) == found.size else None
