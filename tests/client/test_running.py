@@ -46,14 +46,15 @@ def aio_consumer_of(filled, **options) -> aio.Consumer:
     return aio.Consumer(namesrv, group=topic, topics=topic, start="earliest", **options)
 
 
-def left_of(filled, most: int = 20) -> list[metaq.ReceivedMessage]:
-    """What the group has not finished, each acknowledged now."""
+def left_of(filled, count: int) -> list[metaq.ReceivedMessage]:
+    """What the group has not finished, each acknowledged now: `count` messages and no more."""
     got = []
     with consumer_of(filled) as consumer:
-        consumer.wait_assigned(20)
-        while len(got) <= most and (message := consumer.receive(2.0)) is not None:
+        while len(got) < count and (message := consumer.receive(60)) is not None:
             message.ack()
             got.append(message)
+        assert consumer.receive(0.3) is None
+    assert len(got) == count
     return got
 
 
@@ -132,7 +133,7 @@ def test_handler_that_cannot_work_is_refused_at_the_call(filled):
                     await consumer.run(wrong)
 
     asyncio.run(main())
-    left = left_of(filled)
+    left = left_of(filled, 20)
     assert sorted(int(message.body) for message in left) == list(range(20))
     assert {message.reconsume_times for message in left} == {0}
 
@@ -151,7 +152,7 @@ def test_handler_whose_kind_shows_late_ends_run(filled):
                 await consumer.run(lambda message: None, tasks=3)
 
     asyncio.run(main())
-    assert {message.reconsume_times for message in left_of(filled)} == {0}
+    assert {message.reconsume_times for message in left_of(filled, 20)} == {0}
 
 
 def test_every_handler_that_works_is_taken(filled):
@@ -200,14 +201,17 @@ def test_every_handler_that_works_is_taken(filled):
 def test_exit_in_a_handler_ends_run(filled):
     """`sys.exit()` in a worker thread is raised by `run`, after the messages in hand; the message stays unfinished."""
 
+    done = []
+
     def handler(message):
         if message.body == b"7":
             sys.exit(3)
+        done.append(message.body)
 
     with consumer_of(filled) as consumer, pytest.raises(SystemExit) as caught:
         consumer.run(handler, threads=2)
     assert caught.value.code == 3
-    assert b"7" in {message.body for message in left_of(filled)}
+    assert b"7" in {message.body for message in left_of(filled, 20 - len(done))}
 
 
 def test_handler_that_awaits_something_cancelled_does_not_end_its_task(filled, caplog):
@@ -335,7 +339,7 @@ def test_close_waits_for_the_handlers_and_commits_what_they_did(filled):
     closing.join(20)
     running.join(20)
     assert len(done) == 4
-    assert len(left_of(filled)) == 16
+    left_of(filled, 16)
 
 
 def test_aio_close_waits_for_the_handlers_and_commits_what_they_did(filled):
@@ -360,7 +364,7 @@ def test_aio_close_waits_for_the_handlers_and_commits_what_they_did(filled):
 
     asyncio.run(main())
     assert len(done) == 4
-    assert len(left_of(filled)) == 16
+    left_of(filled, 16)
 
 
 def test_handler_may_close_its_own_consumer(filled):
@@ -414,7 +418,7 @@ def test_forgotten_consumer_commits_at_exit(filled):
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
     assert "ResourceWarning: Consumer of group" in ended.stderr
-    assert len(left_of(filled)) == 8
+    left_of(filled, 8)
 
 
 # ---------------------------------------------------------------- signals

@@ -82,7 +82,7 @@ class NameServers:
         assert failure is not None
         if isinstance(failure, BrokerError):
             raise failure
-        raised = type(failure)(f"no name server of {self} can be reached: {failure}")
+        raised = type(failure)(f"no name server of {self} can be reached, is one running there? {failure}")
         raised.sent = False  # What was to be sent to a broker, that is.
         raise raised from failure
 
