@@ -147,6 +147,8 @@ def test_group_show_marks_members_that_subscribe_differently(cli, metaq_broker, 
             False,
             {None},
         )
+        assert (shown["subscriptions"], shown["broadcasting"]) == ({orders: "paid"}, False)
+        assert f"  subscribes to {orders} (paid)\n" in cli("group", "show", "cli-differs").stdout
         with metaq.Consumer(address, group="cli-differs", topics={orders: "open"}, instance_name="three") as third:
             third.receive(timeout=0.1)
             eventually(lambda: "WARNING" in cli("group", "show", "cli-differs").stdout)
@@ -157,6 +159,15 @@ def test_group_show_marks_members_that_subscribe_differently(cli, metaq_broker, 
             text = cli("group", "show", "cli-differs").stdout
             assert f"subscribes to {orders} (open)" in text
             assert "misses messages" in text
+
+
+def test_group_show_says_that_a_broadcasting_group_keeps_its_progress_itself(cli, metaq_broker, orders, tmp_path, monkeypatch):
+    """Its queues would look as if nobody had ever read them."""
+    monkeypatch.setenv("HOME", str(tmp_path))  # where a broadcasting consumer keeps its progress
+    with metaq.Consumer(metaq_broker.namesrv, group="cli-broadcast", topics=orders, broadcast=True) as consumer:
+        consumer.receive(timeout=0.1)
+        eventually(lambda: "broadcasting" in cli("group", "show", "cli-broadcast").stdout)
+        assert json.loads(cli("group", "show", "cli-broadcast", "--json").stdout)["broadcasting"] is True
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from metaq.admin.brokers import masters
 from metaq.client.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
-from metaq.model import MessageQueue
+from metaq.model import MessageModel, MessageQueue
+from metaq.model.topic import RETRY_PREFIX
 from metaq.wire import bodies, headers, record
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import request
@@ -47,6 +48,7 @@ class GroupProgress:
     """A group: its members, its rate over the last minute, its queues. `now_ms`: when this was asked.
 
     A member has `wants` (topic → filter) if the members of the group differ in it and the broker is one of ours.
+    `consumer` is what a broker knows of the group as a whole; None if nobody is in it.
     """
 
     group: str
@@ -54,6 +56,18 @@ class GroupProgress:
     members: tuple[bodies.ClientConnection, ...]
     rate: float
     queues: tuple[QueueProgress, ...]
+    consumer: bodies.ConsumerData | None = None
+
+    @property
+    def subscriptions(self) -> dict[str, str]:
+        """Topic → filter, without the group's own retry topic."""
+        known = self.consumer.subscriptions if self.consumer else {}
+        return {topic: data.spelling for topic, data in sorted(known.items()) if not topic.startswith(RETRY_PREFIX)}
+
+    @property
+    def broadcasting(self) -> bool:
+        """Whether each member gets every message and keeps its own progress, of which brokers know nothing."""
+        return self.consumer is not None and self.consumer.model is MessageModel.BROADCASTING
 
     @property
     def lag(self) -> int:
@@ -78,7 +92,8 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     """How far `group` has come. Raises GroupNotFound."""
     addresses = await masters(core)
     parts = await asyncio.gather(*(_stats(core, address, group) for address in addresses.values()))
-    members = [found for address in addresses.values() for found in await _members(core, address, group)]
+    online = [found for address in addresses.values() if (found := await _members(core, address, group)) is not None]
+    members = [member for found, _ in online for member in found]
     stats: dict[MessageQueue, bodies.ConsumeStats] = {}
     for table, _ in parts:
         stats |= table
@@ -92,7 +107,9 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
         if member.client_id not in unique or member.wants is not None:
             unique[member.client_id] = member
     rate = sum(rate for _, rate in parts)
-    return GroupProgress(group, core.clock.now_ms(), tuple(unique[key] for key in sorted(unique)), rate, tuple(queues))
+    known = online[0][1] if online else None
+    sorted_members = tuple(unique[key] for key in sorted(unique))
+    return GroupProgress(group, core.clock.now_ms(), sorted_members, rate, tuple(queues), known)
 
 
 async def _stats(core: ClientCore, address: str, group: str) -> tuple[dict[MessageQueue, bodies.ConsumeStats], float]:
@@ -101,7 +118,10 @@ async def _stats(core: ClientCore, address: str, group: str) -> tuple[dict[Messa
     return bodies.consume_stats_of(answer.body)
 
 
-async def _members(core: ClientCore, address: str, group: str) -> list[bodies.ClientConnection]:
+async def _members(
+    core: ClientCore, address: str, group: str
+) -> tuple[list[bodies.ClientConnection], bodies.ConsumerData] | None:
+    """Members of the group at one broker, and what they subscribe to; None: nobody."""
     header = headers.ConsumerGroupHeader(consumer_group=group)
     try:
         answer = await core.ask(
@@ -109,9 +129,9 @@ async def _members(core: ClientCore, address: str, group: str) -> list[bodies.Cl
         )
     except BrokerError as error:
         if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return []
+            return None
         raise
-    return bodies.connections_of(answer.body)[0]
+    return bodies.connections_of(answer.body)
 
 
 async def _queue(

@@ -39,6 +39,8 @@ def show_group(
                 "lag": group.lag,
                 "lag_seconds": group.lag_seconds,
                 "consumed_per_second": group.rate,
+                "broadcasting": group.broadcasting,
+                "subscriptions": group.subscriptions,
                 "subscriptions_differ": group.differs,
                 "members": [
                     {
@@ -66,6 +68,12 @@ def show_group(
         return
     late = f" ({span(group.lag_seconds) or '?'})" if group.lag else ""
     print(f"group {name}: {count(len(group.members), 'member')}, {count(group.lag, 'message')} behind{late}")
+    if group.subscriptions and not group.differs:
+        print(f" {_wants(group.subscriptions)}")
+    if group.broadcasting:
+        print(
+            "  broadcasting: each member keeps its own progress, which no broker knows; the figures here are not theirs"
+        )
     for member in group.members:
         print(f"  member {member.client_id} at {member.address} ({member.language}){_wants(member.wants)}")
     if group.differs:
@@ -91,7 +99,7 @@ def show_group(
 
 
 def _wants(wants: Mapping[str, str] | None) -> str:
-    """What this member alone subscribes to, where that differs."""
+    """What a member, or all of them, subscribe to."""
     if wants is None:
         return ""
     return f" subscribes to {', '.join(f'{topic} ({tags})' for topic, tags in wants.items()) or 'nothing'}"
