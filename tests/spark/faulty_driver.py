@@ -1,31 +1,49 @@
-"""A Spark driver for test_kill: name server, topic, folder of Parquet files, checkpoint. Reads from `latest` on."""
+"""A Spark driver for test_kill: several queries over one topic, each with a folder of its own and a point to stop at.
+
+Arguments: name server, topic, and a JSON of query folder → point. Without any point they read what is there and end.
+"""
 
 from __future__ import annotations
 
-import os
+import json
 import sys
+import threading
+from pathlib import Path
 
 from metaq.spark import session
 from tests.spark.conftest import TEST_CONF
-from tests.spark.faulty_source import BATCH_0, BEFORE_COMMIT, FaultySource, halt
+from tests.spark.faulty_source import BATCH_0, BEFORE_COMMIT, FaultySource, Halt
 
 
-def main(namesrv: str, topic: str, output: str, checkpoint: str) -> None:
-    spark = session("faulty driver", master="local[2]", conf=TEST_CONF)
-    spark.dataSource.register(FaultySource)
+def start(spark, namesrv: str, topic: str, folder: str, point: str):
+    halt = Halt(point, str(Path(folder) / f"mark-{point}"))
 
     def write(frame, batch: int) -> None:
         if batch == 0:
-            halt(BATCH_0)
-        frame.select("queue_id", "queue_offset").write.mode("overwrite").parquet(f"{output}/batch={batch}")
+            halt.at(BATCH_0)
+        frame.select("queue_id", "queue_offset").write.mode("overwrite").parquet(f"{folder}/out/batch={batch}")
         if batch > 0:
-            halt(BEFORE_COMMIT)
+            halt.at(BEFORE_COMMIT)
 
-    stream = spark.readStream.format("metaq-faulty").options(nameServers=namesrv, subscribe=topic).load()
-    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", checkpoint)
-    if not os.environ.get("METAQ_TEST_HALT"):
-        writer = writer.trigger(availableNow=True)
-    writer.start().awaitTermination()
+    options = {"nameServers": namesrv, "subscribe": topic, "halt": point, "mark": halt.mark}
+    stream = spark.readStream.format("metaq-faulty").options(**options).load()
+    writer = stream.writeStream.foreachBatch(write).option("checkpointLocation", f"{folder}/checkpoint")
+    return (writer if point else writer.trigger(availableNow=True)).start()
+
+
+def main(namesrv: str, topic: str, plan: str) -> None:
+    # A task that is stopped keeps its place: the other queries need one, too.
+    spark = session("faulty driver", master="local[3]", conf=TEST_CONF)
+    spark.dataSource.register(FaultySource)
+    for folder, point in json.loads(plan).items():
+        query = start(spark, namesrv, topic, folder, point)
+        # One after the other: Spark gives a Python 10 s to start, which five of them may not keep on a busy machine.
+        while query.isActive and not (Path(folder) / f"mark-{point}").exists():
+            threading.Event().wait(0.05)
+        if not query.isActive:
+            query.awaitTermination()  # Raises what it failed with.
+    if any(json.loads(plan).values()):
+        threading.Event().wait(600)  # To be killed.
     spark.stop()
 
 

@@ -18,41 +18,43 @@ import pytest
 import metaq
 from metaq.spark import offsets
 from metaq.store.reader import StoreReader
-from tests.spark.faulty_source import BEFORE_OFFSETS, POINTS
+from tests.spark.faulty_source import AFTER_OFFSETS, BATCH_0, BEFORE_COMMIT, BEFORE_OFFSETS, IN_READ, POINTS
 from tests.support import ROOT, environment, eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 EARLIER = 200
+
+KILLED_AT = [(BATCH_0, IN_READ), (BEFORE_OFFSETS, BEFORE_COMMIT), (AFTER_OFFSETS, BEFORE_OFFSETS)]
+"""Per query: where it is killed, and where again, when it has the first one's remains."""
 
 
 @contextlib.contextmanager
-def driver(broker, topic: str, folder: Path, point: str = ""):
+def driver(broker, topic: str, folder: Path, plan: dict[Path, str]):
     """The driver as a process of its own, with everything it starts; killed -9 at the end."""
-    mark = folder / f"mark-{point.replace(' ', '-')}"
     command = [sys.executable, "-m", "tests.spark.faulty_driver", broker.namesrv, topic]
-    env = environment(METAQ_TEST_HALT=point, METAQ_TEST_MARK=str(mark))
+    env = environment()
     env["PYTHONPATH"] = os.pathsep.join([str(ROOT), env["PYTHONPATH"]])
     with (folder / "driver.log").open("a") as log:
         running = subprocess.Popen(
-            [*command, str(folder / "out"), str(folder / "checkpoint")], cwd=ROOT, env=env, stdout=log, stderr=log,
-            start_new_session=True,
+            [*command, json.dumps({str(query): point for query, point in plan.items()})],
+            cwd=ROOT, env=env, stdout=log, stderr=log, start_new_session=True,
         )  # fmt: skip
         try:
-            yield running, mark
+            yield running
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-            running.wait(20)
+            running.wait(60)
 
 
 @contextlib.contextmanager
 def producing(broker, topic: str):
-    """A producer that goes on sending, a few hundred messages a second, until the block is left."""
+    """A producer that goes on sending, some hundred messages a second, until the block is left."""
     stop, total = threading.Event(), []
 
     def run() -> None:
         with metaq.Producer(broker.namesrv) as producer:
-            while not stop.wait(0.05):
+            while not stop.wait(0.2):
                 futures = [producer.submit(topic, b"x" * 50, queue=queue) for queue in producer.queues(topic) * 5]
                 total.extend(future.result() for future in futures)
 
@@ -62,7 +64,7 @@ def producing(broker, topic: str):
         yield total
     finally:
         stop.set()
-        thread.join(30)
+        thread.join(120)
 
 
 def numbers(folder: Path) -> list[int]:
@@ -73,34 +75,40 @@ def ends_of_batch_0(checkpoint: Path) -> dict:
     return offsets.from_json(json.loads((checkpoint / "offsets" / "0").read_text().splitlines()[-1]))
 
 
-def test_a_driver_killed_at_every_point_reads_each_message_once(metaq_broker, tmp_path):
-    """One query, started at `latest` under a running producer, killed five times, then left to finish."""
+def test_drivers_killed_at_every_point_read_each_message_once(metaq_broker, tmp_path):
+    """Queries, started at `latest` under a running producer, each stopped at another point and all killed at once; the
+    same again at other points; then left to finish.
+    """
+    assert {point for points in KILLED_AT for point in points} == set(POINTS)
     topic = "killed"
     with metaq.Producer(metaq_broker.namesrv) as producer:
         for _ in range(EARLIER):
             producer.send(topic, b"sent before the query began")
-    checkpoint = tmp_path / "checkpoint"
+    queries = [tmp_path / f"query-{number}" for number in range(len(KILLED_AT))]
+    for query in queries:
+        query.mkdir()
     with producing(metaq_broker, topic) as sent:
-        for point in POINTS:
-            with driver(metaq_broker, topic, tmp_path, point) as (running, mark):
-                reached = lambda: mark.exists() or running.poll() is not None  # noqa: E731  used at once
-                eventually(reached, 90, what=point)
-                assert mark.exists(), (tmp_path / "driver.log").read_text()[-3000:]
-            logged, committed = numbers(checkpoint / "offsets"), numbers(checkpoint / "commits")
-            assert len(logged) - len(committed) == (0 if point == BEFORE_OFFSETS else 1), point
+        for points in zip(*KILLED_AT, strict=True):
+            plan = dict(zip(queries, points, strict=True))
+            with driver(metaq_broker, topic, tmp_path, plan) as running:
+                there = lambda: all((query / f"mark-{point}").exists() for query, point in plan.items())  # noqa: E731, B023  used at once
+                eventually(lambda: there() or running.poll() is not None, 400, what="all points")  # noqa: B023
+                assert there(), (tmp_path / "driver.log").read_text()[-3000:]
+            for query, point in plan.items():
+                logged, committed = (numbers(query / "checkpoint" / name) for name in ("offsets", "commits"))
+                assert len(logged) - len(committed) == (0 if point == BEFORE_OFFSETS else 1), point
+                (query / f"mark-{point}").unlink()
         before = len(sent)
-        eventually(lambda: len(sent) > before, 20)
-    with driver(metaq_broker, topic, tmp_path) as (running, _):
-        assert running.wait(120) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        eventually(lambda: len(sent) > before, 60)
+    with driver(metaq_broker, topic, tmp_path, dict.fromkeys(queries, "")) as running:
+        assert running.wait(400) == 0, (tmp_path / "driver.log").read_text()[-3000:]
 
-    start = ends_of_batch_0(checkpoint)
-    assert sum(start.values()) >= EARLIER
-    stored = Counter(
-        (message.queue_id, message.queue_offset)
-        for message in StoreReader(metaq_broker.data).records(topic=topic)
-        if message.queue_offset >= start[next(q for q in start if q.queue_id == message.queue_id)]
-    )
-    rows = ds.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()
-    read = Counter((row["queue_id"], row["queue_offset"]) for row in rows)
-    assert len(stored) > 1000
-    assert read == stored
+    records = [(one.queue_id, one.queue_offset) for one in StoreReader(metaq_broker.data).records(topic=topic)]
+    for query, points in zip(queries, KILLED_AT, strict=True):
+        start = ends_of_batch_0(query / "checkpoint")
+        assert sum(start.values()) >= EARLIER
+        begin = {queue.queue_id: offset for queue, offset in start.items()}
+        stored = Counter((queue_id, offset) for queue_id, offset in records if offset >= begin[queue_id])
+        rows = ds.dataset(query / "out", partitioning="hive").to_table().to_pylist()
+        assert len(stored) > 200
+        assert Counter((row["queue_id"], row["queue_offset"]) for row in rows) == stored, points

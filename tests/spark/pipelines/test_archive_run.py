@@ -15,10 +15,12 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
+from metaq.spark.pipelines.folder import ArchiveFolder
+from tests.spark.conftest import TEST_CONF
 from tests.spark.test_kill import producing
 from tests.support import environment, eventually, metaq_command
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
 TOPIC = "archived"
 
 
@@ -29,14 +31,15 @@ def pipeline(broker, folder: Path, *more: str):
     with (folder / "pipeline.log").open("a") as log:
         running = subprocess.Popen(
             [*command, "-n", broker.namesrv, "--group", "archiver", "--master", "local[2]", "--json", *more],
-            env=environment(), stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+            env=environment(JDK_JAVA_OPTIONS=TEST_CONF["spark.driver.extraJavaOptions"]),
+            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
         )  # fmt: skip
         try:
             yield running
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-            running.communicate(timeout=20)
+            running.communicate(timeout=60)
 
 
 def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(metaq_broker, tmp_path):
@@ -46,15 +49,18 @@ def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(metaq_b
         producer.send(TOPIC, b"first", tag="t", keys=["k"], properties={"colour": "red"})
     with producing(metaq_broker, TOPIC):
         with pipeline(metaq_broker, tmp_path, "--trigger", "0.2"):
-            eventually(lambda: len(list(manifests.glob("*.json"))) >= 2, 90, what="two published batches")
+            eventually(lambda: len(list(manifests.glob("*.json"))) >= 2, 300, what="two published batches")
+        published = {file.path for manifest in ArchiveFolder(tmp_path / "out").manifests() for file in manifest.files}
+        below = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")}
+        assert below <= published  # What the most careless reader's glob finds.
         published = len(list(manifests.glob("*.json")))
         with pipeline(metaq_broker, tmp_path, "--trigger", "0.2") as running:
-            eventually(lambda: len(list(manifests.glob("*.json"))) > published, 90, what="another batch")
+            eventually(lambda: len(list(manifests.glob("*.json"))) > published, 300, what="another batch")
             running.terminate()
-            assert running.wait(30) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+            assert running.wait(120) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
     with pipeline(metaq_broker, tmp_path, "--once") as running:
         lines = [json.loads(line) for line in running.stdout]
-        assert running.wait(120) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+        assert running.wait(300) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
 
     dumped = subprocess.run(
         metaq_command("store", "dump", str(metaq_broker.data)),
