@@ -14,6 +14,7 @@ from metaq.wire import fastjson, hot
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, JAVA, open_broker
 from tests.doors.support import send_header
+from tests.support import eventually
 
 LEVELS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
@@ -247,8 +248,8 @@ def test_a_disk_that_fills_up_in_the_middle(tmp_path, clock, monkeypatch):
         assert [int(body.rstrip(b"x")) for body in bodies(broker)] == list(range(300))
 
 
-def test_a_message_whose_topic_is_gone_holds_nobody_up(tmp_path, clock):
-    """It is stored under its topic's name all the same, for the day when the topic is made again; the others come too."""
+def test_a_message_whose_topic_is_gone_holds_nobody_up(tmp_path, clock, caplog):
+    """It is stored under its topic's name all the same, for the day when the topic is made again, and that is told."""
     with open_broker(tmp_path, clock) as broker:
         for n in range(6):
             send(broker, b"%d" % n, 1, ("orders", "gone")[n % 2])
@@ -258,6 +259,23 @@ def test_a_message_whose_topic_is_gone_holds_nobody_up(tmp_path, clock):
         broker.ladder.deliver()
         assert bodies(broker) == [b"0", b"2", b"4"]
         assert bodies(broker, "gone") == [b"1", b"3", b"5"]
+        assert caplog.text.count("queue 0 of topic gone, which has no such queue now") == 1
+
+
+def test_a_flood_for_a_topic_that_is_gone_gives_the_loop_its_turn(tmp_path, clock):
+    """What goes one by one ends the turn in the middle of a slice."""
+    with open_broker(tmp_path, clock) as broker:
+        for n in range(50):
+            send(broker, b"%d" % n, 1, "gone")
+        broker.delete_topic("gone")
+        eventually(lambda: "gone" not in broker.topics.closing)
+        broker.ladder.stopwatch = Stopwatch(delay.TURN_SECONDS / 4)
+        clock.advance(1)
+        assert broker.ladder.deliver() == 0
+        assert 0 < len(bodies(broker, "gone")) < 10
+        while broker.ladder.deliver() == 0:
+            pass
+        assert bodies(broker, "gone") == [b"%d" % n for n in range(50)]
 
 
 def test_nothing_is_delivered_to_a_topic_while_it_is_being_deleted(tmp_path, clock):

@@ -99,6 +99,8 @@ class DelayLadder:
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
         self._turn = 0
         """Whose slice is next."""
+        self._stop = 0.0
+        """When the turn ends."""
         self._outcome = AppendOutcome()
         self._told = RateLimitedLog(log, clock)
         self.read_cold: ReadCold = _at_once
@@ -112,7 +114,7 @@ class DelayLadder:
 
     def deliver(self) -> float:
         """Deliver what is due, for at most TURN_SECONDS. Returns the seconds until the next look, 0 for at once."""
-        stop = self.stopwatch() + TURN_SECONDS
+        self._stop = stop = self.stopwatch() + TURN_SECONDS
         now_ms, idle = self._clock.now_ms(), 0
         while idle < len(self._levels):
             level = self._levels[self._turn]
@@ -228,6 +230,9 @@ class DelayLadder:
                 self._append(level, run, stop)
                 if outcome.stop != STOP_END:
                     self._deliver_singly(level, run)
+                    if run.row > outcome.row and self.stopwatch() >= self._stop:
+                        # One by one, a slice would take the time of many turns.
+                        return run.row > began
             except BadRequest as error:
                 self._told.warning("held up", "delayed delivery is held up: %s", error)
                 return run.row > began
@@ -276,6 +281,10 @@ class DelayLadder:
         )
         try:
             self._appender.put([record])
+            self._told.warning(
+                ("no queue", topic), "a delayed message was delivered to queue %d of topic %s, which has no such queue now: "
+                "it can be read once the queue is there again", queue_id, topic,
+            )  # fmt: skip
         except BadRequest as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise

@@ -377,15 +377,25 @@ class MessageStore:
             self._check_writable()
             hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome, self._sync)
             if outcome.stop > hot.STOP_SLOW:
-                self._append_rest(
-                    lambda row: hot.append(
-                        table, row, end, gates, log, self._index_tail, now_ms, born_host, replies, outcome, self._sync
-                    ),
-                    now_ms,
-                    outcome,
-                )
+                run = self._rows_from(table, end, gates, now_ms, born_host, replies, outcome)
+                self._append_rest(run, now_ms, outcome)
         if log.end > self._populator.due_at:
             self._populator.wake()
+
+    def _rows_from(
+        self,
+        table: hot.FrameTable,
+        end: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        now_ms: int,
+        born_host: bytes,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> Callable[[int], None]:
+        log, index = self.log.tail, self._index_tail
+        return lambda row: hot.append(
+            table, row, end, gates, log, index, now_ms, born_host, replies, outcome, self._sync
+        )
 
     def deliver(
         self,
