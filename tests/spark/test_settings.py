@@ -19,6 +19,12 @@ def test_names_are_read_in_any_case():
     assert (options.name_servers, options.topics, options.fail_on_data_loss) == ("a:1", ["orders", "refunds"], False)
 
 
+def test_a_retry_topic_may_be_as_long_as_its_group():
+    """It is made of the group's name."""
+    long = "%RETRY%" + "g" * 200
+    assert SourceOptions.of(GOOD | {"subscribe": long}).topics == [long]
+
+
 def test_assign_names_queues():
     """A JSON of topic, broker, queue ids."""
     options = SourceOptions.of({"nameServers": "a:1", "assign": '{"t": {"b": [1, 0]}}'})
@@ -32,6 +38,9 @@ def test_assign_names_queues():
         ({"zzz": "1"}, "no option zzz$"),
         ({"subscribe": ""}, "one of the options subscribe, subscribePattern, assign; none was given"),
         ({"assign": "{}"}, "not subscribe and assign together"),
+        ({"subscribe": "orders || refunds"}, "subscribe: .*name topics, `,`-separated: messages of all tags are read"),
+        ({"subscribe": "orders:paid"}, "subscribe: .*name topics, `,`-separated: messages of all tags are read"),
+        ({"progressGroup": "my group"}, "progressGroup: "),
         ({"nameServers": ""}, "needs .option"),
         ({"minPartitions": "0"}, "the smallest allowed value is 1"),
         ({"maxOffsetsPerTrigger": "many"}, "need a whole number"),

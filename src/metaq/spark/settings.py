@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from metaq.errors import ConfigError
+from metaq.errors import BadRequest, ConfigError
 from metaq.model.queue import MessageQueue
+from metaq.model.topic import check_group, check_topic
 from metaq.options import OptionTable, camel, option
 from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
 
@@ -83,6 +84,16 @@ class SourceOptions(OptionTable):
         if len(chosen) != 1:
             given = f"not {' and '.join(map(camel, chosen))} together" if chosen else "none was given"
             raise ConfigError(f"format('metaq') needs one of the options subscribe, subscribePattern, assign; {given}")
+        for name, value, rule in [
+            # A retry or dead-letter topic is named after a group, which may be longer than a topic may be.
+            *(("subscribe", topic, check_topic) for topic in self.topics if not topic.startswith("%")),
+            *(("progressGroup", group, check_group) for group in [self.progress_group] if group is not None),
+        ]:
+            try:
+                rule(value)
+            except BadRequest as fault:
+                hint = "; name topics, `,`-separated: messages of all tags are read" if rule is check_topic else ""
+                raise ConfigError(f"{name}: {fault}{hint}") from None
         if self.starting_offsets is not None and self.starting_timestamp is not None:
             raise ConfigError("give startingOffsets or startingTimestamp, not both")
         if self.ending_offsets == EARLIEST:
