@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pathlib
 import socket
 from collections.abc import Iterator
@@ -27,10 +28,14 @@ def server() -> Iterator[EmbeddedBroker]:
         yield broker
 
 
-def connect(address: str) -> socket.socket:
+def connect(address: str, receive_bytes: int = 0) -> socket.socket:
+    """`receive_bytes`: what the peer's kernel takes before it is read, 0 for its own choice."""
     host, _, port = address.rpartition(":")
-    raw = socket.create_connection((host, int(port)), 10)
+    raw = socket.socket()
+    if receive_bytes:
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
     raw.settimeout(10)
+    raw.connect((host, int(port)))
     return raw
 
 
@@ -129,7 +134,7 @@ def test_unfinished_frames_are_bounded_together(server: EmbeddedBroker, witness:
 def test_peer_that_does_not_read_is_not_served(server: EmbeddedBroker, witness: None) -> None:
     """Ten thousand pulls of large messages, and nobody reads the answers: memory stays flat."""
     with metaq.Producer(server.namesrv) as producer:
-        queue = producer.send("large", b"x" * 200_000).queue
+        queue = producer.send("large", os.urandom(200_000)).queue
     header = headers.PullHeader(
         group="slow", topic="large", queue_id=queue.queue_id, queue_offset=0, max_messages=32, sys_flag=4,
         subscription="*", expression_type="TAG",
@@ -143,6 +148,30 @@ def test_peer_that_does_not_read_is_not_served(server: EmbeddedBroker, witness: 
         with connect(server.broker) as other:
             assert ask(other, Command(99_999)).code == 3
         assert anonymous_bytes(server) - before < 32 * MIB
+
+
+def test_peers_that_do_not_read_are_bounded_together(witness: None) -> None:
+    """Forty peers with thirty unread answers of 250 KB each: they stay below the limit, or the one with the most is closed."""
+    limit = 6 * MIB
+    with EmbeddedBroker(options={"unansweredBytesMaxTotal": limit}) as server, contextlib.ExitStack() as peers:
+        with metaq.Producer(server.namesrv) as producer:
+            queue = producer.send("large", os.urandom(250_000)).queue
+        header = headers.PullHeader(
+            group="slow", topic="large", queue_id=queue.queue_id, queue_offset=0, max_messages=32, sys_flag=4,
+            subscription="*", expression_type="TAG",
+        )  # fmt: skip
+        pull = encode(request(RequestCode.PULL_MESSAGE, header))
+        before, raws = anonymous_bytes(server), list[socket.socket]()
+        for _ in range(40):
+            raws.append(peers.enter_context(connect(server.broker, receive_bytes=16 * 1024)))
+            with contextlib.suppress(ConnectionError):
+                raws[-1].sendall(pull * 30)
+        with connect(server.broker) as other:
+            for _ in range(20):
+                assert ask(other, Command(99_999)).code == 3
+            eventually(lambda: "when all peers together left" in server.log.read_text(), 30)
+            assert ask(other, Command(99_999)).code == 3
+        assert anonymous_bytes(server) - before < limit + 32 * MIB
 
 
 def test_connections_above_the_limit_are_refused(server: EmbeddedBroker, witness: None) -> None:
