@@ -46,7 +46,9 @@ with open_broker(root, SystemClock(), OPTIONS) as broker:
                 broker.retries.send_back(back, JAVA)
                 places[topic] += 1
         if number % 40 == 0:
-            consumed.write_text(repr(places))
+            fresh = consumed.with_suffix(".new")
+            fresh.write_text(repr(places))
+            fresh.rename(consumed)  # a kill in the middle must not leave half of it
         if number % 100 == 0:
             broker.ladder.positions.save()
         broker.ladder.positions.settle()
