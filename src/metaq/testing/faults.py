@@ -13,21 +13,22 @@ class FaultyDisk(Disk):
     """A real disk with switches. Hand it to `MessageStore(..., disk=FaultyDisk())`.
 
     `room`: bytes that may still be reserved, None for no limit; what does not fit raises ENOSPC.
-    `sync_error`: errno that every sync raises, `open_error`: that every opening of a file raises; 0 for none.
+    `sync_error`: errno that every sync raises, `open_error`: that every opening of a file raises, `make_error`: that
+    every opening raises which may make the file; 0 for none.
     `used`: what `used_percent` answers, None for the truth.
     """
 
     def __init__(self, room: int | None = None) -> None:
         self.room = room
         self.sync_error = 0
-        self.open_error = 0
+        self.open_error = self.make_error = 0
         self.used: float | None = None
         self.synced: list[tuple[int, int, int]] = []
         """(inode, where it begins in the file, bytes) of each range synced, in order."""
 
     def open(self, path: Path, flags: int) -> int:
-        if self.open_error:
-            raise OSError(self.open_error, os.strerror(self.open_error), str(path))
+        if error := self.open_error or (self.make_error if flags & os.O_CREAT else 0):
+            raise OSError(error, os.strerror(error), str(path))
         return super().open(path, flags)
 
     def reserve(self, descriptor: int, start: int, size: int) -> None:

@@ -27,6 +27,9 @@ from metaq.store.pull import PullStatus
 from metaq.testing.crash.bare import BareRecord, Unreadable, log_files, read_log, read_units
 from metaq.testing.crash.ledger import SCHEDULE_TOPIC, Broken, Key, Ledger, short
 from metaq.testing.power import PowerLossDisk
+from metaq.wire import hot
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import encode, request
 from metaq.wire.headers import SendHeader
 from metaq.wire.record import decode_record
 
@@ -132,7 +135,7 @@ class _Life:
         self._clock = FakeClock(START_MS)
         self._flush = self._chance.choice(("SYNC_FLUSH", "ASYNC_FLUSH"))
         self._ledger = Ledger()
-        self._number = 0
+        self._number = self._sent = 0
         self._roots = 0
         folder.mkdir(parents=True, exist_ok=True)
         self._disk = PowerLossDisk(self._next_root(), f"disk {seed}")
@@ -203,6 +206,7 @@ class _Life:
             disk = self._disk
             if trouble == "full":
                 disk.room = self._chance.randrange(0, 100_000)
+                disk.make_error = self._chance.choice((0, errno.ENOSPC))
             elif trouble == "files":
                 disk.open_error = errno.EMFILE
             elif trouble == "error":
@@ -243,7 +247,7 @@ class _Life:
         self._save()
 
     def _mend(self) -> None:
-        self._disk.room, self._disk.open_error, self._disk.sync_error = None, 0, 0
+        self._disk.room, self._disk.open_error, self._disk.make_error = None, 0, 0
         self._disk.on_call = None
 
     @contextlib.contextmanager
@@ -384,7 +388,7 @@ class _Life:
 
     def _step(self) -> None:
         steps = (
-            (self._send, 30), (self._send_batch, 6), (self._send_later, 5), (self._make_topic, 3),
+            (self._send, 30), (self._send_run, 4), (self._send_batch, 6), (self._send_later, 5), (self._make_topic, 3),
             (self._delete_topic, 2), (self._make_group, 2), (self._commit, 4), (self._tick, 6), (self._flush_now, 8),
             (self._checkpoint, 6), (self._populate, 2), (self._retain, 1), (self._trouble, 2), (self._pull, 3),
             (self._note_hints, 1),
@@ -398,8 +402,11 @@ class _Life:
 
     @property
     def _is_troubled(self) -> bool:
-        disk = self._disk
-        return disk.room is not None or disk.open_error != 0 or self.store.failed is not None
+        return self._disk_is_bad or self.store.failed is not None
+
+    @property
+    def _disk_is_bad(self) -> bool:
+        return self._disk.room is not None or self._disk.open_error != 0
 
     @contextlib.contextmanager
     def _refusals(self) -> Iterator[None]:
@@ -456,6 +463,7 @@ class _Life:
         ledger.in_flight = [body]
         if props.KEYS in pairs:
             ledger.keys[body] = pairs[props.KEYS]
+        before = self._sent
         with self._refusals():
             try:
                 self._send_now(topic, queue_id, pairs, body)
@@ -466,16 +474,20 @@ class _Life:
                     if not ledger.topics.get(topic):
                         ledger.topics[topic] = None
                     self._send_now(topic, queue_id, pairs, body)
-        self._stored([body])
+        self._stored([body], self._sent - before)
 
     def _send_now(self, topic: str, queue_id: int, pairs: dict[str, str], body: bytes) -> None:
         self.broker.sends.send(self._header(topic, queue_id, pairs), body, BORN, JAVA_4_9)
+        self._sent += 1
         self._is_there(topic)
         if props.DELAY in pairs:
             self._ledger.delayed[body] = topic, queue_id
 
-    def _stored(self, bodies: list[bytes]) -> None:
+    def _stored(self, bodies: list[bytes], acknowledged: int) -> None:
+        """So many of these messages were acknowledged, in their order, and the others refused."""
         found = self._absorb(bodies)
+        if [record.body for record in found] != bodies[:acknowledged]:
+            raise Broken(f"{acknowledged} messages were acknowledged, and {len(found)} are in the log")
         self._ledger.in_flight = []
         if found and self._flush == "SYNC_FLUSH":
             self.store.when_flushed(found[-1].log_end, lambda good: self._answered(found[-1].log_end, good=good))
@@ -494,9 +506,34 @@ class _Life:
         self._tell(f"send a batch of {len(bodies)}, {bodies[0][:6]!r} and so on, to {topic}:{queue_id}")
         entries = b"".join(_batch_entry(body) for body in bodies)
         self._ledger.in_flight = bodies
+        acknowledged = 0
         with self._refusals():
             self.broker.sends.send(self._header(topic, queue_id, {}, batch=True), entries, BORN, JAVA_4_9)
-        self._stored(bodies)
+            acknowledged = len(bodies)
+        self._stored(bodies, acknowledged)
+
+    def _send_run(self) -> None:
+        """Many sends in one read event: the fast lane."""
+        topic, rows = self._chance.choice(TOPICS), self._chance.randint(1, 30)
+        if not self._ledger.topics.get(topic):
+            return
+        bodies = [self._body() for _ in range(rows)]
+        self._tell(f"send a run of {rows}, {bodies[0][:6]!r} and so on, to {topic}")
+        frames = list[bytes]()
+        for body in bodies:
+            key = f"k{body.partition(b':')[0].decode()}"
+            header = self._header(topic, self._chance.randrange(QUEUES), {props.KEYS: key})
+            frames.append(encode(request(RequestCode.SEND_MESSAGE_V2, header, body)))
+            self._ledger.keys[body] = key
+        data = b"".join(frames)
+        table, outcome = hot.FrameTable(1 << 24), hot.AppendOutcome()
+        table.scan(data, 0, len(data))
+        replies = hot.Replies(b"DefaultRegion", True)
+        self._ledger.in_flight = bodies
+        with self._refusals():
+            self.broker.gates.open(topic.encode())
+            self.store.append_rows(table, 0, rows, self.broker.gates.table, BORN, replies, outcome)
+        self._stored(bodies, outcome.row)
 
     def _send_later(self) -> None:
         self._send(delay=self._chance.randint(1, 2))
@@ -595,15 +632,16 @@ class _Life:
     def _trouble(self) -> None:
         """Begin or end a time of faults."""
         disk = self._disk
-        if disk.room is not None or disk.open_error:
+        if self._disk_is_bad:
             self._tell("the trouble is over")
-            disk.room, disk.open_error = None, 0
+            disk.room, disk.open_error, disk.make_error = None, 0, 0
             return
         what = self._chance.choice(("full", "files", "error"))
         self._tell(f"trouble: {what}")
         self.report.faults += 1
         if what == "full":
             disk.room = self._chance.randrange(0, 80_000)
+            disk.make_error = self._chance.choice((0, errno.ENOSPC))
         elif what == "files":
             disk.open_error = errno.EMFILE
         elif disk.on_call is None:
