@@ -161,7 +161,9 @@ def test_group_show_marks_members_that_subscribe_differently(cli, metaq_broker, 
             assert "misses messages" in text
 
 
-def test_group_show_says_that_a_broadcasting_group_keeps_its_progress_itself(cli, metaq_broker, orders, tmp_path, monkeypatch):
+def test_group_show_says_that_a_broadcasting_group_keeps_its_progress_itself(
+    cli, metaq_broker, orders, tmp_path, monkeypatch
+):
     """Its queues would look as if nobody had ever read them."""
     monkeypatch.setenv("HOME", str(tmp_path))  # where a broadcasting consumer keeps its progress
     with metaq.Consumer(metaq_broker.namesrv, group="cli-broadcast", topics=orders, broadcast=True) as consumer:
@@ -186,6 +188,22 @@ def test_waiting_consumer_ends_cleanly_on_a_signal(cli, metaq_broker, orders, nu
         return shown.returncode == 3 or not json.loads(shown.stdout)["members"]  # 3: it had acknowledged nothing yet
 
     eventually(left, what="the member left")
+
+
+def test_signal_in_the_middle_prints_nothing_twice(cli, metaq_broker):
+    """What was printed is acknowledged, also the message in hand."""
+    bodies = [f"line-{number}" for number in range(300)]
+    assert cli("send", "cli-cut", "--lines", stdin="\n".join(bodies)).returncode == 0
+    command = metaq_command("consume", "cli-cut", "--group", "cli-cut", "-n", metaq_broker.namesrv)
+    with process(*command) as child:
+        printed = [child.stdout.readline().strip() for _ in range(20)]
+        child.send_signal(signal.SIGTERM)
+        printed += child.stdout.read().split()
+        assert child.wait(30) == 143
+    if len(printed) < len(bodies):
+        printed += cli("consume", "cli-cut", "--group", "cli-cut", "-c", str(len(bodies) - len(printed))).stdout.split()
+    assert sorted(printed) == sorted(bodies)
+    assert json.loads(cli("group", "show", "cli-cut", "--json").stdout)["lag"] == 0
 
 
 def test_cluster_lists_the_broker(cli, metaq_broker):

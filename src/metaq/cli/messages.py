@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import itertools
 import os
+import signal
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Annotated
 
 import typer
 
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, message_json, print_json_line
+from metaq.cli.output import (
+    EXIT_INTERRUPTED,
+    EXIT_TERMINATED,
+    NAMESRV_DEFAULT,
+    AsJson,
+    NameServers,
+    message_json,
+    print_json_line,
+)
 from metaq.model import Message, SendReceipt, StoredMessage
 
 _WINDOW = 2000
@@ -109,8 +120,30 @@ def consume(
         with metaq.Reader(namesrv, topic, tags=tag, start=where, stop_at_end=not follow) as reader:
             _print(itertools.islice(reader, count), as_json=as_json)
         return
-    with metaq.Consumer(namesrv, group=group, topics={topic: tag}, start=where) as consumer:
+    with metaq.Consumer(namesrv, group=group, topics={topic: tag}, start=where) as consumer, _draining(consumer.stop):
         _print(_acknowledged(itertools.islice(consumer, count)), as_json=as_json)
+
+
+@contextlib.contextmanager
+def _draining(stop: Callable[[], None]) -> Iterator[None]:
+    """A first signal lets the message in hand finish, so that it is not printed again by the next run; a second ends."""
+    codes = {signal.SIGINT: EXIT_INTERRUPTED, signal.SIGTERM: EXIT_TERMINATED}
+    taken: list[int] = []
+
+    def drain(number: int, frame: FrameType | None) -> None:  # noqa: ARG001  the interpreter's signature
+        if taken:
+            raise SystemExit(codes[signal.Signals(number)])
+        taken.append(number)
+        stop()
+
+    before = {number: signal.signal(number, drain) for number in codes}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if taken:
+        raise SystemExit(codes[signal.Signals(taken[0])])
 
 
 def _acknowledged(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
