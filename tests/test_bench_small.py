@@ -70,3 +70,15 @@ def test_delayed_delivery(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("deliveries: ") == 2
     assert done.stdout.count("  level ") == 2
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads RssAnon from Linux's /proc")
+def test_pull_flood(tmp_path: Path) -> None:
+    """Memory and a bystander's wait are measured for each way in which a long pull is read, and all answers are whole."""
+    command = [sys.executable, str(BENCH / "pull_flood.py"), "--quick", "--disk", str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = [json.loads(line) for line in done.stdout.splitlines()]
+    assert [result["kind"] for result in results] == ["gathered", "runs", "old"]
+    assert all(result["smallest"] > 0.9 and result["unread_mb"][0] > 0 for result in results)
