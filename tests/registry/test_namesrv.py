@@ -39,7 +39,20 @@ class NameServers:
 
 
 def registrar(servers: NameServers, topics: dict[str, TopicConfig], period: float = 30.0) -> Registrar:
-    return Registrar(servers, ["n1", "n2"], IDENTITY, lambda: (DataVersion(1, len(topics)), topics), period)
+    def describe(names):
+        told = topics if names is None else {name: topics[name] for name in names if name in topics}
+        return DataVersion(1, len(topics)), told
+
+    return Registrar(servers, ["n1", "n2"], IDENTITY, describe, period)
+
+
+def tables(servers: NameServers) -> dict[str, set[str]]:
+    """What each name server was told last."""
+    told = {}
+    for address, command in servers.calls:
+        if command.code == RequestCode.REGISTER_BROKER:
+            told[address] = set(bodies.registration_of(command.body, compressed=False, bare=False)[1])
+    return told
 
 
 def test_it_registers_everywhere_at_start_and_says_goodbye():
@@ -147,6 +160,63 @@ def test_a_silent_name_server_holds_up_nobody():
             await asyncio.wait_for(told.wait(), 1)
             assert "n1" in {address for address, _ in servers.calls}
         servers.silent.clear()
+        await one.stop()
+
+    asyncio.run(run())
+
+
+def test_only_the_topics_that_changed_are_told_in_between():
+    """With ten thousand topics the table is large; who failed to take it, or lost the connection, gets all of it."""
+
+    async def run() -> None:
+        servers, topics = NameServers(), {"T": TopicConfig("T")}
+        one = registrar(servers, topics, period=3600)
+        await one.start()
+        assert tables(servers) == {"n1": {"T"}, "n2": {"T"}}
+
+        async def change(*names: str) -> dict[str, set[str]]:
+            servers.calls.clear()
+            for name in names:
+                topics[name] = TopicConfig(name)
+                one.changed(name)
+            told = asyncio.Event()
+            one.when_told(told.set)
+            await asyncio.wait_for(told.wait(), 10)
+            return tables(servers)
+
+        assert await change("U", "V") == {"n1": {"U", "V"}, "n2": {"U", "V"}}
+        servers.down.add("n2")
+        assert await change("W") == {"n1": {"W"}, "n2": {"W"}}
+        servers.down.clear()
+        assert await change("X") == {"n1": {"X"}, "n2": {"T", "U", "V", "W", "X"}}
+        one.lost("n1")
+        assert (await change("Y"))["n1"] == {"T", "U", "V", "W", "X", "Y"}
+        one.changed()
+        assert (await change())["n1"] == set(topics)
+        await one.stop()
+
+    asyncio.run(run())
+
+
+def test_a_name_server_that_may_have_forgotten_us_is_told_everything():
+    """After two periods without the whole table, though changes were told all the time."""
+
+    async def run() -> None:
+        servers, topics = NameServers(), {"T": TopicConfig("T")}
+        one = registrar(servers, topics, period=0.05)
+        await one.start()
+        deadline = asyncio.get_running_loop().time() + 20
+        n = whole = 0
+        while whole < 3:
+            assert asyncio.get_running_loop().time() < deadline
+            n += 1
+            topics[f"t{n}"] = TopicConfig(f"t{n}")
+            one.changed(f"t{n}")
+            await asyncio.sleep(0.01)
+            whole = sum(
+                len(bodies.registration_of(command.body, compressed=False, bare=False)[1]) > n // 2
+                for _, command in servers.calls
+            )
         await one.stop()
 
     asyncio.run(run())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from metaq.app.configuration import EVERYWHERE
@@ -93,8 +93,8 @@ class RunningBroker:
         if not self.failure.done():
             self.failure.set_result(why)
 
-    def _describe(self) -> tuple[DataVersion, Mapping[str, TopicConfig]]:
-        topics, version = self._broker.registration()
+    def _describe(self, names: Collection[str] | None) -> tuple[DataVersion, Mapping[str, TopicConfig]]:
+        topics, version = self._broker.registration(names)
         return version, topics
 
     async def register(self, name_servers: list[str], identity: Identity, period: float) -> None:
@@ -105,7 +105,7 @@ class RunningBroker:
 
         self._transport = Transport(_answer_nothing, _ignore, lost)
         registrar = self._registrar = Registrar(self._transport, name_servers, identity, self._describe, period)
-        self._broker.topics.on_change.append(lambda _topic: registrar.changed())
+        self._broker.topics.on_change.append(registrar.changed)
         self._door.after_registration = registrar.when_told
         await registrar.start()
         await registrar.registered()

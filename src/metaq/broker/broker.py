@@ -7,7 +7,7 @@ sleeps or writes to a socket. Files come in as `SavedText`, time as a `Clock`, s
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from metaq.broker.admit import DeliveryGates, Gates
 from metaq.broker.appender import Appender
@@ -165,9 +165,9 @@ class Broker:
         }
         return "; ".join(f"{name}: {why}" for name, why in failing.items() if why)
 
-    def registration(self) -> tuple[dict[str, TopicConfig], DataVersion]:
-        """What name servers are told."""
-        return self.topics.announced(), self.topics.version
+    def registration(self, names: Collection[str] | None = None) -> tuple[dict[str, TopicConfig], DataVersion]:
+        """What name servers are told: all topics, or those of `names` that there are."""
+        return self.topics.announced(names), self.topics.version
 
     def beat(
         self, channel: Channel, language: str, version: int, beat: Heartbeat

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
@@ -232,12 +232,16 @@ class Topics:
         """Request 21's answer and the file: `{"dataVersion", "topicConfigTable"}`."""
         return bodies.topic_table_tree(self.table, self.version)
 
-    def announced(self) -> dict[str, TopicConfig]:
-        """The table as name servers are told it: a broker that may not read or write says so of every topic."""
+    def announced(self, names: Collection[str] | None = None) -> dict[str, TopicConfig]:
+        """The table, or some of it, as name servers are told it.
+
+        A broker that may not read or write says so of every topic.
+        """
         perm = self._options.broker_permission
+        table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
         if perm & Perm.READ and perm & Perm.WRITE:
-            return dict(self.table)
-        return {name: dataclasses.replace(config, perm=perm) for name, config in self.table.items()}
+            return table
+        return {name: dataclasses.replace(config, perm=perm) for name, config in table.items()}
 
 
 def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> TopicConfig:

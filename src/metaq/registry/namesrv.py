@@ -1,7 +1,8 @@
 """A broker's side of the name servers: it tells all of them the same, all the time, and says goodbye.
 
-Name servers do not talk to each other, so a broker registers at each. It does so at its start, whenever a topic
-changes, and every `period` seconds, which also renews its lease; a name server that was away learns everything then.
+Name servers do not talk to each other, so a broker registers at each. It tells its whole table at its start and every
+`period` seconds, which also renews its lease; a name server that was away learns everything then. In between it tells
+the topics that changed and no others, as RocketMQ's brokers do for new topics: a registration never removes any.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT = 6.0
 UNREGISTER_TIMEOUT = 3.0
+SILENCE_PERIODS = 2
+"""After so many periods without the whole table a name server may have dropped us (its lease is four, by default)."""
 TOLD_TIMEOUT = 2.0
 """Below the 3 seconds that clients wait for an answer."""
 
@@ -50,8 +53,9 @@ class Registrar:
 
     Each name server has a task of its own, so that one that does not answer holds up nobody else.
 
-    Args: describe: what to tell now, the DataVersion and the whole topic table. period: seconds between registrations.
-          retry: seconds before a failed one is tried again.
+    Args: describe: what to tell now, the DataVersion and the topic table: the whole of it for None, else those of the
+          named topics that there are. period: seconds between registrations. retry: seconds before a failed one is tried
+          again.
     """
 
     def __init__(
@@ -59,7 +63,7 @@ class Registrar:
         caller: Caller,
         name_servers: Sequence[str],
         identity: Identity,
-        describe: Callable[[], tuple[DataVersion, Mapping[str, TopicConfig]]],
+        describe: Callable[[Collection[str] | None], tuple[DataVersion, Mapping[str, TopicConfig]]],
         period: float = 30.0,
         retry: float = 1.0,
     ) -> None:
@@ -92,16 +96,21 @@ class Registrar:
         """Wait until a name server has taken the broker, once."""
         await self._taken.wait()
 
-    def changed(self) -> None:
-        """A topic changed: register at once. Several calls before that happens make one registration."""
+    def changed(self, topic: str | None = None) -> None:
+        """A topic changed, or several: register at once. Several calls before that happens make one registration."""
         self._changes += 1
         for link in self._links:
+            if topic is None:
+                link.needs_all()
+            else:
+                link.topics.add(topic)
             link.changed.set()
 
     def lost(self, address: str) -> None:
         """The connection to a name server broke, so it has dropped us: register again as soon as it is back."""
         for link in self._links:
             if link.address == address:
+                link.needs_all()
                 link.changed.set()
 
     def when_told(self, done: Callable[[], None], timeout: float = TOLD_TIMEOUT) -> None:
@@ -148,7 +157,11 @@ class Registrar:
     async def _register(self, link: _Link) -> None:
         link.changed.clear()  # Before the table is read: a change during the call must cause another round.
         changes = self._changes
-        version, topics = self._describe()
+        now = asyncio.get_running_loop().time()
+        # A lease may have ended unnoticed, and the table with it, when we were silent for longer than we should be.
+        names = link.topics if link.all_until > now and link.topics else None
+        link.topics = set()
+        version, topics = self._describe(names)
         body = bodies.registration(version, topics)
         who = self._identity
         header = headers.RegisterBrokerHeader(
@@ -159,11 +172,15 @@ class Registrar:
             broker_id=who.broker_id,
             body_crc32=crc31(body),
         )
-        await self._register_at(link.address, header, body)
+        taken = await self._register_at(link.address, header, body)
+        if not taken:
+            link.needs_all()
+        elif names is None:
+            link.all_until = now + self._period * SILENCE_PERIODS
         link.told = changes
         self._tell_waiters()
 
-    async def _register_at(self, address: str, header: headers.RegisterBrokerHeader, body: bytes) -> None:
+    async def _register_at(self, address: str, header: headers.RegisterBrokerHeader, body: bytes) -> bool:
         try:
             answer = await self._caller.call(
                 address, request(RequestCode.REGISTER_BROKER, header, body), REGISTER_TIMEOUT
@@ -174,10 +191,11 @@ class Registrar:
             if self._failing.get(address) != str(error):  # Once per reason, not every 30 seconds.
                 log.warning("cannot register at name server %s, will try again: %s", address, error)
             self._failing[address] = str(error)
-        else:
-            self._taken.set()
-            if self._failing.pop(address, None):
-                log.info("registered at name server %s again", address)
+            return False
+        self._taken.set()
+        if self._failing.pop(address, None):
+            log.info("registered at name server %s again", address)
+        return True
 
     def _tell_waiters(self) -> None:
         told = min((link.told for link in self._links), default=self._changes)
@@ -188,12 +206,19 @@ class Registrar:
 
 
 class _Link:
-    """One name server: whether it must be told something, and up to which change it was."""
+    """One name server: whether it must be told something, what of it, and up to which change it was."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self.changed = asyncio.Event()
         self.told = 0
+        self.topics: set[str] = set()
+        """That changed since it was told."""
+        self.all_until = 0.0
+        """It knows the rest of the table, if it is told something before this (loop time)."""
+
+    def needs_all(self) -> None:
+        self.all_until = 0.0
 
 
 def _finish(waiter: asyncio.Future[None]) -> None:

@@ -1,0 +1,125 @@
+"""Topics made by use: how long 10 000 first sends take, and what another connection's sends notice of it.
+
+    python bench/topics_bench.py             # about 20 seconds
+    python bench/topics_bench.py --quick     # a smoke run
+
+Broker and name server run in one process (`metaq up`), so that registrations cost the broker's loop on both sides. The
+sender beside it sends one message at a time to a topic that exists.
+"""
+
+import argparse
+import asyncio
+import time
+from pathlib import Path
+
+import processes
+from metaq.wire import headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, SerializeType, encode, request
+from metaq.wire.connection import Connection
+
+OPTIONS = ("-o", "autoCreateTopicsMax=1000000", "-o", "autoCreateTopicsPerMinute=1000000")
+BESIDE_PAUSE = 0.0005
+"""Seconds between an answer and the next send of the sender beside it."""
+
+
+class Sender:
+    """One connection, up to `window` sends under way."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, window: int) -> None:
+        self._reader, self._writer, self._window = reader, writer, window
+        self._answers = Connection()
+        self._opaque = 0
+
+    @classmethod
+    async def open(cls, address: str, window: int) -> "Sender":
+        host, _, port = address.rpartition(":")
+        return cls(*await asyncio.open_connection(host, int(port)), window)
+
+    def write(self, topic: str) -> None:
+        header = headers.SendHeader(
+            producer_group="bench", topic=topic, queue_id=0, born_ms=1_700_000_000_000, properties="WAIT\x01true\x02"
+        )
+        command = request(RequestCode.SEND_MESSAGE_V2, header, b"x" * 100, serialize=SerializeType.JSON)
+        self._opaque += 1
+        command.opaque = self._opaque
+        self._writer.write(encode(command))
+
+    async def answer(self) -> Command:
+        while (command := self._answers.next_command()) is None:
+            data = await self._reader.read(1 << 16)
+            assert data, "the broker closed the connection"
+            self._answers.receive_data(data)
+        assert command.code == 0, f"code {command.code}: {command.remark}"
+        return command
+
+    async def send_all(self, topics: list[str]) -> None:
+        under_way = 0
+        for topic in topics:
+            self.write(topic)
+            under_way += 1
+            if under_way == self._window:
+                await self.answer()
+                under_way -= 1
+        for _ in range(under_way):
+            await self.answer()
+
+    async def latencies(self, stop: asyncio.Event) -> list[float]:
+        """Milliseconds from each send to its answer, one after the other, until `stop`."""
+        found = []
+        while not stop.is_set():
+            started = time.perf_counter()
+            self.write("beside")
+            await self.answer()
+            found.append((time.perf_counter() - started) * 1000)
+            await asyncio.sleep(BESIDE_PAUSE)
+        return found
+
+
+def percentile(values: list[float], share: float) -> float:
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
+
+
+async def measure(address: str, count: int, connections: int, window: int) -> None:
+    beside = await Sender.open(address, 1)
+    await beside.send_all(["beside"])
+    stop = asyncio.Event()
+    asyncio.get_running_loop().call_later(2, stop.set)
+    alone = await beside.latencies(stop)
+    senders = [await Sender.open(address, window) for _ in range(connections)]
+    stop = asyncio.Event()
+    watching = asyncio.create_task(beside.latencies(stop))
+    started = time.perf_counter()
+    await asyncio.gather(
+        *(
+            sender.send_all([f"topic-{number}" for number in range(first, count, connections)])
+            for first, sender in enumerate(senders)
+        )
+    )
+    took = time.perf_counter() - started
+    stop.set()
+    found = await watching
+    print(
+        f"{count} topics by use, {connections} connections x {window}: {took:.2f} s; sends beside it: "
+        f"p50 {percentile(found, 0.5):.2f}, p99 {percentile(found, 0.99):.2f}, most {max(found):.1f} ms of {len(found)}; "
+        f"before it p99 {percentile(alone, 0.99):.2f} ms",
+        flush=True,
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--topics", type=int, default=10_000)
+    parser.add_argument("--disk", type=Path, default=processes.ROOT / ".cache" / "bench" / "disk")
+    arguments = parser.parse_args()
+    arguments.disk.mkdir(parents=True, exist_ok=True)
+    count = 200 if arguments.quick else arguments.topics
+    for connections, window in ((8, 64), (1, 64)):
+        with processes.metaq_up(arguments.disk, options=OPTIONS) as server:
+            asyncio.run(measure(server.address, count, connections, window))
+
+
+if __name__ == "__main__":
+    main()
