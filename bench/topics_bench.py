@@ -81,7 +81,8 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
 
 
-async def measure(address: str, count: int, connections: int, window: int) -> None:
+async def measure(server: processes.Server, count: int, connections: int, window: int) -> None:
+    address = server.address
     beside = await Sender.open(address, 1)
     await beside.send_all(["beside"])
     stop = asyncio.Event()
@@ -90,18 +91,18 @@ async def measure(address: str, count: int, connections: int, window: int) -> No
     senders = [await Sender.open(address, window) for _ in range(connections)]
     stop = asyncio.Event()
     watching = asyncio.create_task(beside.latencies(stop))
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), server.cpu_seconds()
     await asyncio.gather(
         *(
             sender.send_all([f"topic-{number}" for number in range(first, count, connections)])
             for first, sender in enumerate(senders)
         )
     )
-    took = time.perf_counter() - started
+    took, cpu = time.perf_counter() - started, server.cpu_seconds() - cpu
     stop.set()
     found = await watching
     print(
-        f"{count} topics by use, {connections} connections x {window}: {took:.2f} s; sends beside it: "
+        f"{count} topics by use, {connections} connections x {window}: {took:.2f} s, {cpu:.2f} s of CPU; sends beside it: "
         f"p50 {percentile(found, 0.5):.2f}, p99 {percentile(found, 0.99):.2f}, most {max(found):.1f} ms of {len(found)}; "
         f"before it p99 {percentile(alone, 0.99):.2f} ms",
         flush=True,
@@ -118,7 +119,7 @@ def main() -> None:
     count = 200 if arguments.quick else arguments.topics
     for connections, window in ((8, 64), (1, 64)):
         with processes.metaq_up(arguments.disk, options=OPTIONS) as server:
-            asyncio.run(measure(server.address, count, connections, window))
+            asyncio.run(measure(server, count, connections, window))
 
 
 if __name__ == "__main__":

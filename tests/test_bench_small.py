@@ -49,6 +49,14 @@ def test_spark_row(tmp_path: Path) -> None:
     assert list(_run(tmp_path, "spark")) == ["spark"]
 
 
+def test_topics_by_use(tmp_path: Path) -> None:
+    """Topics are made over eight connections and over one, beside a sender that goes on."""
+    command = [sys.executable, str(BENCH / "topics_bench.py"), "--quick", "--disk", str(tmp_path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count("200 topics by use") == 2
+
+
 def test_hot_module_rows() -> None:
     """The hot module's paths are measured for each build of it that there is."""
     command = [sys.executable, str(BENCH / "hot_bench.py"), "--quick"]

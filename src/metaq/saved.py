@@ -23,7 +23,7 @@ Version = TypeVar("Version")
 
 REFUSED_CODE: Final = 14
 """What a change that could not be saved is answered with: SERVICE_NOT_AVAILABLE, upon which clients try elsewhere."""
-SHOWN_PER_TURN: Final = 32
+SHOWN_PER_TURN: Final = 8
 """Changes that take effect in one go: whoever waits for them works then, and others want their turn."""
 RETRY_SECONDS: Final = 1.0
 
@@ -151,6 +151,9 @@ class SavedTable(Generic[Key, Value, Version]):
         """Why the file could not be saved last; "" when it could. It may then hold what was refused, until it can."""
         self.on_shown: Callable[[Key], None] = lambda _key: None
         """Called with the key of each change that has taken effect, before those who wait for it."""
+        self.on_saved: Callable[[list[Key]], None] = lambda _keys: None
+        """Called in the file's thread with the keys of a save, before they take effect: for what should not be done on
+        the event loop afterwards."""
         self._file, self._what, self._piece, self._whole, self._advance = file, what, piece, whole, advance
         self._clock, self._call_soon = clock, call_soon
         self._pieces = {key: piece(key, value) for key, value in table.items()}
@@ -240,6 +243,11 @@ class SavedTable(Generic[Key, Value, Version]):
         self._running = True
 
         def done(error: OSError | None) -> None:
+            if error is None:
+                try:
+                    self.on_saved([change.key for change in batch])
+                except Exception:  # the changes are saved all the same
+                    log.exception("what is done after a save of %s failed", self._file.where)
             self._call_soon(lambda: self._ended(batch, pieces, version, error))
 
         self._file.save_soon(lambda: self._whole(pieces, version), done)

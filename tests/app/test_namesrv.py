@@ -45,7 +45,7 @@ def test_broker_registers_again_when_its_name_server_is_back(tmp_path) -> None:
         calls = transport(lambda address: registrar.lost(address))
         topics = {"T": TopicConfig("T")}
         registrar = Registrar(
-            calls, [namesrv.address], IDENTITY, lambda: (DataVersion(1, 1), topics), period=3600, retry=0.02
+            calls, [namesrv.address], IDENTITY, lambda _names: (DataVersion(1, 1), topics), period=3600, retry=0.02
         )
         await registrar.start()
         client = transport()
@@ -74,7 +74,11 @@ def test_route_of_a_broker_goes_with_its_connection(tmp_path) -> None:
         namesrv = await start_namesrv(options(tmp_path))
         broker, client = transport(), transport()
         registrar = Registrar(
-            broker, [namesrv.address], IDENTITY, lambda: (DataVersion(1, 1), {"T": TopicConfig("T")}), period=3600
+            broker,
+            [namesrv.address],
+            IDENTITY,
+            lambda _names: (DataVersion(1, 1), {"T": TopicConfig("T")}),
+            period=3600,
         )
         await registrar.start()
         assert (await client.call(namesrv.address, route("T"), 5)).code == 0

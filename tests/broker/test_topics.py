@@ -6,13 +6,15 @@ import errno
 
 import pytest
 
+from metaq.broker.records import put_record
 from metaq.broker.topics import Topics
 from metaq.clock import FakeClock
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import Perm, TopicConfig
 from metaq.options import BrokerOptions
+from metaq.saved import Saving
 from metaq.wire import fastjson
-from tests.broker.support import BORN_HOST, JAVA, MemoryFile, open_broker
+from tests.broker.support import BORN_HOST, JAVA, MemoryFile, SlowFile, open_broker
 from tests.doors.support import send_header
 
 
@@ -147,3 +149,30 @@ def test_a_start_on_a_full_disk_has_its_topics_all_the_same(caplog):
     clock.advance(2)
     topics.saved.retry()
     assert '"TBW102"' in file.text
+
+
+def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tmp_path):
+    """Beside the event loop, after the save; nothing else gets to it meanwhile, and a failure is left to the first message."""
+    file, seen = SlowFile(), []
+    file.slow = False
+    with open_broker(tmp_path, files={"topics.json": file}) as broker:
+        file.slow = True
+        prepare = broker.topics.prepare
+
+        def look(topic, queue_id):
+            seen.append((topic, queue_id, broker.topics.get(topic), broker.topics.closed(topic)))
+            prepare(topic, queue_id)
+
+        broker.topics.prepare = look
+        with pytest.raises(Saving):
+            send(broker, "orders", 2)
+        record = put_record("orders", 2, b"x", {}, flag=0, sys_flag=0, born_ms=1, born_host=BORN_HOST)
+        with pytest.raises(BadRequest, match="being made"):
+            broker.appender.put([record])
+        file.end()
+        assert seen == [("orders", 2, None, True)]
+        assert (tmp_path / "consumequeue" / "orders" / "2").is_dir()
+        assert send(broker, "orders", 2).put.queue_offset == 0
+        file.slow = False
+        broker.topics.prepare = lambda topic, queue_id: 1 / 0
+        assert send(broker, "bills").put.queue_offset == 0

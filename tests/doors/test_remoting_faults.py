@@ -124,7 +124,7 @@ def test_every_request_is_answered_whatever_the_disk_refuses(
             )
             assert stored == len(acknowledged) + 2
             assert len(other.received()) == 1  # the held pull: with the messages, or with the reason
-    assert told > calls // 2
+    assert told > (calls // 2 if fails > 1 else 2)  # a queue that was not prepared once is made by its first message
 
 
 def test_same_reason_is_logged_once_and_counted(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from metaq.broker.hold import HeldPulls
 from metaq.broker.stats import Stats
@@ -27,8 +27,9 @@ class Appender:
         self.unanswered_bytes: Callable[[], int] = lambda: 0
         """Bytes of acknowledgements that wait for the disk; set by the door that holds them."""
 
-        self.closing: Container[str] = ()
-        """Topics that are being deleted: what would be put to them now would be lost, or come back later."""
+        self.closed: Callable[[str], bool] = lambda _topic: False
+        """Whether a topic is being deleted, so that what is put there now would be lost or come back later; or is being
+        made, and its queues with it."""
 
     def refusal(self) -> BadRequest | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
@@ -57,8 +58,9 @@ class Appender:
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
-        if records[0].topic in self.closing:
-            raise BadRequest(f"the topic {records[0].topic} is being deleted, try again", ResponseCode.SYSTEM_BUSY)
+        if self.closed(records[0].topic):
+            text = f"the topic {records[0].topic} is being made or deleted, try again"
+            raise BadRequest(text, ResponseCode.SYSTEM_BUSY)
         try:
             put = self._store.put(records)
         except (StoreFull, StoreFailed) as error:

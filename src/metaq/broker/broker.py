@@ -72,7 +72,8 @@ class Broker:
         self.appender = Appender(
             store, self.hold, self.stats, options.unflushed_bytes_max, options.unanswered_bytes_max
         )
-        self.appender.closing = self.topics.closing
+        self.appender.closed = self.topics.closed
+        self.topics.prepare = store.prepare_queue
         self.gates = Gates(store, self.topics, self.hold, body_bytes_max)
         deliveries = DeliveryGates(store, self.topics, self.hold, body_bytes_max)
         self.gates.beside = (deliveries,)

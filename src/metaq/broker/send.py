@@ -114,7 +114,11 @@ class SendService:
             return self._topics.ensure(name)
         if config is None:
             config = self._topics.auto_create(
-                name, header.default_topic, header.default_topic_queues, unit=header.unit_mode
+                name,
+                header.default_topic,
+                header.default_topic_queues,
+                unit=header.unit_mode,
+                queue_id=header.queue_id,
             )
         if config.order and not self._options.broker_permission & Perm.WRITE:
             raise BadRequest(

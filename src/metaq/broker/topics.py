@@ -61,8 +61,12 @@ class Topics:
         """Called with the topic that was made, changed or deleted; None for several at once."""
         self.closing: dict[str, Pending] = {}
         """Topics that are being deleted: no record may be put to them, and none of that name be made, until it is over."""
+        self.prepare: Callable[[str, int], None] = lambda _topic, _queue_id: None
+        """Called, beside the event loop, with a new topic and the queue that is sent to first, before it can be used."""
+        self._first_queues: dict[str, int] = {}
         self.saved = self._load(file, clock, call_soon)
         self.saved.on_shown = self._changed
+        self.saved.on_saved = self._prepare
         self._boot(broker_name, delay_levels)
 
     @property
@@ -134,6 +138,10 @@ class Topics:
             raise Saving(self.closing[name])
         return self.table.get(name)
 
+    def closed(self, name: str) -> bool:
+        """Whether no record may be put there now, because the topic is being made or deleted."""
+        return name in self.closing or (name not in self.table and self.saved.pending(name) is not None)
+
     def require(self, name: str) -> TopicConfig:
         """The topic. Raises BadRequest TOPIC_NOT_EXIST."""
         config = self.table.get(name)
@@ -152,8 +160,12 @@ class Topics:
         return sorted(SYSTEM | self._boot_names)
 
     # -- changes
-    def auto_create(self, name: str, template_name: str, queues: int, *, unit: bool = False) -> TopicConfig:
+    def auto_create(
+        self, name: str, template_name: str, queues: int, *, unit: bool = False, queue_id: int = -1
+    ) -> TopicConfig:
         """Make a topic because somebody sends to it, after the template that the sender names (usually TBW102).
+
+        Args: queue_id: which of its queues is sent to; -1 if that is not known yet.
 
         Raises Saving: it is under way. BadRequest TOPIC_NOT_EXIST: no such template, one that hands nothing down, or a
         limit is reached; SERVICE_NOT_AVAILABLE: it could not be saved.
@@ -179,10 +191,16 @@ class Topics:
         config = TopicConfig(
             name, count, count, template.perm & ~int(Perm.INHERIT), int(unit), filter_type=template.filter_type
         )
+        if 0 <= queue_id < count:
+            self._first_queues[name] = queue_id
         pending = self.saved.change(name, config)
-        pending.when_done(lambda error: self._quota.give_back() if error else None)
+        pending.when_done(lambda error: self._refused(name) if error else None)
         pending.settle()
         return config
+
+    def _refused(self, name: str) -> None:
+        self._quota.give_back()
+        self._first_queues.pop(name, None)
 
     def ensure(self, name: str, queues: int = 1) -> TopicConfig:
         """A retry or dead-letter topic, made readable and writable if it is missing. Raises Saving, BadRequest."""
@@ -221,6 +239,12 @@ class Topics:
         if self.is_system(name):
             raise BadRequest(f"The topic[{name}] is conflict with system topic.")
         return self.saved.change(name, None)
+
+    def _prepare(self, names: list[str]) -> None:
+        for name in names:
+            queue_id = self._first_queues.pop(name, None)
+            if queue_id is not None:
+                self.prepare(name, queue_id)
 
     def _changed(self, name: str | None) -> None:
         self.changes += 1

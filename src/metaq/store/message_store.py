@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
+from metaq.errors import BadRequest, MessageIllegal, StoreError, StoreFailed, StoreFull
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
 from metaq.model.topic import check_topic
@@ -238,6 +238,16 @@ class MessageStore:
             with self._queues_lock:
                 found = self._queues.setdefault((topic, queue_id), found)
         return found
+
+    def prepare_queue(self, topic: str, queue_id: int) -> None:
+        """Make the first file of a queue that nobody uses yet, from any thread: on a busy disk that takes milliseconds.
+
+        If it cannot be made, the first message meets the reason again.
+        """
+        try:
+            self.queue(topic, queue_id).prepare(1)
+        except (StoreError, OSError, MemoryError) as error:
+            log.debug("queue %d of topic %s cannot be prepared: %s", queue_id, topic, error)
 
     def existing_queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         return self._queues.get((topic, queue_id))
