@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pathlib
 import random
@@ -13,7 +14,7 @@ from metaq.clock import FakeClock
 from metaq.store.config_file import ConfigFile
 from metaq.wire import fastjson
 from metaq.wire.record import copied_from, copy_mark, decode_record
-from tests.broker.support import BORN_HOST, JAVA, open_broker
+from tests.broker.support import BORN_HOST, JAVA, MemoryFile, open_broker
 from tests.doors.support import send_header
 from tests.store.support import copy_running
 from tests.support import eventually
@@ -167,3 +168,22 @@ def test_what_tools_see_is_rocketmqs(tmp_path, clock):
     """Request 45 answers the table alone."""
     with open_broker(tmp_path, clock) as broker:
         assert broker.ladder.positions.to_tree() == {"offsetTable": {}}
+
+
+def test_positions_that_could_not_be_saved_are_saved_later(tmp_path, clock, caplog):
+    """The reason is told once, seen in the runtime information, and no further delivery is needed."""
+    file = MemoryFile()
+    with open_broker(tmp_path, clock, files={"delayOffset.json": file}) as broker:
+        send(broker, b"x", 1)
+        clock.advance(5)
+        broker.tick()
+        broker.store.flush()
+        file.error = OSError(errno.EIO, "broken")
+        for _ in range(3):
+            broker.ladder.positions.save()
+        assert caplog.text.count("memory.json could not be saved: broken") == 1
+        assert "delayOffset.json: broken" in broker.reports.runtime()["unsavedFiles"]
+        file.error = None
+        broker.ladder.positions.save()
+        assert "1:1" in file.text
+        assert broker.reports.runtime()["unsavedFiles"] == ""

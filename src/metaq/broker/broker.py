@@ -162,6 +162,7 @@ class Broker:
             "topics.json": self.topics.saved.failing,
             "subscriptionGroup.json": self.groups.saved.failing,
             "consumerOffset.json": self.offsets.failing,
+            "delayOffset.json": self.ladder.positions.failing,
             deleted.FILE: self.deletions.marks.failing,
         }
         return "; ".join(f"{name}: {why}" for name, why in failing.items() if why)

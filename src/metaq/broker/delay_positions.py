@@ -52,6 +52,8 @@ class DelayPositions:
         """The log's end when the positions were taken last; -1: never."""
         self._dirty = self._wanted = since is None
         self._pending: tuple[int, str] | None = None
+        self.failing = ""
+        """Why the last save failed; "" if it did not."""
         if since is not None:
             self._read_log(since)
 
@@ -117,8 +119,17 @@ class DelayPositions:
         if self._wanted and self._pending is None:
             self._take()
         if self._pending is not None and self._pending[0] <= self._store.flushed:
-            self._file.save(self._pending[1])
-            self._pending = None
+            text, self._pending = self._pending[1], None
+            self._file.save_soon(lambda: text, self._saved)
+
+    def _saved(self, error: OSError | None) -> None:
+        """May come from another thread. The next save tries again, whether or not anything is delivered until then."""
+        reason = "" if error is None else error.strerror or str(error)
+        if reason:
+            self._dirty = True
+            if reason != self.failing:  # once per reason, not at every try
+                log.error("%s could not be saved: %s; it is tried again", self._file.where, reason)
+        self.failing = reason
 
     def _take(self) -> None:
         self._dirty = self._wanted = False
