@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.wire.hot_support import NATIVE, TWIN, both, needs_native
 
+from metaq.wire.record import encode_record
+
 
 def units_of(*units):
     return b"".join(struct.pack(">qiq", *unit) for unit in units)
@@ -57,12 +59,20 @@ def test_select(hot, where, expected):
 
 
 @both
-def test_units_without_a_size_are_passed_over(hot):
-    """A unit that was never written, and the filler before a queue's first, hold no record."""
-    data = units_of((0, 0, 0), (0, 0x7FFFFFFF, 0), (5, 6, 0), (9, -4, 0))
-    assert seen(hot, data, 0, 0, 1, None, 9, 99, 0, 100)[:3] == (0, 0, 1)
-    assert seen(hot, data, 0, 1, 4, None, 9, 99, 0, 100)[:3] == (0, 0, 1)
-    assert seen(hot, data, 0, 2, 4, None, 9, 99, 0, 100)[:3] == (1, 6, 4)
+def test_the_filler_is_passed_over_and_what_is_no_unit_ends_the_selection(hot):
+    """Units go up as their records do; one that was never written, or points back, is damage and not an end."""
+    data = units_of((0, 0x7FFFFFFF, 0), (5, 6, 0), (11, 4, 0), (0, 0, 0), (20, 3, 0), (7, 4, 0), (30, -4, 0))
+
+    def found(start, stop):
+        chosen = hot.select(data, 0, start, stop, None, 9, 99, 0, 100)
+        return chosen.count, chosen.size, chosen.next_offset, chosen.damaged
+
+    assert found(0, 1) == (0, 0, 1, False)
+    assert found(0, 3) == (2, 10, 3, False)
+    assert found(0, 7) == (2, 10, 3, True)
+    assert found(3, 7) == (0, 0, 3, True)
+    assert found(4, 7) == (1, 3, 5, True)
+    assert found(6, 7) == (0, 0, 6, True)
 
 
 @both
@@ -85,16 +95,123 @@ def test_gather(hot):
             hot.gather(chosen, data, file_offset)
 
 
+def log_of(count, *, topic=b"T", queue_id=2):
+    """Records back to back, numbered from 0, every third with tag code 7: (bytes, units, places)."""
+    data, units, places = b"", [], []
+    for number in range(count):
+        record = encode_record(
+            topic=topic, queue_id=queue_id, queue_offset=number, log_offset=len(data), flag=0, sys_flag=0, born_ms=1,
+            born_host=bytes(8), store_ms=2, store_host=bytes(8), reconsume_times=0, prepared_offset=0,
+            body=b"b" * (number % 5), properties=b"a\x01b" * (number % 3),
+        )  # fmt: skip
+        units.append((len(data), len(record), 7 if number % 3 == 0 else 1))
+        places.append(len(data))
+        data += record
+    return data, units_of(*units), [*places, len(data)]
+
+
 @both
 def test_read(hot):
     """Selection and bytes in one call; a long contiguous run is left to a view."""
-    log = bytes(range(130))
-    assert hot.read(UNITS, 0, 1, 6, frozenset({2, -3}), 32, 9999, 0, 999, log, 0, 30) == (
-        3, 36, 6, 10, 124, log[10:30] + log[100:107] + log[115:124],
+    log, units, at = log_of(6)
+    owner, end = hot.QueueTail(b"T", 2), len(log)
+    assert hot.read(units, 0, 1, 6, frozenset({7}), 32, 9999, 0, end, log, 0, 30, owner, 0) == (
+        1, at[4] - at[3], 6, at[3], at[4], None, False,
     )  # fmt: skip
-    assert hot.read(UNITS, 0, 0, 3, None, 32, 9999, 0, 999, log, 0, 36)[5] == log[:35]
-    assert hot.read(UNITS, 0, 0, 3, None, 32, 9999, 0, 999, log, 0, 35) == (3, 35, 3, 0, 35, None)
-    assert hot.read(UNITS, 0, 2, 2, None, 32, 9999, 0, 999, log, 0, 35) == (0, 0, 2, -1, -1, b"")
+    assert hot.read(units, 0, 0, 6, frozenset({7}), 32, 9999, 0, end, log, 0, 30, owner, end)[5] == (
+        log[: at[1]] + log[at[3] : at[4]]
+    )
+    whole = hot.read(units, 0, 0, 3, None, 32, 9999, 0, end, log, 0, at[3] + 1, owner, 0)
+    assert whole == (3, at[3], 3, 0, at[3], log[: at[3]], False)
+    assert hot.read(units, 0, 0, 3, None, 32, 9999, 0, end, log, 0, at[3], owner, 0) == (
+        3,
+        at[3],
+        3,
+        0,
+        at[3],
+        None,
+        False,
+    )
+    assert hot.read(units, 0, 2, 2, None, 32, 9999, 0, end, log, 0, 35, owner, 0) == (0, 0, 2, -1, -1, b"", False)
+    for file_offset, log_end in ((1, end), (0, end + 1)):
+        with pytest.raises(ValueError, match="is not in the file"):
+            hot.read(units, 0, 0, 3, None, 32, 9999, 0, log_end, log, file_offset, 35, owner, 0)
+
+
+@both
+@pytest.mark.parametrize("view_bytes_min", [1, 9999])
+@pytest.mark.parametrize("tags", [None, frozenset({7})])
+def test_a_record_that_is_not_its_units_ends_the_selection(hot, tags, view_bytes_min):
+    """Place, size, queue, number and topic are looked at, and of what comes from a disk the checksum."""
+    log, units, at = log_of(9)
+    owner, end, wanted = hot.QueueTail(b"T", 2), len(log), 3
+
+    def read(data, owner=owner, fresh_from=0):
+        found = hot.read(units, 0, 0, 9, tags, 32, 9999, 0, end, data, 0, view_bytes_min, owner, fresh_from)
+        chosen = hot.select(units, 0, 0, 9, tags, 32, 9999, 0, end)
+        body = hot.gather(chosen, data, 0)
+        checked = hot.check(chosen, body, owner, fresh_from)
+        assert (found[0], found[1], found[2]) == checked
+        assert found[5] is None or found[5] == body[: found[1]]
+        return found[0], found[2], found[6]
+
+    def with_bytes(place, new):
+        return log[: at[wanted] + place] + new + log[at[wanted] + place + len(new) :]
+
+    good = 9 if tags is None else 3
+    stop = (wanted if tags is None else 1, wanted, True)
+    assert read(log) == (good, 9, False)
+    for place, new in ((0, bytes(4)), (4, b"\0"), (12, b"\0\0\0\1"), (20, bytes(8)), (28, bytes(8)), (0, bytes(91))):
+        assert read(with_bytes(place, new)) == stop, place
+    assert read(with_bytes(88, b"X")) == (good, 9, False)
+    assert read(with_bytes(88, b"X"), fresh_from=at[wanted]) == (good, 9, False)
+    assert read(with_bytes(88, b"X"), fresh_from=end) == stop
+    assert read(log, hot.QueueTail(b"U", 2)) == (0, 0, True)
+    assert read(log, hot.QueueTail(b"TT", 2)) == (0, 0, True)
+    assert read(log, hot.QueueTail(b"T", 3)) == (0, 0, True)
+
+
+@needs_native
+@settings(max_examples=300, deadline=None)
+@given(
+    hits=st.lists(st.tuples(st.integers(0, 900), st.binary(min_size=1, max_size=40)), max_size=4),
+    unit_hits=st.lists(st.tuples(st.integers(0, 179), st.binary(min_size=1, max_size=25)), max_size=3),
+    bounds=st.tuples(st.integers(0, 9), st.integers(0, 9)),
+    tags=st.sampled_from([None, frozenset({7}), frozenset({1, 7})]),
+    count_max=st.integers(0, 12),
+    fresh=st.sampled_from([0, 400, 10_000]),
+)
+def test_twin_and_native_check_alike(hits, unit_hits, bounds, tags, count_max, fresh):
+    """Whatever is damaged, in log or units: the same records are good, and nobody reads outside the buffers."""
+    log, units, _ = log_of(9)
+    data, broken = bytearray(log), bytearray(units)
+    for buffer, changes in ((data, hits), (broken, unit_hits)):
+        for place, new in changes:
+            buffer[place : place + len(new)] = new[: max(0, len(buffer) - place)]
+    start, stop = sorted(bounds)
+    outcomes = []
+    for hot in (NATIVE, TWIN):
+        chosen = hot.select(bytes(broken), 0, start, stop, tags, count_max, 9999, 0, len(log))
+        body = hot.gather(chosen, data, 0)
+        outcomes.append((seen(hot, bytes(broken), 0, start, stop, tags, count_max, 9999, 0, len(log)), chosen.damaged,
+                         hot.check(chosen, body, hot.QueueTail(b"T", 2), fresh)))  # fmt: skip
+        hot.read(
+            bytes(broken),
+            0,
+            start,
+            stop,
+            tags,
+            count_max,
+            9999,
+            0,
+            len(log),
+            data,
+            0,
+            500,
+            hot.QueueTail(b"T", 2),
+            fresh,
+        )
+    assert outcomes[0] == outcomes[1]
 
 
 numbers = st.integers(-5, 200)

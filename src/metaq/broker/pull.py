@@ -34,6 +34,8 @@ from metaq.wire.headers import PullHeader
 LIFTED_BYTES_MAX = 8 * MIB
 """The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
 LIFTED_COUNT_MAX = 65_535
+REPAIR_SECONDS = 1.0
+"""A pull of messages that the store is about to find again waits no longer: no message announces them."""
 HOLD_SECONDS_MAX = 600.0
 """Who asks to be held for longer is answered after this."""
 LOOKS_PER_WAKE = 8
@@ -265,7 +267,8 @@ class PullService:
         """
         answer = self._answer(pull, pulled, pull.offset)
         if answer.code == ResponseCode.PULL_NOT_FOUND and pull.hold_ms:
-            deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, HOLD_SECONDS_MAX)
+            held_max = HOLD_SECONDS_MAX if pulled.status is not PullStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
+            deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (pull.verdict.topic, pull.queue_id)
             if self._hold.hold(HeldPull(pull.channel, key, pull.offset, deadline, pull)):
                 return None

@@ -128,7 +128,7 @@ class CommitLog:
             return b""
 
     def record(self, offset: int) -> bytes | None:
-        """The record that begins at `offset`, or None if none does."""
+        """The record that begins at `offset`, or None if none does, or its checksum is wrong."""
         head = self.read(offset, RECORD_BYTES_MIN)
         size = int.from_bytes(head[:4], "big")
         if (
@@ -139,7 +139,10 @@ class CommitLog:
         ):
             return None
         data = head if size <= len(head) else head + self.read(offset + len(head), size - len(head))
-        return data if len(data) == size else None
+        if len(data) != size:
+            return None
+        heads, _, _ = hot.scan_records(data, 0, size, offset, 1, True)
+        return data if heads else None
 
     def store_time(self, offset: int, *, written: bool = False) -> int:
         """Store time of the record at `offset`, milliseconds; -1 if none begins there.

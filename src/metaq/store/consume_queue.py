@@ -100,6 +100,17 @@ class ConsumeQueue:
         while not self.tail.put(*unit):
             self.grow()
 
+    def mend(self, offset: int, unit: Unit) -> None:
+        """Write one unit again that was damaged; the size last, as it makes the unit one."""
+        place = offset * UNIT_BYTES
+        if offset < self.max_offset and (file := self.run.find(place)):
+            at, data = place - file.start, UNIT.pack(*unit)
+            file.buffer[at + 8 : at + 12] = bytes(4)
+            file.buffer[at : at + 8] = data[:8]
+            file.buffer[at + 12 : at + 20] = data[12:]
+            file.buffer[at + 8 : at + 12] = data[8:12]
+            self.synced = min(self.synced, offset)
+
     def start_at(self, next_offset: int, log_end: int) -> None:
         """Go on with unit `next_offset`; the newest record indexed ends at `log_end`."""
         self.tail.detach()

@@ -38,7 +38,8 @@ class Housekeeper:
 
     def __init__(self, store: MessageStore, flusher: Flusher, append_lock: threading.Lock) -> None:
         self._store, self._flusher, self._append_lock = store, flusher, append_lock
-        self._work = threading.RLock()
+        self.work = threading.RLock()
+        """Held while anything is synced, written down or deleted."""
         self._tick_ms = -1
         self._retain_at: int | None = None
         self._saved: tuple[int, int, int] | None = None
@@ -82,7 +83,7 @@ class Housekeeper:
         `closing`: the index too, which costs more; else it is done every ten seconds.
         Raises OSError: it could not be written down. A sync that failed is told to the store, and is final.
         """
-        with self._work:
+        with self.work:
             store = self._store
             queued = store.queue_list()
             with self._append_lock:  # between two appends: everything below `log_end` has its unit and entries
@@ -172,7 +173,7 @@ class Housekeeper:
 
     def retain(self, now_ms: int, *, at_once: bool = False) -> int:
         """Delete log files whose time is up, and what points into them only. Returns the number of log files."""
-        with self._work:
+        with self.work:
             store = self._store
             files = store.log.run.files
             ages = [

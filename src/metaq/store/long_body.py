@@ -8,7 +8,7 @@ all pieces together have exactly the bytes that were counted then.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from metaq.errors import StoreError
 from metaq.store.consume_queue import UNIT_BYTES
@@ -25,15 +25,25 @@ _EXTENT_MAX: Final = 8
 _COUNT_MAX: Final = 1 << 30
 
 
+class Guard(NamedTuple):
+    """By what each record is held to its unit before it is served (`hot.check`), and whom to tell of one that is not."""
+
+    owner: hot.QueueTail
+    fresh_from: int
+    on_damage: Callable[[int], None]
+    """Takes the queue offset."""
+
+
 class LongBody:
     """`len` of it are the bytes that all pieces have together; `bytes` of it is all of them."""
 
     cold = False
     """Pieces come from the disk: read them in a thread."""
 
-    def __init__(self, unit: int, stop: int, size: int, tag_hashes: frozenset[int] | None) -> None:
+    def __init__(self, unit: int, stop: int, size: int, tag_hashes: frozenset[int] | None, guard: Guard) -> None:
         """Units [unit, stop) of a queue; the records of those that fit have `size` bytes."""
         self._unit, self._stop, self._size, self._left, self._tag_hashes = unit, stop, size, size, tag_hashes
+        self._guard = guard
 
     def __len__(self) -> int:
         return self._size
@@ -54,6 +64,7 @@ class LongBody:
                 self._left -= len(piece)
                 return piece
             if len(piece) or not before < self._unit < self._stop:
+                self._guard.on_damage(self._unit)  # the next pull ends before it, or finds it mended
                 raise StoreError(f"{self._left} of {self._size} bytes of a pull are not where they were")
         return b""
 
@@ -75,17 +86,19 @@ class MappedBody(LongBody):
         found: hot.Selection,
         start: int,
         tag_hashes: frozenset[int] | None,
+        guard: Guard,
     ) -> None:
         """`units` is the queue file's buffer, its first unit `first_unit`; `found` is what `hot.select` chose."""
-        super().__init__(start, found.next_offset, found.size, tag_hashes)
+        super().__init__(start, found.next_offset, found.size, tag_hashes, guard)
         self._units, self._first_unit = units, first_unit
         self._log, self._log_start = log_file.buffer, log_file.start
         self._log_min, self._log_stop = log_min, log_stop
 
     def _read(self) -> bytes | memoryview:
-        _, size, self._unit, first_log, _, body = hot.read(
+        _, size, self._unit, first_log, _, body, _ = hot.read(
             self._units, self._first_unit, self._unit, self._stop, self._tag_hashes, _COUNT_MAX, PIECE_BYTES,
             self._log_min, self._log_stop, self._log, self._log_start, _VIEW_BYTES_MIN,
+            self._guard.owner, self._guard.fresh_from,
         )  # fmt: skip
         if body is None:
             start = first_log - self._log_start
@@ -107,8 +120,9 @@ class ColdBody(LongBody):
         found: hot.Selection,
         start: int,
         tag_hashes: frozenset[int] | None,
+        guard: Guard,
     ) -> None:
-        super().__init__(start, found.next_offset, found.size, tag_hashes)
+        super().__init__(start, found.next_offset, found.size, tag_hashes, guard)
         self._queue_file, self._log_file, self._log_min, self._log_stop = queue_file, log_file, log_min, log_stop
         _ = queue_file.descriptor, log_file.descriptor  # open from now on, whatever retention deletes
 
@@ -123,7 +137,8 @@ class ColdBody(LongBody):
         body = read_cold(self._log_file.read, found) if found.count else b""
         if body is None:
             raise StoreError(f"{self._log_file.path} is shorter than the queue says")
-        return body
+        _, size, self._unit = hot.check(found, body, self._guard.owner, self._guard.fresh_from)
+        return body[:size]
 
 
 def read_cold(read: Callable[[int, int], bytes], found: hot.Selection) -> bytes | None:

@@ -26,6 +26,7 @@ from metaq.store.log_scan import LogScan
 from metaq.store.populate import Populator
 from metaq.store.pull import Pulled, Puller
 from metaq.store.recovery import Recovery
+from metaq.store.repair import Repairs
 from metaq.store.search import offset_at
 from metaq.store.survey import find_queues, look_at, queue_file_bytes
 from metaq.store.worker import is_no_room
@@ -142,11 +143,12 @@ class MessageStore:
                 self.deleted = {topic: min(place, self.log.end) for topic, place in self.deleted.items()}
                 self._index_tail = self.index.tail if self.index else None
                 self._sync = options.flush_disk_type == "SYNC_FLUSH"
-                self._puller = Puller(self.log, options)
                 self._flusher = Flusher(self.log, lambda: self.options.flush_interval_commit_log, self.fail)
                 self._give_up = self._flusher.give_up
                 self._populator = Populator(self.log, clock)
                 self._housekeeper = Housekeeper(self, self._flusher, self._append_lock)
+                self._repairs = Repairs(self.log, self.ladder, self._housekeeper.work)
+                self._puller = Puller(self.log, options, self._repairs)
                 for path in self.folder.moved_aside():
                     self._housekeeper.remove(path)
                 if recovery.untouched(self.recovered):
@@ -158,7 +160,7 @@ class MessageStore:
             self.folder.close()
             raise
         if threads:
-            for part in (self._flusher, self._populator, self._housekeeper):
+            for part in (self._flusher, self._populator, self._housekeeper, self._repairs.worker):
                 part.start()
 
     def _recovery(self) -> Recovery:
@@ -188,6 +190,7 @@ class MessageStore:
         if self._closed:
             return
         self._closed = True
+        self._repairs.worker.stop()
         self._populator.stop()
         self._flusher.stop()
         self._housekeeper.stop()
@@ -501,6 +504,10 @@ class MessageStore:
         """Make log, queues and what else a start relies on durable, and write down how far. Raises OSError."""
         self._housekeeper.checkpoint()
 
+    def repair(self) -> None:
+        """Mend what pulls have met and could not read."""
+        self._repairs.step()
+
     def populate(self) -> None:
         """Make pages, and the next log file when it is due, ahead of the writers."""
         self._populator.round()
@@ -632,5 +639,5 @@ class MessageStore:
     @property
     def trouble(self) -> str:
         """What fails in the background, and how often in a row; "" while all is well."""
-        workers = (self._flusher.worker, self._populator.worker, self._housekeeper.worker)
-        return "; ".join(worker.trouble for worker in workers if worker.trouble)
+        workers = (self._flusher.worker, self._populator.worker, self._housekeeper.worker, self._repairs.worker)
+        return "; ".join(part.trouble for part in (*workers, self._repairs) if part.trouble)

@@ -11,8 +11,9 @@ from typing import Any, Final
 from metaq.options import StoreOptions
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from metaq.store.long_body import LONG_BYTES, ColdBody, LongBody, MappedBody, read_cold
+from metaq.store.long_body import LONG_BYTES, ColdBody, Guard, LongBody, MappedBody, read_cold
 from metaq.store.mapped_file import MappedFile
+from metaq.store.repair import Repairs
 from metaq.wire import hot
 
 _SCAN_BYTES_MIN: Final = 16_000
@@ -66,8 +67,11 @@ class Puller:
     through mappings, 0.8 ms through pread in threads).
     """
 
-    def __init__(self, commit_log: CommitLog, options: StoreOptions) -> None:
-        self._log, self.options = commit_log, options
+    def __init__(self, commit_log: CommitLog, options: StoreOptions, repairs: Repairs) -> None:
+        self._log, self.options, self._repairs = commit_log, options, repairs
+        self._fresh_from = commit_log.end
+        """Records behind it were written by this process; those before it come from a disk, and their checksums are
+        looked at whenever they are served."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         self._hot_bytes, self._bytes_in_memory = options.hot_bytes, options.max_transfer_bytes_on_message_in_memory
         self._recent_bytes = memory * options.access_message_in_memory_max_ratio // 100
@@ -123,6 +127,10 @@ class Puller:
         first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
         units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
         stop = min(high, file.end // UNIT_BYTES, offset + units_max)
+        if self._repairs.losses:
+            following, stop = self._repairs.after_lost(queue, offset), self._repairs.lost_from(queue, offset, stop)
+            if following > offset:  # said in the log when it was found out
+                return Pulled(PullStatus.NO_MATCHED_MESSAGE, following, low, high)
         first_log: int = UNIT.unpack_from(units, (offset - first_unit) * UNIT_BYTES)[0]
         is_cold = first_log < log_end - self._hot_bytes or (high - offset > _UNITS_MAPPED_MAX and not self._is_small())
         # Recent records, and not more than RocketMQ's clients ask for: what most pulls want.
@@ -130,19 +138,20 @@ class Puller:
         is_plain = is_plain and (not in_pieces or bytes_max is None or bytes_max <= LONG_BYTES)
         log_file = self._log.run.find(first_log) if is_plain else None
         if log_file is None:
-            wanted = _Wanted(offset, stop, count_max, bytes_max, tag_hashes, low, high, in_pieces)
+            wanted = _Wanted(queue, offset, stop, count_max, bytes_max, tag_hashes, low, high, in_pieces)
             return self._cold(file, wanted) if is_cold else self._answer(units, first_unit, wanted, None)
         # The general way below comes to the same, at twice the price.
         log_start, log_stop = log_file.start, min(log_end, log_file.end)
         if bytes_max is None:
             bytes_max = self._bytes_in_memory
-        count, size, next_offset, first_log, last_log, body = hot.read(
+        count, size, next_offset, first_log, last_log, body, damaged = hot.read(
             units, first_unit, offset, stop, tag_hashes, count_max, bytes_max, log_start, log_stop,
-            log_file.buffer, log_start, _VIEW_BYTES_MIN,
+            log_file.buffer, log_start, _VIEW_BYTES_MIN, queue.tail, self._fresh_from,
         )  # fmt: skip
         if not count:
-            status = PullStatus.OFFSET_OVERFLOW_ONE if next_offset == offset else PullStatus.NO_MATCHED_MESSAGE
-            return Pulled(status, next_offset, low, high)
+            if damaged or next_offset == offset:
+                return self._nothing(queue, offset, next_offset, low, high)
+            return Pulled(PullStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
         if body is None:
             start = first_log - log_start
             return Pulled(
@@ -155,6 +164,16 @@ class Puller:
                 last_log,
             )
         return Pulled(PullStatus.FOUND, next_offset, low, high, body, count, last_log)
+
+    def _nothing(self, queue: ConsumeQueue, offset: int, place: int, low: int, high: int) -> Pulled:
+        """The answer when nothing was found and the unit at `place` leads no further."""
+        unit = queue.unit(place)
+        if unit is None or (unit.size > 0 and unit.log_offset == self._log.end):  # its record is just being written
+            return Pulled(PullStatus.OFFSET_OVERFLOW_ONE, place, low, high)
+        self._repairs.ask(queue, place)
+        if place > offset:
+            return Pulled(PullStatus.NO_MATCHED_MESSAGE, place, low, high)
+        return Pulled(PullStatus.OFFSET_FOUND_NULL, place, low, high)
 
     def is_recent(self, log_offset: int) -> bool:
         """Whether RocketMQ would take the record there for one that is still in memory."""
@@ -193,23 +212,27 @@ class Puller:
         body: bytes | memoryview | None = b""
         long: LongBody | None = None
         if wanted.in_pieces and found.size > LONG_BYTES and log_file is not None:
-            facts = (log_file, log_min, log_stop, found, wanted.offset, wanted.tag_hashes)
+            guard = Guard(wanted.queue.tail, self._fresh_from, lambda unit: self._repairs.ask(wanted.queue, unit))
+            facts = (log_file, log_min, log_stop, found, wanted.offset, wanted.tag_hashes, guard)
             long = ColdBody(cold, *facts) if cold else MappedBody(units, first_unit, *facts)
         elif found.count:
             body = read_cold(self._log.read, found) if cold else self._read_mapped(found)
         if body is None:  # retention was faster than the reader
             return Pulled(PullStatus.MESSAGE_WAS_REMOVING, found.next_offset, wanted.low, wanted.high)
         if found.count:
-            status = PullStatus.FOUND
-        elif found.next_offset == wanted.offset:
-            status = PullStatus.OFFSET_OVERFLOW_ONE  # the unit is there, its record not yet wholly
-        elif first_log < log_min:
-            status = PullStatus.MESSAGE_WAS_REMOVING
-        else:
-            status = PullStatus.NO_MATCHED_MESSAGE
-        return Pulled(
-            status, found.next_offset, wanted.low, wanted.high, body, found.count, found.last_log_end, long=long
-        )
+            count, size, next_offset = found.count, found.size, found.next_offset
+            if long is None:  # else each piece is checked when its turn comes
+                count, size, next_offset = hot.check(found, body, wanted.queue.tail, self._fresh_from)
+            if count:
+                last_log = found.last_log_end if size == found.size else found.first_log + size
+                return Pulled(
+                    PullStatus.FOUND, next_offset, wanted.low, wanted.high, body[:size], count, last_log, long=long
+                )
+            return self._nothing(wanted.queue, wanted.offset, next_offset, wanted.low, wanted.high)
+        if found.damaged or found.next_offset == wanted.offset:
+            return self._nothing(wanted.queue, wanted.offset, found.next_offset, wanted.low, wanted.high)
+        status = PullStatus.MESSAGE_WAS_REMOVING if first_log < log_min else PullStatus.NO_MATCHED_MESSAGE
+        return Pulled(status, found.next_offset, wanted.low, wanted.high)
 
     def _limits(self, first_log: int, wanted: _Wanted) -> tuple[int, int]:
         options = self.options
@@ -236,6 +259,7 @@ class Puller:
 class _Wanted:
     """A pull that passed the first checks: units [offset, stop) of a queue that holds [low, high)."""
 
+    queue: ConsumeQueue
     offset: int
     stop: int
     count_max: int

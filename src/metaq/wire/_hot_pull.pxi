@@ -12,15 +12,21 @@ cdef class Selection:
     cdef readonly int64_t next_offset
     cdef readonly int64_t first_log
     cdef readonly int64_t last_log_end
+    cdef readonly bint damaged
     cdef Growing stretches  # of Stretch
+    cdef Growing numbers  # int64 each: the unit of each record, if tags were asked for; else they follow the first
+    cdef int64_t first_number
     cdef Py_ssize_t stretch_count
 
     def __cinit__(self):
         memset(&self.stretches, 0, sizeof(Growing))
-        self.first_log = self.last_log_end = -1
+        memset(&self.numbers, 0, sizeof(Growing))
+        self.first_log = self.last_log_end = self.first_number = -1
+        self.damaged = False
 
     def __dealloc__(self):
         PyMem_Free(self.stretches.data)
+        PyMem_Free(self.numbers.data)
 
     @property
     def contiguous(self):
@@ -57,6 +63,76 @@ cdef inline bint hash_wanted(int32_t code, const int32_t *wanted, Py_ssize_t cou
     return False
 
 
+cdef inline bint is_at(const uint8_t *at, int64_t offset, int64_t size, int queue_id, int64_t queue_offset) noexcept nogil:
+    """Whether the `size` bytes at `at` begin as a record with this place and number does."""
+    return (
+        size >= RECORD_BYTES_MIN and get32(at) == size and get32(at + 4) == MAGIC and get64(at + 28) == offset
+        and get64(at + 20) == queue_offset and get32(at + 12) == queue_id
+    )
+
+
+cdef bint is_whole(const uint8_t *at, int64_t size, const uint8_t *topic, Py_ssize_t topic_size, bint check_crc) noexcept nogil:
+    """Whether the record at `at`, of which is_at() holds, is of this topic, and its parts fill it."""
+    cdef int32_t sys_flag = get32(at + 36), body_size
+    cdef int64_t head = 48 + (20 if sys_flag & 0x10 else 8) + (20 if sys_flag & 0x20 else 8) + 24
+    cdef const uint8_t *body = at + head
+    body_size = get32(body - 4)
+    if body_size < 0 or body_size > size - head - 3 - topic_size:
+        return False
+    if (body + body_size)[0] != topic_size or memcmp(body + body_size + 1, topic, topic_size) != 0:
+        return False
+    if get16(body + body_size + 1 + topic_size) != size - head - body_size - 3 - topic_size:
+        return False
+    return not check_crc or <int32_t>crc31_of(body, body_size) == (get32(at + 8) & INT32_MAX)
+
+
+cdef struct Verified:
+    # Records that are what their units say, and their bytes
+    Py_ssize_t count
+    int64_t size
+
+
+cdef Verified verify(
+    const Stretch *found, Py_ssize_t stretches, const int64_t *numbers, int64_t number, const uint8_t *data,
+    int64_t file_offset, const uint8_t *topic, Py_ssize_t topic_size, int queue_id, int64_t fresh_from, bint all_topics,
+) noexcept nogil:
+    """Hold a selection's records to their units: in the file that begins at `file_offset`, or back to back (-1)."""
+    cdef const uint8_t *at
+    cdef Py_ssize_t place
+    cdef int64_t offset, stop, size
+    cdef bint older
+    cdef Verified verified
+    verified.count = verified.size = 0
+    for place in range(stretches):
+        offset, stop = found[place].offset, found[place].offset + found[place].size
+        at = data + verified.size if file_offset < 0 else data + (offset - file_offset)
+        while offset < stop:
+            if numbers != NULL:
+                number = numbers[verified.count]
+            size = get32(at) if stop - offset >= RECORD_BYTES_MIN else 0
+            older = offset < fresh_from
+            # What this process wrote is of its topic: the first record tells whether the queue is the topic's.
+            if size > stop - offset or not is_at(at, offset, size, queue_id, number) or (
+                (older or all_topics or verified.count == 0) and not is_whole(at, size, topic, topic_size, older)
+            ):
+                return verified
+            at += size
+            offset += size
+            verified.size += size
+            verified.count += 1
+            number += 1
+    return verified
+
+
+cdef int64_t number_of(Selection selection, Py_ssize_t record) noexcept:
+    """The unit of a record; behind the last one, where the selection goes on."""
+    if record >= selection.count:
+        return selection.next_offset
+    if selection.numbers.used:
+        return (<const int64_t *>selection.numbers.data)[record]
+    return selection.first_number + record
+
+
 cdef Selection choose(
     units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
     int64_t log_min, int64_t log_end,
@@ -65,7 +141,7 @@ cdef Selection choose(
     cdef Selection chosen = Selection.__new__(Selection)
     cdef Growing wanted
     cdef const uint8_t *at
-    cdef int64_t unit, offset
+    cdef int64_t unit, offset, low = -1  # units follow each other as their records do
     cdef int32_t size
     held.hold(units, PyBUF_SIMPLE)
     if not 0 <= first_unit <= start <= stop or stop - first_unit > held.size // UNIT_BYTES:
@@ -82,13 +158,26 @@ cdef Selection choose(
         while unit < stop:
             at = held.data + (unit - first_unit) * UNIT_BYTES
             offset, size = get64(at), get32(at + 8)
-            if chosen.count >= count_max or offset >= log_end or (offset >= 0 and size > log_end - offset):
+            if chosen.count >= count_max:
                 break
-            if offset >= log_min and offset >= 0 and size > 0 and (
-                tag_hashes is None or hash_wanted(get32(at + 16), <const int32_t *>wanted.data, wanted.used >> 2)
-            ):
+            if offset < 0 or size <= 0 or offset < low:
+                chosen.damaged = True
+                break
+            if offset < log_min or (offset == 0 and size == INT32_MAX):
+                unit += 1
+                continue
+            if offset >= log_end or size > log_end - offset:
+                break
+            low = offset + size
+            if tag_hashes is None or hash_wanted(get32(at + 16), <const int32_t *>wanted.data, wanted.used >> 2):
                 if chosen.count and chosen.size + size > bytes_max:
                     break
+                if chosen.count == 0:
+                    chosen.first_number = unit
+                if tag_hashes is not None:
+                    grow(&chosen.numbers, 8)
+                    (<int64_t *>(chosen.numbers.data + chosen.numbers.used))[0] = unit
+                    chosen.numbers.used += 8
                 chosen.add(offset, size)
             unit += 1
         chosen.next_offset = unit
@@ -104,32 +193,75 @@ def select(
     return choose(units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end)
 
 
+def check(Selection selection not None, data, QueueTail owner not None, int64_t fresh_from):
+    cdef Exported held = Exported()
+    cdef Verified verified
+    cdef const Stretch *found
+    cdef const int64_t *numbers
+    cdef const uint8_t *topic
+    cdef const uint8_t *at
+    cdef Py_ssize_t stretches, topic_size
+    cdef int64_t number
+    cdef int queue_id
+    held.hold(data, PyBUF_SIMPLE)
+    if held.size != selection.size:
+        raise ValueError(f"{held.size} bytes for a selection of {selection.size}")
+    found, numbers = <const Stretch *>selection.stretches.data, <const int64_t *>selection.numbers.data
+    stretches, number, queue_id = selection.stretch_count, selection.first_number, owner.queue_id
+    topic, topic_size = <const uint8_t *>PyBytes_AS_STRING(owner.topic), PyBytes_GET_SIZE(owner.topic)
+    at = held.data
+    with nogil:  # checksums of some MiB, in a thread of its own
+        verified = verify(found, stretches, numbers, number, at, -1, topic, topic_size, queue_id, fresh_from, True)
+    return verified.count, verified.size, number_of(selection, verified.count)
+
+
 def gather(Selection selection not None, data, int64_t file_offset):
-    return collect(selection, data, file_offset)
+    cdef Exported held = Exported()
+    held.hold(data, PyBUF_SIMPLE)
+    return collect(selection, held, file_offset)
 
 
 def read(
     units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
-    int64_t log_min, int64_t log_end, data, int64_t file_offset, int64_t view_bytes_min,
+    int64_t log_min, int64_t log_end, data, int64_t file_offset, int64_t view_bytes_min, QueueTail owner not None,
+    int64_t fresh_from,
 ):
+    cdef Exported held = Exported()
     cdef Selection found = choose(
         units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end
     )
-    body = None
+    cdef Verified verified
+    cdef bytes copied = None
+    cdef const uint8_t *at
+    cdef int64_t place = file_offset
+    held.hold(data, PyBUF_SIMPLE)
+    at = held.data
+    if not 0 <= file_offset <= log_min or log_end - file_offset > held.size:
+        raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + held.size})")
     if found.stretch_count > 1 or found.size < view_bytes_min:
-        body = collect(found, data, file_offset)
-    return found.count, found.size, found.next_offset, found.first_log, found.last_log_end, body
+        copied = collect(found, held, file_offset)
+        # The copy is checked and not the log: it is in the cache by now, which halves the price.
+        at, place = <const uint8_t *>PyBytes_AS_STRING(copied), -1
+    verified = verify(
+        <const Stretch *>found.stretches.data, found.stretch_count, <const int64_t *>found.numbers.data,
+        found.first_number, at, place, <const uint8_t *>PyBytes_AS_STRING(owner.topic), PyBytes_GET_SIZE(owner.topic),
+        owner.queue_id, fresh_from, False,
+    )
+    if verified.count < found.count:
+        return (
+            verified.count, verified.size, number_of(found, verified.count), found.first_log,
+            found.first_log + verified.size, None if copied is None else copied[:verified.size], True,
+        )
+    return found.count, found.size, found.next_offset, found.first_log, found.last_log_end, copied, found.damaged
 
 
-cdef bytes collect(Selection selection, data, int64_t file_offset):
+cdef bytes collect(Selection selection, Exported held, int64_t file_offset):
     """The selection's records out of one log file."""
-    cdef Exported held = Exported()
     cdef Stretch *found = <Stretch *>selection.stretches.data
     cdef Py_ssize_t place
     cdef int64_t at
     cdef bytes made
     cdef uint8_t *to
-    held.hold(data, PyBUF_SIMPLE)
     for place in range(selection.stretch_count):
         at = found[place].offset - file_offset if 0 <= file_offset <= found[place].offset else -1
         if at < 0 or at > held.size or found[place].size > held.size - at:

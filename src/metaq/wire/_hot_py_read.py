@@ -207,10 +207,13 @@ def _property_span(view: memoryview, start: int, stop: int, name: bytes) -> tupl
 
 
 class Selection:
-    __slots__ = ("_units", "contiguous", "count", "first_log", "last_log_end", "next_offset", "size")
+    __slots__ = (
+        "_units", "contiguous", "count", "damaged", "first_log", "last_log_end", "next_offset", "numbered", "size",
+    )  # fmt: skip
 
-    def __init__(self, units: list[tuple[int, int]], next_offset: int) -> None:
-        self._units, self.next_offset = units, next_offset
+    def __init__(self, units: list[tuple[int, int]], numbers: list[int], next_offset: int, damaged: bool) -> None:
+        self._units, self.next_offset, self.damaged = units, next_offset, damaged
+        self.numbered = list(zip(numbers, units, strict=True))
         self.count, self.size = len(units), sum(size for _, size in units)
         self.first_log = units[0][0] if units else -1
         self.last_log_end = sum(units[-1]) if units else -1
@@ -241,20 +244,48 @@ def select(
     if not 0 <= first_unit <= start <= stop or (stop - first_unit) * _UNIT_BYTES > len(view):
         raise ValueError(f"units [{start}, {stop}) in a buffer of {len(view)} bytes from {first_unit}")
     found: list[tuple[int, int]] = []
-    total, last = 0, stop
+    numbers: list[int] = []
+    total, last, damaged, low = 0, stop, False, -1
     window = view[(start - first_unit) * _UNIT_BYTES : (stop - first_unit) * _UNIT_BYTES]
     for unit, (offset, size, _, code) in enumerate(struct.iter_unpack(">qiii", window), start):
-        if len(found) >= count_max or offset >= log_end or (offset >= 0 and offset + size > log_end):
+        if len(found) >= count_max:
             last = unit
             break
-        if offset < log_min or offset < 0 or size <= 0 or (tag_hashes is not None and code not in tag_hashes):
+        if offset < 0 or size <= 0 or offset < low:
+            last, damaged = unit, True
+            break
+        if offset < log_min or (offset == 0 and size == _MASK31):
+            continue
+        if offset >= log_end or offset + size > log_end:
+            last = unit
+            break
+        low = offset + size
+        if tag_hashes is not None and code not in tag_hashes:
             continue
         if found and total + size > bytes_max:
             last = unit
             break
         found.append((offset, size))
+        numbers.append(unit)
         total += size
-    return Selection(found, last)
+    return Selection(found, numbers, last, damaged)
+
+
+def check(selection: Selection, data: Any, owner: Any, fresh_from: int) -> tuple[int, int, int]:
+    view = memoryview(data).cast("B")
+    if len(view) != selection.size:
+        raise ValueError(f"{len(view)} bytes for a selection of {selection.size}")
+    at = 0
+    for count, (number, (offset, size)) in enumerate(selection.numbered):
+        wanted = (size, owner.queue_id, number, offset, owner.topic)
+        try:
+            fields = split(view, at, at + size, offset < fresh_from)
+        except Broken:
+            return count, at, number
+        if (fields[0], fields[2], fields[4], fields[5], fields[16]) != wanted:
+            return count, at, number
+        at += size
+    return selection.count, at, selection.next_offset
 
 
 def gather(selection: Selection, data: Any, file_offset: int) -> bytes:
@@ -281,10 +312,19 @@ def read(
     data: Any,
     file_offset: int,
     view_bytes_min: int,
-) -> tuple[int, int, int, int, int, bytes | None]:
+    owner: Any,
+    fresh_from: int,
+) -> tuple[int, int, int, int, int, bytes | None, bool]:
+    view = memoryview(data).cast("B")
+    if not 0 <= file_offset <= log_min or log_end - file_offset > len(view):
+        raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + len(view)})")
+
     found = select(units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end)
-    body = None if found.contiguous and found.size >= view_bytes_min else gather(found, data, file_offset)
-    return found.count, found.size, found.next_offset, found.first_log, found.last_log_end, body
+    copied = gather(found, data, file_offset)
+    count, size, next_offset = check(found, copied, owner, fresh_from)
+    body = None if found.contiguous and found.size >= view_bytes_min else copied[:size]
+    last_log_end = found.last_log_end if count == found.count else found.first_log + size
+    return count, size, next_offset, found.first_log, last_log_end, body, found.damaged or count < found.count
 
 
 class Batch:

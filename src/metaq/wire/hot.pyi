@@ -363,6 +363,8 @@ class Selection:
     """QueueOffset after the last unit looked at."""
     first_log: int
     last_log_end: int
+    damaged: bool
+    """The unit at `next_offset` points at no record, or at none of its own."""
     contiguous: bool
     """All records lie back to back in the log: one slice serves."""
     def spans(self) -> list[tuple[int, int]]:
@@ -382,7 +384,15 @@ def select(
     """Scan units [start, stop) of a consume-queue file (`units`, whose byte 0 is unit `first_unit`).
 
     Takes units whose low 32 tag bits (signed) are in `tag_hashes` (None = all) until count_max records or bytes_max bytes; the first
-    match is taken whatever its size. Stops before a unit that reaches beyond `log_end`; passes over units below `log_min`.
+    match is taken whatever its size. Stops before a unit that reaches beyond `log_end`, and before one that is none (`damaged`);
+    passes over units below `log_min`, as long as they come first. Whether a record is where its unit says is for `check`.
+    """
+
+def check(selection: Selection, data: Buffer, owner: QueueTail, fresh_from: int) -> tuple[int, int, int]:
+    """How many of the records of a selection, read into `data`, are what their units say: of the owner's topic and queue, with the
+    unit's number, at its place; and where they lie below LogOffset `fresh_from`, with a body that fits its checksum.
+
+    Returns (records, their bytes, the first unit that is not, or the selection's next_offset).
     """
 
 def gather(selection: Selection, data: Buffer, file_offset: int) -> bytes:
@@ -401,8 +411,13 @@ def read(
     data: Buffer,
     file_offset: int,
     view_bytes_min: int,
-) -> tuple[int, int, int, int, int, bytes | None]:
-    """select() and gather() in one call: (count, size, next_offset, first_log, last_log_end, body).
+    owner: QueueTail,
+    fresh_from: int,
+) -> tuple[int, int, int, int, int, bytes | None, bool]:
+    """select(), check() and gather() in one call: (count, size, next_offset, first_log, last_log_end, body, damaged).
+
+    `data`: the log file that holds [log_min, log_end), byte 0 of which is `file_offset`. Stops before a record that check() refuses; of those
+    behind `fresh_from` the topic is looked at in the first one only.
 
     The body is None if it is contiguous and `view_bytes_min` bytes or more: a view of the file serves without a copy.
     """
