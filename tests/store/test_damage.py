@@ -13,7 +13,17 @@ from metaq.store.message_store import MessageStore
 from metaq.store.pull import PullStatus
 from metaq.wire import hot
 from tests.store.support import (
-    HOST, START_MS, answer, bodies_of, crash, log_file, message, open_store, overwrite, put, small_options,
+    HOST,
+    START_MS,
+    answer,
+    bodies_of,
+    crash,
+    log_file,
+    message,
+    open_store,
+    overwrite,
+    put,
+    small_options,
 )  # fmt: skip
 from tests.support import eventually
 

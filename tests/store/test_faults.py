@@ -283,6 +283,7 @@ def test_damage_in_front_of_flushed_records_is_refused(tmp_path):
     store = open_store(tmp_path / "a")
     for _ in range(8):
         put(store, "T", 0, b"x" * 30_000)
+        store.clock.advance(5)
     checkpoint(store)
     root = crash(store, tmp_path / "b")
     for name in ("metaqTails.json", "metaqTails.json.bak"):

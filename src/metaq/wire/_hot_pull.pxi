@@ -247,7 +247,7 @@ def read(
         found.first_number, at, place, <const uint8_t *>PyBytes_AS_STRING(owner.topic), PyBytes_GET_SIZE(owner.topic),
         owner.queue_id, fresh_from, False,
     )
-    if verified.count < found.count:
+    if verified.size < found.size:
         return (
             verified.count, verified.size, number_of(found, verified.count), found.first_log,
             found.first_log + verified.size, None if copied is None else copied[:verified.size], True,

@@ -208,12 +208,12 @@ def _property_span(view: memoryview, start: int, stop: int, name: bytes) -> tupl
 
 class Selection:
     __slots__ = (
-        "_units", "contiguous", "count", "damaged", "first_log", "last_log_end", "next_offset", "numbered", "size",
+        "_units", "contiguous", "count", "damaged", "first_log", "last_log_end", "next_offset", "numbers", "size",
     )  # fmt: skip
 
     def __init__(self, units: list[tuple[int, int]], numbers: list[int], next_offset: int, damaged: bool) -> None:
         self._units, self.next_offset, self.damaged = units, next_offset, damaged
-        self.numbered = list(zip(numbers, units, strict=True))
+        self.numbers = numbers
         self.count, self.size = len(units), sum(size for _, size in units)
         self.first_log = units[0][0] if units else -1
         self.last_log_end = sum(units[-1]) if units else -1
@@ -275,16 +275,18 @@ def check(selection: Selection, data: Any, owner: Any, fresh_from: int) -> tuple
     view = memoryview(data).cast("B")
     if len(view) != selection.size:
         raise ValueError(f"{len(view)} bytes for a selection of {selection.size}")
-    at = 0
-    for count, (number, (offset, size)) in enumerate(selection.numbered):
-        wanted = (size, owner.queue_id, number, offset, owner.topic)
-        try:
-            fields = split(view, at, at + size, offset < fresh_from)
-        except Broken:
-            return count, at, number
-        if (fields[0], fields[2], fields[4], fields[5], fields[16]) != wanted:
-            return count, at, number
-        at += size
+    at = count = 0
+    for start, length in selection.spans():
+        offset, stop = start, start + length
+        while offset < stop:
+            number = selection.numbers[count] if count < selection.count else selection.next_offset
+            try:  # by the record's own size: a unit that says too much of its last one is no reason to refuse it
+                fields = split(view, at, at + stop - offset, offset < fresh_from)
+            except Broken:
+                return count, at, number
+            if (fields[2], fields[4], fields[5], fields[16]) != (owner.queue_id, number, offset, owner.topic):
+                return count, at, number
+            offset, at, count = offset + fields[0], at + fields[0], count + 1
     return selection.count, at, selection.next_offset
 
 
@@ -323,8 +325,8 @@ def read(
     copied = gather(found, data, file_offset)
     count, size, next_offset = check(found, copied, owner, fresh_from)
     body = None if found.contiguous and found.size >= view_bytes_min else copied[:size]
-    last_log_end = found.last_log_end if count == found.count else found.first_log + size
-    return count, size, next_offset, found.first_log, last_log_end, body, found.damaged or count < found.count
+    last_log_end = found.last_log_end if size == found.size else found.first_log + size
+    return count, size, next_offset, found.first_log, last_log_end, body, found.damaged or size < found.size
 
 
 class Batch:
