@@ -9,6 +9,7 @@ import struct
 import pytest
 
 from metaq.clock import FakeClock
+from metaq.errors import StoreError
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import PullStatus
 from metaq.wire import hot
@@ -178,3 +179,38 @@ def test_what_this_process_wrote_is_not_summed_up_again(tmp_path):
     root = crash(store, tmp_path / "b")
     with opened(root) as store:
         assert store.log_end == 0, "recovery sees it"
+
+
+@pytest.mark.parametrize("cold", [False, True])
+@pytest.mark.parametrize("in_log", [False, True])
+def test_a_long_pull_that_meets_damage_ends_there_and_the_next_one_goes_on(tmp_path, in_log, cold):
+    """Its length was told before: the connection must end. What follows is mended, or passed over, by then."""
+    changes = {"mapped_file_size_commit_log": 4 << 20, **({"hot_bytes": 0} if cold else {})}
+    bodies = [b"%d:" % number + b"y" * 1000 for number in range(900)]
+    with opened(tmp_path, **changes) as store:
+        put(store, "T", 0, *bodies)
+        unit = store.queue("T", 0).unit(500)
+    if in_log:
+        overwrite(log_file(tmp_path), unit.log_offset + 200, b"!")
+    else:
+        overwrite(tmp_path / "consumequeue/T/0" / f"{0:020d}", unit_place(500), struct.pack(">qi", unit.log_offset, 99))
+    with opened(tmp_path, **changes) as store:
+        offset, found, broken = 0, [], 0
+        while offset < 900:
+            pulled = answer(store.pull("T", 0, offset, 900, 8 << 20, in_pieces=True))
+            assert pulled.next_offset > offset or pulled.status is PullStatus.OFFSET_FOUND_NULL
+            data = pulled.body
+            if pulled.long is not None:
+                try:
+                    data = bytes(pulled.long)
+                except StoreError:
+                    broken += 1
+                    store.repair()
+                    continue
+            elif pulled.status is PullStatus.OFFSET_FOUND_NULL:
+                store.repair()
+            found += bodies_of(data)
+            offset = pulled.next_offset
+        assert found == [body for number, body in enumerate(bodies) if not in_log or number != 500]
+        assert broken <= 1
+        assert bool(store.trouble) == in_log

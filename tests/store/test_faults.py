@@ -288,6 +288,7 @@ def test_damage_in_front_of_flushed_records_is_refused(tmp_path):
     root = crash(store, tmp_path / "b")
     for name in ("metaqTails.json", "metaqTails.json.bak"):
         (root / "config" / name).unlink(missing_ok=True)
+    shutil.rmtree(root / "consumequeue" / "T")  # so that all of the log is read
     overwrite(log_file(root), 500, b"damage")
     before = tree(root)
     with pytest.raises(StoreCorrupt, match=r"a broken record at byte 0 .*flushed records follow"):

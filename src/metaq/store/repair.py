@@ -131,6 +131,8 @@ class Repairs:
         with self._lock:
             known = self._lost.setdefault((queue.topic, queue.queue_id), [])
             for offset in lost:
+                if any(offset in gone for gone in known):
+                    continue
                 if known and known[-1].stop == offset:
                     known[-1] = range(known[-1].start, offset + 1)
                 else:
