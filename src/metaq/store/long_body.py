@@ -92,7 +92,7 @@ class MappedBody(LongBody):
         super().__init__(start, found.next_offset, found.size, tag_hashes, guard)
         self._units, self._first_unit = units, first_unit
         self._log, self._log_start = log_file.buffer, log_file.start
-        self._log_min, self._log_stop = log_min, log_stop
+        self._log_min, self._log_stop = max(log_min, log_file.start), log_stop
 
     def _read(self) -> bytes | memoryview:
         _, size, self._unit, first_log, _, body, _ = hot.read(
