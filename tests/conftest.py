@@ -7,6 +7,7 @@ import pytest
 pytest_plugins = ["metaq.testing.pytest_plugin"]
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what shares a worker, and let the longest begin first.
 

@@ -258,9 +258,13 @@ def test_hints_that_cannot_be_saved_are_tried_again(tmp_path):
         put(store, "T", 0, b"y")
 
 
+@pytest.mark.parametrize("abort_file", ["there", "taken away"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the_disk(tmp_path, seed):
-    """The failed pages count as written: recovery has them written again, and not only synced."""
+def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the_disk(tmp_path, seed, abort_file):
+    """The failed pages count as written: recovery has them written again, and not only synced.
+
+    Also if somebody has taken the abort file away: the log does not end where an orderly stop would have left it.
+    """
     with PowerLossDisk(tmp_path / "a", seed) as disk:
         store = quiet(disk)
         put(store, "T", 0, *bodies(*range(5)), key="a")
@@ -273,6 +277,8 @@ def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the
         killed = disk.kill(tmp_path / "b")
         store.close()
     with killed:
+        if abort_file == "taken away":
+            (killed.root / "abort").unlink()
         store = quiet(killed)
         found = read_all(store, "T", 0)
         put(store, "T", 0, b"acknowledged")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 import subprocess
 import sys
@@ -24,6 +25,7 @@ from metaq.errors import (
 )  # fmt: skip
 from metaq.options import StoreOptions
 from metaq.store.checkpoint import Tails
+from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import (
@@ -417,3 +419,54 @@ store.close()
         timeout=60,
     )
     assert float(run.stdout) < 1.0
+
+
+class _FailsOnce(Disk):
+    """A disk of which one call, the `at`-th from now on, is refused."""
+
+    at = -1
+
+    def _count(self) -> None:
+        self.at -= 1
+        if self.at == 0:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    def open(self, path, flags):
+        self._count()
+        return super().open(path, flags)
+
+    def reserve(self, descriptor, start, size):
+        self._count()
+        super().reserve(descriptor, start, size)
+
+    def map(self, path, size):
+        self._count()
+        return super().map(path, size)
+
+
+@pytest.mark.parametrize("count", [7, 12, 40])
+def test_a_batch_over_the_end_of_a_queue_file_is_stored_wholly_or_not_at_all(tmp_path, count):
+    """Whichever call of the disk is refused, and also when the files were made by a try that was refused before."""
+    disk, expected = _FailsOnce(), []
+    with open_store(tmp_path, disk=disk, mapped_file_size_consume_queue=100) as store:
+        put(store, "T", 0, b"first")
+        expected.append(b"first")
+        store._populator.stop()
+        refused = 0
+        for at in range(1, 200):
+            batch = [b"%d-%d" % (at, i) for i in range(count)]
+            disk.at = at
+            try:
+                put(store, "T", 0, *batch)
+            except (StoreError, OSError):
+                refused += 1
+            else:
+                expected += batch
+            finished, disk.at = disk.at > 0, -1
+            assert read_all(store, "T", 0) == expected
+            if finished:
+                break
+        assert refused >= 3
+        assert finished
+    with open_store(tmp_path, mapped_file_size_consume_queue=100) as store:
+        assert read_all(store, "T", 0) == expected

@@ -40,13 +40,18 @@ class Unit(NamedTuple):
 FILL: Final = Unit(0, _FILL_BYTES, 0)
 
 
+def _in_steps(size: int, file_bytes: int) -> int:
+    """Bytes to reserve of a file for its first `size`: whole steps, at most all of it."""
+    return min(file_bytes, -(-size // RESERVE_BYTES) * RESERVE_BYTES)
+
+
 class ConsumeQueue:
     """The units of one queue, [min_offset, max_offset), and their writable end.
 
     Touches the disk first when the first unit is put: a gate over 1 024 queues costs nothing.
     """
 
-    __slots__ = ("min_offset", "queue_id", "run", "synced", "tail", "topic")
+    __slots__ = ("_prepared", "min_offset", "queue_id", "run", "synced", "tail", "topic")
 
     def __init__(self, root: Path, topic: str, queue_id: int, file_bytes: int, disk: Disk) -> None:
         self.topic, self.queue_id = topic, queue_id
@@ -55,6 +60,8 @@ class ConsumeQueue:
         self.min_offset = 0
         self.synced = 0
         """QueueOffset up to which the units are durable."""
+        self._prepared = 0
+        """Byte up to which the last put that reaches into further files has reserved them."""
 
     @property
     def max_offset(self) -> int:
@@ -70,21 +77,42 @@ class ConsumeQueue:
         """
         place = self.tail.next_offset * UNIT_BYTES
         file = self.run.find(place) or self._next_file(place)
-        inside = place - file.start
-        wanted = inside + needed * UNIT_BYTES
-        reserved = min(file.size, -(-wanted // RESERVE_BYTES) * RESERVE_BYTES)
-        file.reserve(place, reserved - inside)
+        wanted = place - file.start + needed * UNIT_BYTES
+        reserved = _in_steps(wanted, file.size)
+        file.reserve(place, reserved - (place - file.start))
         file.touch_singly()
         self.tail.attach(file.buffer, file.start // UNIT_BYTES, reserved // UNIT_BYTES)
         return wanted <= file.size
 
     def prepare(self, count: int) -> None:
-        """Reserve room for `count` units, in the next file too if they reach into it. Raises StoreFull."""
-        if self.tail.room() < count and not self.grow(count):
-            start = self.run.files[-1].end
-            while start < (self.tail.next_offset + count) * UNIT_BYTES:
-                self.run.add(start, reserved=min(self.run.file_bytes, RESERVE_BYTES))
-                start += self.run.file_bytes
+        """Reserve and map room for `count` units, in the files to come too: `advance` asks nothing of the disk then.
+
+        Raises StoreFull.
+        """
+        if self.tail.room() >= count or self.grow(count):
+            return
+        self._prepared = (self.tail.next_offset + count) * UNIT_BYTES
+        place = self._next_start()
+        while place < self._prepared:
+            size = _in_steps(self._prepared - place, self.run.file_bytes)
+            if file := self.run.find(place):  # of a put that was refused later
+                file.reserve(place, size)
+            else:
+                file = self.run.add(place, reserved=size)
+            file.touch_singly()
+            place = file.end
+
+    def advance(self) -> None:
+        """Go on in the next file, which `prepare` has made and reserved as far as it is needed. Cannot fail."""
+        file = self.run.find(self.tail.next_offset * UNIT_BYTES)
+        assert file is not None, "`prepare` has made it"
+        reserved = _in_steps(self._prepared - file.start, file.size)
+        self.tail.attach(file.buffer, file.start // UNIT_BYTES, reserved // UNIT_BYTES)
+
+    def _next_start(self) -> int:
+        """Where the file behind the current one begins."""
+        place = self.tail.next_offset * UNIT_BYTES
+        return place - place % self.run.file_bytes + self.run.file_bytes
 
     def _next_file(self, place: int) -> MappedFile:
         """The file for the unit at byte `place`. In an empty queue, the units before it are filled."""

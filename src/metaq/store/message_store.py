@@ -364,7 +364,7 @@ class MessageStore:
             if offset >= 0:
                 break
             assert queue is not None, "the log had room for all records"
-            queue.grow()  # on to the next file of the queue, which `prepare` has made
+            queue.advance()
         if self.index and record.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:
             for key in record.keys:
                 self.index.put(key, offset, self.log.tail.store_ms, now_ms)
