@@ -396,3 +396,36 @@ def test_a_deleted_log_file_that_comes_back_has_no_hole(tmp_path, seed):
         numbers = [int(body.split(b":")[0]) for body in read_all(store, "T", 0)]
         assert numbers == list(range(numbers[0], 201))
         store.close()
+
+
+# ---------------------------------------------------------------------- an index that is being made anew
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_checkpoint_does_not_vouch_for_an_index_that_is_being_made_anew(tmp_path, seed):
+    """The tails are damaged and the start that makes the index anew is cut off, at any call: every key is found later."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk, max_index_num=50)
+        for number in range(120):
+            put(store, "T", 0, *bodies(number), key=f"k{number}")
+        store.close()
+    shutil.rmtree(tmp_path / "a" / "index")
+    (tmp_path / "a" / "config" / "metaqTails.json").unlink()
+    (tmp_path / "a" / "abort").touch()
+    for at in range(1, 40):
+        shutil.copytree(tmp_path / "a", tmp_path / f"b{at}")
+        with PowerLossDisk(tmp_path / f"b{at}", f"{seed}-{at}") as disk:
+            calls, cuts = iter(range(1, 10_000)), []
+            disk.on_call = lambda _name, disk=disk, calls=calls, at=at, cuts=cuts: (
+                cuts.append(disk.cut(tmp_path / f"c{at}")) if next(calls) == at else None
+            )
+            store = quiet(disk, max_index_num=50)
+            disk.on_call = None
+            store.close()
+        for cut in cuts:
+            with cut:
+                store = quiet(cut, max_index_num=50)
+                missing = [number for number in range(120) if not store.query("T", f"k{number}", 64, 0, 1 << 60)]
+                assert not missing, f"cut at call {at}"
+                store.close()
+    assert (tmp_path / "c5").exists()

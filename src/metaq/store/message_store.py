@@ -138,6 +138,8 @@ class MessageStore:
                 recovery = self._recovery()
                 self.recovered = recovery.plan()
                 self.folder.mark_running()  # before anything is changed
+                if meanwhile := recovery.checkpoint_meanwhile(self.recovered):
+                    meanwhile.save(self.folder.checkpoint, self.disk)
                 recovery.act(self.recovered, self.queue, self.ladder, self.clock.now_ms())
                 # A mark behind a shorter log would cover what comes there.
                 self.deleted = {topic: min(place, self.log.end) for topic, place in self.deleted.items()}

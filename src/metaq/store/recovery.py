@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from metaq.errors import StoreCorrupt
@@ -380,6 +380,14 @@ class Recovery:
             held.correct_min(self._facts.log_min)
             held.run.close()
         return dispatcher.messages
+
+    def checkpoint_meanwhile(self, plan: Plan) -> Checkpoint | None:
+        """What the checkpoint has to say while the plan is carried out; None if the present one stays true.
+
+        It must not vouch for index entries that are made anew: they have the old times, and nobody has synced them.
+        """
+        before = self._facts.checkpoint
+        return replace(before, index_ms=0) if before.index_ms and plan.index.first < plan.log_end else None
 
     def untouched(self, plan: Plan) -> bool:
         """Whether the last run ended in order and everything is as it left it: then all of it is durable."""
