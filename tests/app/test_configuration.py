@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from metaq.app.configuration import load, read_properties, template
 from metaq.errors import ConfigError
 from metaq.options import KIB, BrokerOptions, NamesrvOptions, StoreOptions
-from metaq.store.index_file import index_file_bytes
-from metaq.store.sizes import SMALL
 
 BROKER_CONF = """\
 # Licensed to the Apache Software Foundation (ASF) ...
@@ -221,12 +219,7 @@ def test_the_sizes_of_a_folders_files_beat_the_defaults_and_nothing_else(tmp_pat
     """A folder that was made with small files is opened by whoever does not say otherwise."""
     log_file = tmp_path / "commitlog" / f"{0:020d}"
     queue_file = tmp_path / "consumequeue" / "orders" / "0" / f"{0:020d}"
-    index_file = tmp_path / "index" / "20261122010203004"
-    for path, size in (
-        (log_file, 128 * KIB),
-        (queue_file, 2000),
-        (index_file, index_file_bytes(SMALL["max_hash_slot_num"], SMALL["max_index_num"])),
-    ):
+    for path, size in ((log_file, 128 * KIB), (queue_file, 2000)):
         path.parent.mkdir(parents=True)
         path.touch()
         os.truncate(path, size)
@@ -234,7 +227,6 @@ def test_the_sizes_of_a_folders_files_beat_the_defaults_and_nothing_else(tmp_pat
     found = load(defaults=defaults, environment={}).store
     assert found.mapped_file_size_commit_log == 128 * KIB
     assert found.mapped_file_size_consume_queue == 2000
-    assert (found.max_hash_slot_num, found.max_index_num) == (500_000, 2_000_000)
     said = load(defaults=defaults, environment={}, settings=["mappedFileSizeCommitLog=1048576"]).store
     assert said.mapped_file_size_commit_log == 1 << 20, (
         "what is set is obeyed, and the store says what is wrong with it"

@@ -45,7 +45,7 @@ def test_slices_positions_and_progress(server: Server, cluster: Cluster) -> None
     assert stored.items() <= got.items()
     assert b"large " * 2000 in got.values()
 
-    assert cluster.at(queues, 0) == starts
+    assert cluster.at(queues, 0, GROUP) == starts
     middle = {queue: ends[queue] // 2 for queue in queues}
     cluster.report(GROUP, middle)
     with Admin(server.namesrv) as admin:

@@ -1,5 +1,6 @@
 """RocketMQ's C++ client (librocketmq) from its PyPI wheel, unpacked into the clone's `.cache`."""
 
+import fcntl
 import platform
 import shutil
 import subprocess
@@ -19,8 +20,15 @@ def unpacked() -> Path:
     if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
         pytest.skip(f"the {NAME} wheel holds a library for x86_64 Linux only")
     folder = CACHE / f"{NAME}-{VERSION}"
-    if folder.is_dir():
-        return folder
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with Path(f"{folder}.lock").open("w") as lock:  # tests that run beside this one may want it too
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            _fetch(folder)
+    return folder
+
+
+def _fetch(folder: Path) -> None:
     fresh = CACHE / f"{NAME}-{VERSION}.new"
     shutil.rmtree(fresh, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(fresh), f"{NAME}=={VERSION}"]
@@ -28,4 +36,3 @@ def unpacked() -> Path:
     if done.returncode != 0:
         pytest.skip(f"pip could not fetch {NAME}=={VERSION}: {done.stderr.strip()[-300:]}")
     fresh.rename(folder)
-    return folder
