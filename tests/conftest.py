@@ -19,6 +19,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             raise pytest.UsageError(f"{item.nodeid} is named after an address: workers could not agree on the tests")
         if item.get_closest_marker("spark"):
             item.add_marker(pytest.mark.xdist_group("spark"))
-        elif item.get_closest_marker("interop"):
+        elif "interop" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: 0 if item.get_closest_marker("spark") else 1)

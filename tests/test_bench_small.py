@@ -41,6 +41,7 @@ def test_client_rows(tmp_path: Path) -> None:
     assert list(_run(tmp_path, "client-submit,client-consume")) == ["client-submit", "client-consume"]
 
 
+@pytest.mark.all  # and in `make bench-small`, as every row
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.timeout(300)

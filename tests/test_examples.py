@@ -11,7 +11,7 @@ import pytest
 
 import metaq
 from metaq.testing import EmbeddedBroker
-from tests.support import ROOT, environment
+from tests.support import ROOT, environment, quick_java
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_"))]
@@ -21,7 +21,7 @@ SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 def run_example(name, broker, timeout):
     return subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
-        capture_output=True, text=True, timeout=timeout, check=False, env=environment(NAMESRV_ADDR=broker.namesrv),
+        capture_output=True, text=True, timeout=timeout, check=False, env=environment(NAMESRV_ADDR=broker.namesrv, **quick_java()),
     )  # fmt: skip
 
 
@@ -100,8 +100,9 @@ def test_readme_snippet_of_spark_runs(metaq_broker, tmp_path):
     with metaq.Producer(metaq_broker.namesrv) as producer:
         producer.send("orders", b"for Spark", tag="readme-spark")
     done = subprocess.run(
-        [sys.executable, str(program)], capture_output=True, text=True, timeout=280, check=False, env=environment()
-    )
+        [sys.executable, str(program)],
+        capture_output=True, text=True, timeout=280, check=False, env=environment(**quick_java()),
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "[b'for Spark']"
 

@@ -8,9 +8,10 @@ import sys
 import pytest
 from demo import delays, flights
 
-from tests.support import ROOT, environment
+from tests.support import ROOT, environment, quick_java
 
 FLIGHTS = 6000
+pytestmark = pytest.mark.xdist_group("spark")  # one of them starts Spark, and reading a year takes seconds
 
 
 @pytest.fixture(scope="session")
@@ -49,8 +50,10 @@ def test_the_demo_loses_and_doubles_nothing(year, tmp_path):
     """The whole story ends well, prints its report and leaves a picture."""
     command = [sys.executable, "-m", "demo", "--flights", str(FLIGHTS), "--output", str(tmp_path / "out")]
     done = subprocess.run(
-        command, cwd=ROOT, env=environment(COLUMNS="200"), capture_output=True, text=True, timeout=220, check=False
-    )
+        command,
+        cwd=ROOT, env=environment(COLUMNS="200", **quick_java()),
+        capture_output=True, text=True, timeout=220, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for text in ("kill -9 of the broker with 64 sends outstanding", "airport-hours", "archived twice", "Plot: "):
         assert text in done.stdout

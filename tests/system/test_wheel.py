@@ -15,6 +15,7 @@ import pytest
 from tests.support import ROOT, process, read_line
 
 GENERATED = "metaq/wire/_hot.c"
+pytestmark = pytest.mark.xdist_group("wheel")  # one build for both
 SOURCES = ["src", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"]
 
 
