@@ -118,8 +118,8 @@ def _batches(bench: Bench) -> Measured:
 
 
 def _pulls(bench: Bench) -> Measured:
-    # One log file: a pull ends where a file does, and the generator wants 32 messages each time.
-    with processes.metaq_up(bench.disk, options=("-o", f"mappedFileSizeCommitLog={1 << 30}")) as server:
+    # All in one log file: a pull ends where a file does, and the generator wants 32 messages each time.
+    with processes.metaq_up(bench.disk) as server:
         processes.load(bench.cache, "batch", server.address, batch=100, count=bench.count(8_000, 100), outstanding=16)
         before = server.cpu_seconds()
         result = processes.load(bench.cache, "pull", server.address, count=bench.count(150_000, 500), outstanding=16)
