@@ -34,3 +34,21 @@ def spark(tmp_path_factory):
     )
     yield running
     running.stop()
+
+
+def finished(start, seconds=240):
+    """Start a query and wait for its end. Returns the query; raises what it failed with.
+
+    Spark gives a Python that it starts ten seconds, whatever else the machine does, and no setting changes that. A query
+    that fails so is started again: it goes on where it stood.
+    """
+    tries = 3
+    while True:
+        query, tries = start(), tries - 1
+        try:
+            assert query.awaitTermination(seconds)
+        except Exception as error:
+            if not tries or "Python worker failed to connect back" not in str(error):
+                raise
+        else:
+            return query

@@ -100,6 +100,7 @@ def test_a_wrong_choice_is_told_before_the_jvm_starts(other_python, monkeypatch)
 
 
 @pytest.mark.spark
+@pytest.mark.timeout(300)
 def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_source(other_python):
     """By itself and when it is registered, because `metaq.spark` was imported first."""
     from tests.spark.conftest import TEST_CONF
@@ -112,7 +113,7 @@ def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_sourc
         conf = [word for pair in TEST_CONF.items() for word in pair]
         done = subprocess.run(
             [sys.executable, "-c", PLAIN, fake.address, *conf],
-            env=env, capture_output=True, text=True, timeout=110, check=False,
+            env=env, capture_output=True, text=True, timeout=280, check=False,
         )  # fmt: skip
     assert done.stdout.split() == ["found", "10", "registered", "10"], done.stderr[-3000:]
 

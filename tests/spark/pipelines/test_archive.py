@@ -18,6 +18,7 @@ from metaq.spark import table
 from metaq.spark.pipelines import archive as archives
 from metaq.spark.pipelines.archive import archive
 from metaq.spark.pipelines.folder import ArchiveFolder
+from tests.spark.conftest import finished
 from tests.spark.fake_cluster import FakeCluster
 from tests.support import eventually
 
@@ -37,10 +38,17 @@ def cluster():
 
 def run(spark, fake, output, **options) -> list:
     reports: list = []
-    query = archive(
-        spark, name_servers=fake.address, topics="orders", output=output, once=True, on_batch=reports.append, **options
+    finished(
+        lambda: archive(
+            spark,
+            name_servers=fake.address,
+            topics="orders",
+            output=output,
+            once=True,
+            on_batch=reports.append,
+            **options,
+        )
     )
-    assert query.awaitTermination(60)
     return reports
 
 
