@@ -91,8 +91,13 @@ def topic_file_entry(name: str, topic: TopicConfig) -> str:
 
 def topic_file(entries: Iterable[str], version: DataVersion) -> str:
     """topics.json: the text that `dumps_file` writes for `topic_table_tree`."""
+    return _table_file("topicConfigTable", entries, version)
+
+
+def _table_file(table: str, entries: Iterable[str], version: DataVersion) -> str:
+    """A file of a version and one table, put together from the table's entries."""
     version_entry = fastjson.file_entry("dataVersion", data_version_tree(version), 1)
-    return fastjson.file_map([version_entry, f'"topicConfigTable":{fastjson.file_map(entries, 1)}'], 0)
+    return fastjson.file_map([version_entry, f'"{table}":{fastjson.file_map(entries, 1)}'], 0)
 
 
 def topic_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, TopicConfig]]:
@@ -195,8 +200,7 @@ def group_file_entry(name: str, group: GroupConfig) -> str:
 
 def group_file(entries: Iterable[str], version: DataVersion) -> str:
     """subscriptionGroup.json: the text that `dumps_file` writes for `group_table_tree`."""
-    version_entry = fastjson.file_entry("dataVersion", data_version_tree(version), 1)
-    return fastjson.file_map([version_entry, f'"subscriptionGroupTable":{fastjson.file_map(entries, 1)}'], 0)
+    return _table_file("subscriptionGroupTable", entries, version)
 
 
 def group_table_of_tree(tree: Value) -> tuple[DataVersion, dict[str, GroupConfig]]:
