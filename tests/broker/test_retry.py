@@ -167,6 +167,24 @@ def test_a_message_given_back_twice_is_retried_once(broker, clock):
     assert waiting(broker) == 2
 
 
+def test_a_client_that_says_it_repeats_itself_is_answered_for_the_first_time(broker, tmp_path, clock):
+    """The broker was away for longer than the first retry waits: it is delivered, and the repeat adds none. Only for a
+    while, and only what was taken: what the first request did not bring is stored."""
+    place, other = send(broker), send(broker, b"other")
+    first = back(broker, place)
+    with reopened(broker, tmp_path / "again", clock) as after:
+        clock.advance(30)
+        after.tick()
+        assert newest(after, "%RETRY%G").body == b"bad"
+        assert back(after, place, repeated=True) == first
+        assert waiting(after) == 1
+        back(after, other, repeated=True)
+        assert waiting(after) == 2
+        clock.advance(601)
+        back(after, place, repeated=True)
+        assert waiting(after) == 3
+
+
 def test_groups_and_levels_are_told_apart(broker):
     """Each group has its own retries, and a wish for the dead letters is not one for a retry."""
     broker.groups.require("H")

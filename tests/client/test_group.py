@@ -98,6 +98,45 @@ def test_broker_that_takes_nothing_back_gets_a_copy(cluster):
     assert cluster.committed["orders", 0] == 1
 
 
+def test_send_back_whose_answer_was_lost_is_repeated(cluster):
+    """The broker may have taken the message: a new message to the retry topic would be a second retry. So it is asked
+    again, and told that it is."""
+    cluster.topics[RETRY] = 1
+    cluster.store(b"bad")
+    lost = iter([True, True])
+
+    def die(_session, _command):
+        if next(lost, False):
+            cluster.drop_connections()
+            return None
+        return NotImplemented
+
+    cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = die
+    with consumer_of(cluster) as consumer:
+        consumer.receive(10).retry()
+        eventually(lambda: cluster.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 3)
+    asked = [command for command in cluster.seen if command.code == RequestCode.CONSUMER_SEND_MSG_BACK]
+    assert [headers.SendBackHeader.from_ext(command.ext).repeated for command in asked] == [None, True, True]
+    assert cluster.count(RequestCode.SEND_MESSAGE_V2) == 0
+    assert cluster.committed["orders", 0] == 1
+
+
+def test_send_back_that_is_never_answered_becomes_a_copy_in_the_end(cluster, monkeypatch):
+    """The broker is gone for good: another may take the message."""
+    monkeypatch.setattr(send_back, "ANSWER_SECONDS", 0.2)
+    cluster.topics[RETRY] = 1
+    cluster.store(b"bad")
+
+    def die(_session, _command):
+        cluster.drop_connections()
+
+    cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = die
+    with consumer_of(cluster) as consumer:
+        consumer.receive(10).retry()
+        eventually(lambda: cluster.stored[RETRY, 0])
+        assert cluster.count(RequestCode.CONSUMER_SEND_MSG_BACK) > 1
+
+
 def test_message_that_no_broker_takes_comes_again_here(cluster, monkeypatch):
     """Neither 36 nor a copy works: the message is handed out again, and stays unfinished until then."""
     monkeypatch.setattr(send_back, "AGAIN_SECONDS", 0.05)

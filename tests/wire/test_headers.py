@@ -73,6 +73,9 @@ def test_wire_names_are_those_of_java() -> None:
     }  # fmt: skip
     back = SendBackHeader(offset=1, group="G", delay_level=3, origin_message_id="A", origin_topic="T").to_ext()
     assert {"originMsgId", "originTopic", "delayLevel", "unitMode"} < set(back)
+    assert "metaqRepeated" not in back, "a first request is as RocketMQ's own"
+    again = SendBackHeader(offset=1, group="G", delay_level=3, repeated=True).to_ext()
+    assert again["metaqRepeated"] == "true"
 
 
 @pytest.mark.parametrize(

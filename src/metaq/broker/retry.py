@@ -3,7 +3,8 @@
 A retry is a new record in the group's own topic `%RETRY%group`, which waits on the delay ladder first: 10 s after the
 first failure, then 30 s, up to 2 h after the sixteenth. What fails once more goes to `%DLQ%group` and stays there.
 
-A client that lost the answer gives the same message back again. While the first retry still waits, that adds no second one.
+A client that lost the answer gives the same message back again. While the first retry still waits, that adds no second
+one; if the client says that it repeats itself, as ours does, neither does it for a while after that.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ FIRST_RETRY_LEVEL = 3
 
 
 REPEAT_SECONDS: Final = 600.0
-"""A dead letter that is given back once more within this time is the same one."""
+"""A dead letter that is given back once more within this time is the same one, and so is a retry that is said to be."""
 
 
 class _Taken(NamedTuple):
@@ -95,7 +96,7 @@ class RetryService:
         tags = None
         dead = message.reconsume_times >= limit or header.delay_level < 0
         before = self._taken.get((group.name, header.offset, dead))
-        if before is not None and self._stands(before):
+        if before is not None and self._stands(before, repeated=bool(header.repeated)):
             return before.put  # the answer was lost, perhaps with the broker; the client asks once more
         if dead:
             name, queue_id = self._topics.ensure(DEAD_LETTER_PREFIX + group.name).name, 0
@@ -128,16 +129,17 @@ class RetryService:
         self._remember((group.name, header.offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
         return put
 
-    def _stands(self, taken: _Taken) -> bool:
+    def _stands(self, taken: _Taken, *, repeated: bool) -> bool:
         """Whether what was made then still waits to be delivered, or was filed with the dead letters a short while ago.
 
-        Once a retry is delivered, the same message may fail anew: then somebody has set the group back.
+        Once a retry is delivered, the same message may fail anew: then somebody has set the group back. Unless the client
+        says that it only repeats itself: while the broker was away, the retry may have become due.
         """
         queue = self._store.existing_queue(taken.topic, taken.queue_id)
         units = queue.units(taken.put.queue_offset, 1) if queue else []
         if not units or units[0].log_offset != taken.put.log_offset:
             return False  # the topic was deleted
-        if taken.topic == SCHEDULE_TOPIC:
+        if taken.topic == SCHEDULE_TOPIC and not repeated:
             return self._ladder.positions.next(taken.queue_id + 1) <= taken.put.queue_offset
         return self._clock.monotonic() - taken.at < REPEAT_SECONDS
 

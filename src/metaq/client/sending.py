@@ -96,7 +96,7 @@ class Sender:
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout
-        pauses = _pauses()
+        waits = pauses()
         attempts: list[tuple[str, str]] = []
         tries, failed_broker, unknown = 0, None, False
         while True:
@@ -119,7 +119,7 @@ class Sender:
                 else:
                     tries += 1
                     elsewhere = choose is None and any(other.broker != failed_broker for other in queues)
-                    pause = 0.0 if elsewhere else next(pauses)
+                    pause = 0.0 if elsewhere else next(waits)
                 over = loop.time() + pause >= deadline
                 if tries > self._retries or over:
                     if len(attempts) == 1 and queue is None and isinstance(error, NoRoute):
@@ -193,7 +193,8 @@ def _final(error: Exception) -> bool:
     )
 
 
-def _pauses() -> Iterator[float]:
+def pauses() -> Iterator[float]:
+    """Seconds to wait before each further try: twice as long each time, up to a second."""
     pause = _PAUSE_SECONDS
     while True:
         yield pause

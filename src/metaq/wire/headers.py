@@ -226,6 +226,8 @@ class SendBackHeader(Header):
     unit_mode: bool = False
     max_reconsume_times: Int | None = None
     broker_name: str | None = wire("bname", None)
+    repeated: bool | None = wire("metaqRepeated", None)
+    """Ours: an earlier request like this one may have been answered, and the answer lost."""
 
 
 # ------------------------------------------------------------------ pulling and offsets

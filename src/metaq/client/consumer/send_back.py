@@ -1,6 +1,7 @@
 """Failed messages: back to the broker (36), which files a copy for later or with the dead letters.
 
-If the broker does not take one back, a new message is sent to the group's retry topic, by any broker; if that fails
+If the answer is lost, the broker is asked again, for it may have filed the copy already, and recognises what it has taken
+(a RocketMQ does not, and files another). If the broker does not take one back, a new message is sent to the group's retry topic, by any broker; if that fails
 too, the message is handed out here once more after a while. Only when one of the three has worked is the message
 finished: so a failing message goes to the retry topic, to the dead letters, or comes again, and never nowhere.
 """
@@ -15,8 +16,8 @@ from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.window import Chunk
 from metaq.client.core import ClientCore
-from metaq.client.sending import Outgoing, Sender
-from metaq.errors import BrokerError, ClientError
+from metaq.client.sending import Outgoing, Sender, pauses
+from metaq.errors import BrokerError, ClientError, ConnectionFailed, RequestTimeout
 from metaq.model import properties as props
 from metaq.model.topic import RETRY_PREFIX
 from metaq.wire import headers
@@ -25,6 +26,7 @@ from metaq.wire.codes import RequestCode
 log = logging.getLogger("metaq.client")
 
 AGAIN_SECONDS = 5.0
+ANSWER_SECONDS = 60.0
 SEND_SECONDS = 3.0
 DRAIN_SECONDS = 5.0
 _FIRST_RETRY_LEVEL = 3
@@ -64,9 +66,7 @@ class SendBack:
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
-        address = self._core.address_of(chunk.window.queue.broker)
-        if address is None:
-            raise ClientError(f"broker {chunk.window.queue.broker} is not up")
+        """Ask until there is an answer. An answer that never came is waited for, at most ANSWER_SECONDS."""
         header = headers.SendBackHeader(
             offset=message.log_offset,
             group=self._group,
@@ -76,6 +76,26 @@ class SendBack:
             max_reconsume_times=self._max,
             broker_name=chunk.window.queue.broker,
         )
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + ANSWER_SECONDS
+        for pause in pauses():
+            try:
+                return await self._ask(chunk, message, header)
+            except (ConnectionFailed, RequestTimeout) as error:
+                if error.sent:
+                    header.repeated = True
+                if not header.repeated or loop.time() + pause >= deadline:
+                    raise
+                log.info("whether %s was taken back is unknown (%s): asking again", message, error)
+            await asyncio.sleep(pause)
+
+    async def _ask(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, header: headers.SendBackHeader) -> None:
+        broker = chunk.window.queue.broker
+        address = self._core.address_of(broker)
+        if address is None:
+            away = ConnectionFailed(f"broker {broker} is not up")
+            away.sent = False
+            raise away
         await self._core.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, f"take back {message.message_id}")
 
     async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> None:
