@@ -57,11 +57,6 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONUNBUFFERED": "1", **more}
 
 
-def quick_java() -> dict[str, str]:
-    """For a child that starts a JVM of its own for little work: the quick compiler alone, no threads for garbage."""
-    return {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
-
 def metaq_command(*args: str) -> list[str]:
     """The command line of `metaq ARGS` with this interpreter."""
     return [sys.executable, "-m", "metaq", *args]

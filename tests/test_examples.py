@@ -11,17 +11,19 @@ import pytest
 
 import metaq
 from metaq.testing import EmbeddedBroker
-from tests.support import ROOT, environment, quick_java
+from tests.spark.jvm import java_options
+from tests.support import ROOT, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_"))]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 
 
-def run_example(name, broker, timeout):
+def run_example(name, broker, timeout, **more):
     return subprocess.run(
         [sys.executable, str(ROOT / "examples" / name)],
-        capture_output=True, text=True, timeout=timeout, check=False, env=environment(NAMESRV_ADDR=broker.namesrv, **quick_java()),
+        capture_output=True, text=True, timeout=timeout, check=False,
+        env=environment(NAMESRV_ADDR=broker.namesrv, **more),
     )  # fmt: skip
 
 
@@ -39,7 +41,7 @@ def test_example_runs(name, metaq_broker):
 @pytest.mark.parametrize("name", SPARK)
 def test_spark_example_runs(name, metaq_broker):
     """The Spark examples, with a session of their own each."""
-    done = run_example(name, metaq_broker, 280)
+    done = run_example(name, metaq_broker, 280, JAVA_TOOL_OPTIONS=java_options())
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout
 
@@ -101,7 +103,7 @@ def test_readme_snippet_of_spark_runs(metaq_broker, tmp_path):
         producer.send("orders", b"for Spark", tag="readme-spark")
     done = subprocess.run(
         [sys.executable, str(program)],
-        capture_output=True, text=True, timeout=280, check=False, env=environment(**quick_java()),
+        capture_output=True, text=True, timeout=280, check=False, env=environment(JAVA_TOOL_OPTIONS=java_options()),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "[b'for Spark']"

@@ -6,13 +6,13 @@ import os
 
 import pytest
 
+from tests.spark.jvm import java_options
 from tests.support import ROOT
 
-TEST_CONF = {
-    "spark.default.parallelism": "2",
-    # The quick compiler alone, and no threads for garbage: tests run each plan once, on small data.
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
-}
+
+def spark_conf() -> dict[str, str]:
+    """Settings of every session that a test makes."""
+    return {"spark.default.parallelism": "2", "spark.driver.extraJavaOptions": java_options()}
 
 
 @pytest.fixture(scope="session")
@@ -27,7 +27,7 @@ def spark(tmp_path_factory):
         "metaq tests",
         master="local[2]",
         conf={
-            **TEST_CONF,
+            **spark_conf(),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),
             "spark.local.dir": str(folder / "local"),
         },

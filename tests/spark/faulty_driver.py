@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from metaq.spark import session
-from tests.spark.conftest import TEST_CONF
+from tests.spark.conftest import spark_conf
 from tests.spark.faulty_source import BATCH_0, BEFORE_COMMIT, FaultySource, Halt
 
 
@@ -33,7 +33,7 @@ def start(spark, namesrv: str, topic: str, folder: str, point: str):
 
 def main(namesrv: str, topic: str, plan: str) -> None:
     # A task that is stopped keeps its place: the other queries need one, too.
-    spark = session("faulty driver", master="local[3]", conf=TEST_CONF)
+    spark = session("faulty driver", master="local[3]", conf=spark_conf())
     spark.dataSource.register(FaultySource)
     for folder, point in json.loads(plan).items():
         query = start(spark, namesrv, topic, folder, point)

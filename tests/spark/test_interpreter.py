@@ -103,14 +103,14 @@ def test_a_wrong_choice_is_told_before_the_jvm_starts(other_python, monkeypatch)
 @pytest.mark.timeout(300)
 def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_source(other_python):
     """By itself and when it is registered, because `metaq.spark` was imported first."""
-    from tests.spark.conftest import TEST_CONF
+    from tests.spark.conftest import spark_conf
 
     env = environment(PATH=f"{other_python.parent}:/usr/bin:/bin", JAVA_HOME=str(find_java_home()))
     env.pop("PYSPARK_PYTHON", None)
     env.pop("PYSPARK_DRIVER_PYTHON", None)
     with FakeCluster() as fake:
         fake.put("orders", 0, [b"x"] * 10)
-        conf = [word for pair in TEST_CONF.items() for word in pair]
+        conf = [word for pair in spark_conf().items() for word in pair]
         done = subprocess.run(
             [sys.executable, "-c", PLAIN, fake.address, *conf],
             env=env, capture_output=True, text=True, timeout=280, check=False,

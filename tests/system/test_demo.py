@@ -8,7 +8,8 @@ import sys
 import pytest
 from demo import delays, flights
 
-from tests.support import ROOT, environment, quick_java
+from tests.spark.jvm import java_options
+from tests.support import ROOT, environment
 
 FLIGHTS = 6000
 pytestmark = pytest.mark.xdist_group("spark")  # one of them starts Spark, and reading a year takes seconds
@@ -51,7 +52,7 @@ def test_the_demo_loses_and_doubles_nothing(year, tmp_path):
     command = [sys.executable, "-m", "demo", "--flights", str(FLIGHTS), "--output", str(tmp_path / "out")]
     done = subprocess.run(
         command,
-        cwd=ROOT, env=environment(COLUMNS="200", **quick_java()),
+        cwd=ROOT, env=environment(COLUMNS="200", JAVA_TOOL_OPTIONS=java_options()),
         capture_output=True, text=True, timeout=220, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]

@@ -16,7 +16,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.spark.pipelines.folder import ArchiveFolder
-from tests.spark.conftest import TEST_CONF
+from tests.spark.jvm import java_options
 from tests.spark.test_kill import producing
 from tests.support import environment, eventually, metaq_command
 
@@ -31,7 +31,7 @@ def pipeline(broker, folder: Path, *more: str):
     with (folder / "pipeline.log").open("a") as log:
         running = subprocess.Popen(
             [*command, "-n", broker.namesrv, "--group", "archiver", "--master", "local[2]", "--json", *more],
-            env=environment(JDK_JAVA_OPTIONS=TEST_CONF["spark.driver.extraJavaOptions"]),
+            env=environment(JDK_JAVA_OPTIONS=java_options()),
             stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
         )  # fmt: skip
         try:
