@@ -78,18 +78,24 @@ class SendBack:
         )
         loop = asyncio.get_running_loop()
         deadline = loop.time() + ANSWER_SECONDS
-        for pause in pauses():
+        waits = pauses()
+        while True:
             try:
-                return await self._ask(chunk, message, header)
+                await self._ask(chunk, message, header)
             except (ConnectionFailed, RequestTimeout) as error:
                 if error.sent:
                     header.repeated = True
+                pause = next(waits)
                 if not header.repeated or loop.time() + pause >= deadline:
                     raise
                 log.info("whether %s was taken back is unknown (%s): asking again", message, error)
+            else:
+                return
             await asyncio.sleep(pause)
 
-    async def _ask(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, header: headers.SendBackHeader) -> None:
+    async def _ask(
+        self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, header: headers.SendBackHeader
+    ) -> None:
         broker = chunk.window.queue.broker
         address = self._core.address_of(broker)
         if address is None:
