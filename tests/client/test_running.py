@@ -421,6 +421,39 @@ def test_forgotten_consumer_commits_at_exit(filled):
     left_of(filled, 8)
 
 
+LAST = """
+import atexit, sys, threading
+threads = lambda: [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]
+atexit.register(lambda: print("left:", *threads(), flush=True))  # before metaq's own hooks, so it runs after them
+atexit.register(lambda: too_late())
+import metaq
+namesrv, topic = sys.argv[1:]
+producer = metaq.Producer(namesrv)
+producer.send(topic, b"x")
+reader = metaq.Reader(namesrv, topic)
+consumer = metaq.Consumer(namesrv, group=topic, topics=topic, start="earliest")
+consumer.receive(30)
+def too_late():
+    try:
+        producer.send(topic, b"y")
+    except metaq.ClientClosed as error:
+        print(type(error).__name__, flush=True)
+print("at work:", *threads(), flush=True)
+"""
+
+
+def test_no_thread_of_ours_runs_when_the_interpreter_takes_itself_down(filled):
+    """One that wakes up in that moment may crash the process, on a busy machine now and then."""
+    ended = subprocess.run(
+        [sys.executable, "-c", LAST, *filled], capture_output=True, text=True, timeout=60, check=False,
+        env=environment(),
+    )  # fmt: skip
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stdout.splitlines() == ["at work: metaq-client", "ClientClosed", "left:"]
+    assert "Task was destroyed" not in ended.stderr
+    assert "never awaited" not in ended.stderr
+
+
 # ---------------------------------------------------------------- signals
 
 

@@ -7,7 +7,8 @@ The client core is asyncio. It runs in a loop of its own and not in the caller's
 The road not taken, the core in the caller's loop, saves `aio` two thread hops per request (about 60 us together) and
 loses all three.
 
-The thread starts with the first client and ends with the process (it is a daemon). After a `fork` the child has no
+The thread starts with the first client and is ended when the interpreter exits, after clients that were forgotten have
+sent and committed: one that still runs while Python takes itself down may crash the process. After a `fork` the child has no
 such thread, and nothing of the parent's loop may be touched there: it shares the parent's epoll set. So the child
 forgets the loop without closing it and starts another when it makes clients of its own.
 """
@@ -15,15 +16,19 @@ forgets the loop without closing it and starts another when it makes clients of 
 from __future__ import annotations
 
 import asyncio
+import atexit
 import concurrent.futures
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from metaq.errors import RequestTimeout
+from metaq.errors import ClientClosed, RequestTimeout
 
 Result = TypeVar("Result")
+
+END_SECONDS = 5.0
+"""A callback that takes longer, of a user's future for example, keeps the process no longer from exiting."""
 
 
 class LoopThread:
@@ -32,12 +37,24 @@ class LoopThread:
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.loop = _new_loop()
+        self._ending = False
         self._thread = threading.Thread(target=self._run, name="metaq-client", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
         self.loop.run_forever()
+        left = asyncio.all_tasks(self.loop)
+        for task in left:
+            task.cancel()
+        if left:
+            self.loop.run_until_complete(asyncio.wait(left, timeout=END_SECONDS / 2))
+
+    def end(self) -> None:
+        """Stop the loop for good and wait, for a while, until the thread has ended. Not from the loop's own thread."""
+        self._ending = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(END_SECONDS)
 
     @property
     def current(self) -> bool:
@@ -53,7 +70,10 @@ class LoopThread:
         self.loop.call_soon_threadsafe(function, *args)
 
     def start(self, work: Coroutine[Any, Any, Result]) -> concurrent.futures.Future[Result]:
-        """Run a coroutine in the loop; its outcome arrives in the future returned."""
+        """Run a coroutine in the loop; its outcome arrives in the future returned. Raises ClientClosed at the very end."""
+        if self._ending:
+            work.close()
+            raise ClientClosed("the interpreter is exiting, and metaq's background thread has ended")
         return asyncio.run_coroutine_threadsafe(work, self.loop)
 
     def run(self, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
@@ -105,6 +125,13 @@ def _forget_in_child() -> None:
     if _thread is not None:
         _inherited.append(_thread)
         _thread = None
+
+
+@atexit.register
+def _end() -> None:
+    """Registered before the hooks of the modules that use this one, so it runs after them."""
+    if _thread is not None and _thread.alive:
+        _thread.end()
 
 
 if hasattr(os, "register_at_fork"):
