@@ -11,14 +11,16 @@ pytest_plugins = ["metaq.testing.pytest_plugin"]
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what shares a worker, and let the longest begin first.
 
-    All that start Spark share one: a session costs seconds and half a gigabyte. A module of foreign clients shares its
-    JVM and its servers. Everything else goes wherever a worker is free.
+    All that use the Spark session share one: it costs seconds and half a gigabyte. Those that run programs with a session
+    of their own share another, one program at a time. A module of foreign clients shares its JVM and its servers.
+    Everything else goes wherever a worker is free.
     """
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} is named after an address: workers could not agree on the tests")
         if item.get_closest_marker("spark"):
-            item.add_marker(pytest.mark.xdist_group("spark"))
+            shared = "spark" in getattr(item, "fixturenames", ())
+            item.add_marker(pytest.mark.xdist_group("spark" if shared else "spark-programs"))
         elif "interop" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=lambda item: 0 if item.get_closest_marker("spark") else 1)

@@ -65,18 +65,19 @@ def counted(broker, topic):
 def test_kills_lose_no_delayed_message_and_multiply_none(tmp_path: pathlib.Path) -> None:
     """Three kills in full run: every message is delivered exactly once, and its retries and dead letters at most once more
     for each kill, even though the consumer is set back each time."""
-    root, repository, sent = tmp_path / "store", pathlib.Path(__file__).parents[2], -1
+    root, repository, sent = tmp_path / "store", pathlib.Path(__file__).parents[2], [-2]
     for life in range(1, KILLS + 1):
-        arguments = str(root), str(repository), str(sent + 1)
+        # The message under way when the broker was killed may be stored, though nobody was told: it is not sent again.
+        arguments = str(root), str(repository), str(sent[-1] + 2)
         with process(sys.executable, "-c", BROKER, *arguments) as broker:
             for line in broker.stdout:
-                sent = int(line)
-                if sent >= 500 * life:
+                sent.append(int(line))
+                if sent[-1] >= 500 * life:
                     break
-            assert sent >= 500 * life, broker.stderr.read()
+            assert sent[-1] >= 500 * life, broker.stderr.read()
             os.kill(broker.pid, signal.SIGKILL)
             rest, _ = broker.communicate(timeout=30)
-            sent = max([sent, *(int(text) for text in rest.split("\n")[:-1])])
+            sent += (int(text) for text in rest.split("\n")[:-1])
     clock = FakeClock(time.time_ns() // 1_000_000 + 3_600_000)
     with open_broker(root, clock, OPTIONS) as broker:
         for _ in range(3):
@@ -84,8 +85,7 @@ def test_kills_lose_no_delayed_message_and_multiply_none(tmp_path: pathlib.Path)
                 pass
             clock.advance(10)
         orders = counted(broker, "orders")
-        # The message under way when the broker was killed may be there too.
-        assert set(range(sent + 1)) <= set(orders)
+        assert set(sent[1:]) <= set(orders)
         assert set(orders.values()) == {1}
         retries, dead = counted(broker, RETRY_PREFIX + "G"), counted(broker, DEAD_LETTER_PREFIX + "G")
         assert len(dead) > 100, "the consumer has come to dead letters"

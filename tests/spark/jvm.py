@@ -7,10 +7,10 @@ Java checks it against its own build and the jars, and starts without it if they
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import importlib.util
-import os
 import pathlib
 import subprocess
 import sys
@@ -53,14 +53,16 @@ def _archive() -> pathlib.Path | None:
     assert spark is not None
     key = hashlib.sha256(f"{java.home} {java.version} {spark.origin} {_TYPICAL}".encode()).hexdigest()[:12]
     archive = ROOT / ".cache" / f"spark-classes-{key}.jsa"
-    if not archive.exists():
-        archive.parent.mkdir(parents=True, exist_ok=True)
-        mine = archive.with_suffix(f".{os.getpid()}")
-        options = f"{QUICK} -XX:ArchiveClassesAtExit={mine} -Xlog:cds=off -Xlog:cds+dynamic=off"
-        subprocess.run(
-            [sys.executable, "-c", _TYPICAL, options], env=environment(), capture_output=True, timeout=240, check=False
-        )
-        if not mine.exists():
-            return None
-        mine.replace(archive)
+    archive.parent.mkdir(parents=True, exist_ok=True)
+    with archive.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # of two workers, one makes it
+        if not archive.exists():
+            new = archive.with_suffix(".new")
+            new.unlink(missing_ok=True)
+            options = f"{QUICK} -XX:ArchiveClassesAtExit={new} -Xlog:cds=off -Xlog:cds+dynamic=off"
+            command = [sys.executable, "-c", _TYPICAL, options]
+            subprocess.run(command, env=environment(), capture_output=True, timeout=240, check=False)
+            if not new.exists():
+                return None
+            new.replace(archive)
     return archive
