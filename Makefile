@@ -20,8 +20,8 @@ endif
 export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 
 PYTEST := $(RUN) -m pytest
-# Tests beside each other: one worker more than cores, because many wait for another process. All of Spark is in one.
-WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 1))')
+# Tests beside each other: two workers more than cores, because many wait for another process. Spark keeps to two of them.
+WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 2))')
 BESIDE := -n $(WORKERS) --dist loadgroup
 SOURCES := $(wildcard src tests bench examples demo fuzz)
 

@@ -18,9 +18,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} is named after an address: workers could not agree on the tests")
+        if item.get_closest_marker("xdist_group"):
+            continue
         if item.get_closest_marker("spark"):
             shared = "spark" in getattr(item, "fixturenames", ())
             item.add_marker(pytest.mark.xdist_group("spark" if shared else "spark-programs"))
         elif "interop" in item.path.parts:
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
-    items.sort(key=lambda item: 0 if item.get_closest_marker("spark") else 1)
+    items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> int:
+    """The groups first, those of Spark before the others: what is left at the end should be short."""
+    return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("xdist_group") else 2

@@ -112,7 +112,7 @@ def _begin(namesrv: str, topics: list[str], output: Path, staging: Path | None) 
     """
     from metaq.spark.cluster import Cluster
     from metaq.spark.pipelines.folder import ArchiveFolder
-    from metaq.spark.pipelines.lease import lease_on
+    from metaq.spark.pipelines.lease import begin
 
     # Its warnings of every new try would surround the one line that we print in the end.
     logging.getLogger("metaq.spark.cluster").setLevel(logging.ERROR)
@@ -121,11 +121,7 @@ def _begin(namesrv: str, topics: list[str], output: Path, staging: Path | None) 
         cluster.queues(topics)
     finally:
         cluster.close()
-    folder = ArchiveFolder(output, staging)
-    folder.prepare()
-    lease = lease_on(folder.path)
-    lease.take(LEASE_SECONDS)
-    return lease
+    return begin(ArchiveFolder(output, staging), LEASE_SECONDS)
 
 
 def _watch(query: Any, shown: _Shown) -> None:

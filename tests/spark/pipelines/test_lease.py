@@ -14,7 +14,8 @@ import threading
 import pytest
 
 from metaq.errors import ConfigError, StoreLocked
-from metaq.spark.pipelines.lease import lease_on
+from metaq.spark.pipelines.folder import ArchiveFolder
+from metaq.spark.pipelines.lease import begin, lease_on
 from tests.support import environment, process, read_line
 
 HOLD = """
@@ -73,6 +74,25 @@ def test_one_that_is_ending_is_waited_for(tmp_path):
     timer.start()
     lease_on(tmp_path).take(patience=60)
     timer.join()
+
+
+def test_nothing_is_prepared_before_the_lease_is_there(tmp_path):
+    """A run that ends clears its staging folder away: whoever made it ready meanwhile would find it gone."""
+    folder = ArchiveFolder(tmp_path / "out")
+    ending = begin(folder)
+    folder.close()
+    with pytest.raises(StoreLocked):
+        begin(folder, patience=0)
+    assert not folder.staging.exists()
+    ending.release()
+    begin(folder, patience=0).release()
+    assert folder.staging.exists()
+
+
+def test_an_output_that_cannot_be_written_to_is_refused(tmp_path):
+    (tmp_path / "_lease").mkdir()
+    with pytest.raises(ConfigError, match=f"{tmp_path} cannot be written to: Is a directory"):
+        lease_on(tmp_path).take()
 
 
 def test_a_file_system_without_locks_is_refused(tmp_path, monkeypatch):

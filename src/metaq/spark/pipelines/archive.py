@@ -34,7 +34,7 @@ from metaq.spark.pipelines.folder import (
     spark_path,
     sync_folder,
 )
-from metaq.spark.pipelines.lease import Lease, lease_on
+from metaq.spark.pipelines.lease import Lease, begin
 from metaq.spark.pipelines.slices import WRITTEN, SliceWriter, disk_fault, sync_file, without_offsets
 from metaq.spark.settings import SourceOptions
 
@@ -93,7 +93,7 @@ def archive(
         messages_per_batch, messages_per_file: most of them.
         on_batch: called in this process after every batch.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
-        lease: the output's (`lease_on`), if the caller has taken it already. It is released when the query has ended.
+        lease: the output's (`begin`), if the caller has it already. It is released when the query has ended.
 
     Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, or an option is wrong.
         StoreLocked: another run writes into the output; the text says which.
@@ -116,10 +116,8 @@ def archive(
     interpreter.check(interpreter.running_context())
     chosen = SourceOptions.of(options)
     chosen.check_stream()
-    folder.prepare()
     if lease is None:
-        lease = lease_on(folder.path)
-        lease.take()
+        lease = begin(folder)
     try:
         folder.guard(place)
         archiver = _Archiver(folder, place, chosen, dedupe_seconds, on_batch)

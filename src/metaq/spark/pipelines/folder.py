@@ -111,27 +111,24 @@ class ArchiveFolder:
             mark = hashlib.sha256(os.fsencode(self._real)).hexdigest()[:8]
             self.staging = Path(staging).resolve() / f".{self._real.name}-{mark}.staging"
 
-    def prepare(self) -> None:
-        """Make the archive's folders, and see that files can be published.
-
-        Raises: ConfigError: one of them cannot be made or written to, or they are not on one file system.
-        """
+    def make(self) -> None:
+        """Make the output folder, for the lease to be taken on it. Raises ConfigError: it cannot be made."""
         if self.staging.is_relative_to(self._real):
             raise ConfigError(
                 f"the staging folder {self.staging} is inside the output: readers would see unfinished files"
             )
-        for what, folder in (("output", self.path), ("staging folder", self.staging)):
-            try:
-                make_folder(folder)
-            except FileExistsError as fault:
-                raise ConfigError(f"the {what} {fault.filename} is a file; a folder is needed") from None
-            except OSError as fault:
-                ways = (
-                    ""
-                    if what == "output"
-                    else "; name another folder for it on the file system of the output (--staging)"
-                )
-                raise ConfigError(f"the {what} {folder} cannot be made: {fault.strerror}{ways}") from None
+        _make("output", self.path)
+
+    def prepare(self) -> None:
+        """Make the archive's folders, and see that files can be published. For the run that has the lease: one that
+        ends takes the staging folder away.
+
+        Raises: ConfigError: one of them cannot be made or written to, or they are not on one file system.
+        """
+        self.make()
+        _make(
+            "staging folder", self.staging, "; name another folder for it on the file system of the output (--staging)"
+        )
         self._try_a_rename()
 
     def _try_a_rename(self) -> None:
@@ -259,6 +256,15 @@ def query_id(checkpoint: Path) -> str | None:
 def spark_path(path: Path) -> str:
     """A local path as Spark reads it: a scheme, and nothing percent-encoded."""
     return f"file:{path}"
+
+
+def _make(what: str, folder: Path, ways: str = "") -> None:
+    try:
+        make_folder(folder)
+    except FileExistsError as fault:
+        raise ConfigError(f"the {what} {fault.filename} is a file; a folder is needed") from None
+    except OSError as fault:
+        raise ConfigError(f"the {what} {folder} cannot be made: {fault.strerror}{ways}") from None
 
 
 def make_folder(folder: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError, StoreLocked
+from metaq.spark.pipelines.folder import ArchiveFolder
 
 LEASE = "_lease"
 PATIENCE_SECONDS = 5.0
@@ -30,7 +31,9 @@ class Lease(Protocol):
     """The right to write into one folder."""
 
     def take(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Raises: StoreLocked: somebody else has it, and keeps it for `patience` seconds; the text says who."""
+        """Raises: StoreLocked: somebody else has it, and keeps it for `patience` seconds; the text says who.
+        ConfigError: the folder cannot be written to.
+        """
         ...
 
     def release(self) -> None:
@@ -43,6 +46,22 @@ def lease_on(folder: Path) -> Lease:
     return FileLease(folder)
 
 
+def begin(folder: ArchiveFolder, patience: float = PATIENCE_SECONDS) -> Lease:
+    """Take the lease of an archive, then make its folders ready: not before, for a run that ends clears them away.
+
+    Raises: StoreLocked: another run writes into it. ConfigError: it cannot be written to.
+    """
+    folder.make()
+    lease = lease_on(folder.path)
+    lease.take(patience)
+    try:
+        folder.prepare()
+    except BaseException:
+        lease.release()
+        raise
+    return lease
+
+
 class FileLease:
     """A `flock` on `FOLDER/_lease`. Two of them exclude each other within a process as well."""
 
@@ -51,7 +70,10 @@ class FileLease:
         self._handle = -1
 
     def take(self, patience: float = PATIENCE_SECONDS) -> None:
-        handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as fault:
+            raise ConfigError(f"{self._folder} cannot be written to: {fault.strerror}") from None
         try:
             self._wait_for(handle, patience)
             since = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
