@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.wire.hot_support import NATIVE, TWIN, both, needs_native
 
@@ -171,8 +171,29 @@ def test_a_record_that_is_not_its_units_ends_the_selection(hot, tags, view_bytes
     assert read(log, hot.QueueTail(b"T", 3)) == (0, 0, True)
 
 
+@both
+@pytest.mark.parametrize("tags", [None, frozenset({7})])
+@pytest.mark.parametrize("records", [1, 2, 3])
+def test_a_unit_that_says_too_much_of_the_last_record_brings_no_other(hot, tags, records):
+    """Served is what has a unit in the selection, by the record's own size; what follows it was not asked for, or follows
+    in the next pull once more."""
+    log, units, at = log_of(9)
+    owner, start, limit = hot.QueueTail(b"T", 2), 0 if tags else 3, 2 if tags else 1
+    long = at[3 + records] - at[3]
+    units = units[:60] + units_of((at[3], long, 7)) + units[80:]
+    chosen = hot.select(units, 0, start, 9, tags, limit, 9999, 0, len(log))
+    own = at[4] - at[3] + (at[1] if tags else 0)
+    assert (chosen.count, chosen.size, chosen.next_offset) == (limit, own - (at[4] - at[3]) + long, 4)
+    assert hot.check(chosen, hot.gather(chosen, log, 0), owner, 0) == (limit, own, 4)
+    for view_bytes_min in (1, 9999):
+        found = hot.read(units, 0, start, 9, tags, limit, 9999, 0, len(log), log, 0, view_bytes_min, owner, 0)
+        assert (found[0], found[1], found[2], found[6]) == (limit, own, 4, records > 1)
+        assert found[5] is None or len(found[5]) == own
+
+
 @needs_native
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
+@example(hits=[], unit_hits=[(71, b"\xc2")], bounds=(0, 4), tags=frozenset({7}), count_max=2, fresh=0)
 @given(
     hits=st.lists(st.tuples(st.integers(0, 900), st.binary(min_size=1, max_size=40)), max_size=4),
     unit_hits=st.lists(st.tuples(st.integers(0, 179), st.binary(min_size=1, max_size=25)), max_size=3),
@@ -218,7 +239,7 @@ numbers = st.integers(-5, 200)
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     units=st.lists(st.tuples(numbers, st.integers(-2, 30), st.integers(-2, 2)), max_size=12),
     bounds=st.tuples(st.integers(0, 12), st.integers(0, 12)),

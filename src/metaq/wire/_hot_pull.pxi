@@ -93,10 +93,11 @@ cdef struct Verified:
 
 
 cdef Verified verify(
-    const Stretch *found, Py_ssize_t stretches, const int64_t *numbers, int64_t number, const uint8_t *data,
-    int64_t file_offset, const uint8_t *topic, Py_ssize_t topic_size, int queue_id, int64_t fresh_from, bint all_topics,
+    const Stretch *found, Py_ssize_t stretches, Py_ssize_t count, const int64_t *numbers, int64_t number,
+    const uint8_t *data, int64_t file_offset, const uint8_t *topic, Py_ssize_t topic_size, int queue_id,
+    int64_t fresh_from, bint all_topics,
 ) noexcept nogil:
-    """Hold a selection's records to their units: in the file that begins at `file_offset`, or back to back (-1)."""
+    """Hold a selection's `count` records to their units: in the file that begins at `file_offset`, or back to back (-1)."""
     cdef const uint8_t *at
     cdef Py_ssize_t place
     cdef int64_t offset, stop, size
@@ -107,6 +108,8 @@ cdef Verified verify(
         offset, stop = found[place].offset, found[place].offset + found[place].size
         at = data + verified.size if file_offset < 0 else data + (offset - file_offset)
         while offset < stop:
+            if verified.count == count:  # a unit that says too much of its record: what follows has no unit here
+                return verified
             if numbers != NULL:
                 number = numbers[verified.count]
             size = get32(at) if stop - offset >= RECORD_BYTES_MIN else 0
@@ -200,18 +203,21 @@ def check(Selection selection not None, data, QueueTail owner not None, int64_t 
     cdef const int64_t *numbers
     cdef const uint8_t *topic
     cdef const uint8_t *at
-    cdef Py_ssize_t stretches, topic_size
+    cdef Py_ssize_t stretches, count, topic_size
     cdef int64_t number
     cdef int queue_id
     held.hold(data, PyBUF_SIMPLE)
     if held.size != selection.size:
         raise ValueError(f"{held.size} bytes for a selection of {selection.size}")
     found, numbers = <const Stretch *>selection.stretches.data, <const int64_t *>selection.numbers.data
-    stretches, number, queue_id = selection.stretch_count, selection.first_number, owner.queue_id
+    stretches, count, number = selection.stretch_count, selection.count, selection.first_number
+    queue_id = owner.queue_id
     topic, topic_size = <const uint8_t *>PyBytes_AS_STRING(owner.topic), PyBytes_GET_SIZE(owner.topic)
     at = held.data
     with nogil:  # checksums of some MiB, in a thread of its own
-        verified = verify(found, stretches, numbers, number, at, -1, topic, topic_size, queue_id, fresh_from, True)
+        verified = verify(
+            found, stretches, count, numbers, number, at, -1, topic, topic_size, queue_id, fresh_from, True
+        )
     return verified.count, verified.size, number_of(selection, verified.count)
 
 
@@ -243,7 +249,7 @@ def read(
         # The copy is checked and not the log: it is in the cache by now, which halves the price.
         at, place = <const uint8_t *>PyBytes_AS_STRING(copied), -1
     verified = verify(
-        <const Stretch *>found.stretches.data, found.stretch_count, <const int64_t *>found.numbers.data,
+        <const Stretch *>found.stretches.data, found.stretch_count, found.count, <const int64_t *>found.numbers.data,
         found.first_number, at, place, <const uint8_t *>PyBytes_AS_STRING(owner.topic), PyBytes_GET_SIZE(owner.topic),
         owner.queue_id, fresh_from, False,
     )

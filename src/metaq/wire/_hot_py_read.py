@@ -279,7 +279,9 @@ def check(selection: Selection, data: Any, owner: Any, fresh_from: int) -> tuple
     for start, length in selection.spans():
         offset, stop = start, start + length
         while offset < stop:
-            number = selection.numbers[count] if count < selection.count else selection.next_offset
+            if count == selection.count:  # a unit that says too much of its record: what follows has no unit here
+                return count, at, selection.next_offset
+            number = selection.numbers[count]
             try:  # by the record's own size: a unit that says too much of its last one is no reason to refuse it
                 fields = split(view, at, at + stop - offset, offset < fresh_from)
             except Broken:
