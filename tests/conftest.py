@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
+
+settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("metaq")  # a machine with other work says nothing about the code
 
 pytest_plugins = ["metaq.testing.pytest_plugin"]
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Say what shares a worker, and let the longest begin first.
+    """Say what shares a worker and when a test hangs, and let the longest begin first.
 
     All that use the Spark session share one: it costs seconds and half a gigabyte. Those that run programs with a session
     of their own share another, one program at a time. A module of foreign clients shares its JVM and its servers.
@@ -18,6 +24,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if " at 0x" in item.nodeid:
             raise pytest.UsageError(f"{item.nodeid} is named after an address: workers could not agree on the tests")
+        if not item.get_closest_marker("timeout"):
+            whole = any(item.get_closest_marker(name) for name in ("spark", "interop", "slow", "xdist_group"))
+            item.add_marker(pytest.mark.timeout(WHOLE_TEST_SECONDS if whole else TEST_SECONDS))
         if item.get_closest_marker("xdist_group"):
             continue
         if item.get_closest_marker("spark"):

@@ -20,8 +20,15 @@ Value = TypeVar("Value")
 
 ROOT = pathlib.Path(__file__).parent.parent
 
+PATIENCE = 300.0
+"""Seconds to wait for what comes by itself: so far beyond what a starved machine needs that only a fault ends the wait."""
+WHOLE_PATIENCE = 1500.0
+"""The same for a whole program: one that starts Spark, builds, installs or downloads."""
+TEST_SECONDS, WHOLE_TEST_SECONDS = 900.0, 1800.0
+"""When a test is ended because it hangs (conftest.py); those that run Spark, foreign programs or whole programs get more."""
 
-def eventually(probe: Callable[[], Value], timeout: float = 10.0, *, what: str = "") -> Value:
+
+def eventually(probe: Callable[[], Value], timeout: float = PATIENCE, *, what: str = "") -> Value:
     """Call `probe` until it returns something true, and return that.
 
     For what another process or thread does in its own time and announces nowhere. Assertion errors, refused
@@ -62,7 +69,7 @@ def metaq_command(*args: str) -> list[str]:
     return [sys.executable, "-m", "metaq", *args]
 
 
-def run_metaq(*args: str, timeout: float = 60, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_metaq(*args: str, timeout: float = PATIENCE, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
     """Run a `metaq` command to its end."""
     return subprocess.run(
         metaq_command(*args),
@@ -90,10 +97,10 @@ def process(*command: str, **options: object) -> Iterator[subprocess.Popen[str]]
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(child.pid, signal.SIGKILL)
-        child.communicate(timeout=10)
+        child.communicate(timeout=PATIENCE)
 
 
-def read_line(child: subprocess.Popen[str], start: str, timeout: float = 20) -> str:
+def read_line(child: subprocess.Popen[str], start: str, timeout: float = PATIENCE) -> str:
     """The child's first output line that begins with `start`. Raises AssertionError if it ends or takes too long."""
     found: list[str] = []
 

@@ -25,7 +25,6 @@ def _run(tmp_path: Path, rows: str) -> dict[str, dict[str, object]]:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_broker_rows(tmp_path: Path) -> None:
     """Every row of the broker is measured: the generator's checks hold for single sends, batches and pulls."""
     keys = "start,memory,send-100,send-1000,send-100-twin,send-1x1,send-64x1,batch,pull"
@@ -35,7 +34,6 @@ def test_broker_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
     assert list(_run(tmp_path, "client-submit,client-consume")) == ["client-submit", "client-consume"]
@@ -44,7 +42,6 @@ def test_client_rows(tmp_path: Path) -> None:
 @pytest.mark.all  # and in `make bench-small`, as every row
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_spark_row(tmp_path: Path) -> None:
     """The Spark source's row is measured."""
     assert list(_run(tmp_path, "spark")) == ["spark"]
@@ -69,7 +66,6 @@ def test_hot_module_rows() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(200)
 def test_delayed_delivery(tmp_path: Path) -> None:
     """Deliveries and their lateness are measured; the script checks that every message comes once."""
     command = [sys.executable, str(BENCH / "delay_bench.py"), "--quick", "--disk", str(tmp_path)]

@@ -37,7 +37,6 @@ def test_example_runs(name, metaq_broker):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", SPARK)
 def test_spark_example_runs(name, metaq_broker):
     """The Spark examples, with a session of their own each."""
@@ -89,7 +88,6 @@ def test_readme_snippets_of_the_client_run():
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_readme_snippet_of_spark_runs(metaq_broker, tmp_path):
     """The Spark of the README, in a program of its own, against a topic with a message."""
     [block] = [block for block in readme_blocks("python") if "spark.readStream" in block]

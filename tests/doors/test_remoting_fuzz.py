@@ -14,7 +14,7 @@ from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.record import encode_batch
 from tests.doors.support import Client, pull_header, send_header
 
-RELAXED = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+RELAXED = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 PYTHON_ERROR = re.compile(r"^\w+(Error|Exception|Interrupt): ")
 """How the door words an exception that nobody foresaw."""

@@ -17,7 +17,7 @@ from tests.interop.driver import ForeignClient, cpp_client
 from tests.interop.servers import RocketmqServer, Server
 from tests.support import eventually
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.interop
 
 _numbers = itertools.count()
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.interop import fastjson
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.interop
 
 
 def test_committed_vectors_are_what_fastjson_makes_of_the_texts(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from tests.interop import golang
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import Server
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.interop
 
 _numbers = itertools.count()
 

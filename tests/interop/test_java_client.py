@@ -10,7 +10,7 @@ from tests.interop.driver import DriverError, Event, ForeignClient, java_client
 from tests.interop.servers import CLUSTER, Server
 from tests.support import eventually
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.interop
 
 _numbers = itertools.count()
 

@@ -9,7 +9,7 @@ import pytest
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, MetaqNamesrv, MetaqServer, RocketmqServer, Server, mqadmin
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.interop
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.interop
 
 
 def test_cluster_topics_and_progress(java: ForeignClient, server: Server, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer
 
-pytestmark = [pytest.mark.interop, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.interop
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])

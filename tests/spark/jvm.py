@@ -14,8 +14,9 @@ import importlib.util
 import pathlib
 import subprocess
 import sys
+import time
 
-from tests.support import ROOT, environment
+from tests.support import PATIENCE, ROOT, process
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """The quick compiler alone, and no threads for garbage: tests run each plan once, on small data."""
@@ -38,31 +39,46 @@ spark.stop()
 """
 
 
+AGAIN_SECONDS = 3600
+"""How long a failed try is remembered: no other worker, program or run begins one meanwhile."""
+
+
 @functools.cache
 def java_options() -> str:
     """Options for a JVM that runs Spark. The first call in a fresh clone makes the file: some 20 s."""
-    archive = _archive()
-    return f"{QUICK} -XX:SharedArchiveFile={archive} {_QUIET}" if archive else QUICK
-
-
-def _archive() -> pathlib.Path | None:
-    """The file of laid out classes; None if this Java cannot make one."""
     from metaq.spark import find_java
 
     java, spark = find_java(), importlib.util.find_spec("pyspark")
     assert spark is not None
     key = hashlib.sha256(f"{java.home} {java.version} {spark.origin} {_TYPICAL}".encode()).hexdigest()[:12]
-    archive = ROOT / ".cache" / f"spark-classes-{key}.jsa"
+    archive = archived(ROOT / ".cache" / f"spark-classes-{key}.jsa", _TYPICAL)
+    return f"{QUICK} -XX:SharedArchiveFile={archive} {_QUIET}" if archive else QUICK
+
+
+def archived(archive: pathlib.Path, program: str, seconds: float = PATIENCE) -> pathlib.Path | None:
+    """`archive`, made by `program` if it is not there.
+
+    None if this Java cannot make it, or not within `seconds`: then Spark starts without it, only slower.
+    """
     archive.parent.mkdir(parents=True, exist_ok=True)
+    failed = archive.with_suffix(".failed")
     with archive.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of two workers, one makes it
-        if not archive.exists():
-            new = archive.with_suffix(".new")
-            new.unlink(missing_ok=True)
-            options = f"{QUICK} -XX:ArchiveClassesAtExit={new} -Xlog:cds=off -Xlog:cds+dynamic=off"
-            command = [sys.executable, "-c", _TYPICAL, options]
-            subprocess.run(command, env=environment(), capture_output=True, timeout=240, check=False)
-            if not new.exists():
-                return None
-            new.replace(archive)
-    return archive
+        if archive.exists():
+            return archive
+        if failed.exists() and time.time() - failed.stat().st_mtime < AGAIN_SECONDS:
+            return None
+        failed.touch()  # first: a worker that is killed meanwhile has failed too
+        new = archive.with_suffix(".new")
+        new.unlink(missing_ok=True)
+        options = f"{QUICK} -XX:ArchiveClassesAtExit={new} -Xlog:cds=off -Xlog:cds+dynamic=off"
+        try:
+            with process(sys.executable, "-c", program, options, stderr=subprocess.STDOUT) as child:
+                child.communicate(timeout=seconds)  # which waits for the JVM: it writes the file when Python has ended
+        except subprocess.TimeoutExpired:
+            return None
+        if child.returncode or not new.exists():
+            return None
+        new.replace(archive)
+        failed.unlink()
+        return archive

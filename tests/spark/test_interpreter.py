@@ -100,7 +100,6 @@ def test_a_wrong_choice_is_told_before_the_jvm_starts(other_python, monkeypatch)
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(300)
 def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_source(other_python):
     """By itself and when it is registered, because `metaq.spark` was imported first."""
     from tests.spark.conftest import spark_conf

@@ -21,7 +21,7 @@ MIB = 1 << 20
 TAGS = ("a", "b", "c")
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     sizes=st.lists(
         st.tuples(st.integers(0, 2), st.sampled_from([1, 900, 3000, 40_000, 300_000])), min_size=20, max_size=60

@@ -205,6 +205,4 @@ class StoreModel(RuleBasedStateMachine):
 
 
 TestStoreModel = StoreModel.TestCase
-TestStoreModel.settings = settings(
-    max_examples=25, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestStoreModel.settings = settings(max_examples=25, stateful_step_count=20, suppress_health_check=list(HealthCheck))

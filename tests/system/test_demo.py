@@ -46,7 +46,6 @@ def test_the_worst_hours_are_those_with_enough_departures(year):
 
 @pytest.mark.spark
 @pytest.mark.slow
-@pytest.mark.timeout(240)
 def test_the_demo_loses_and_doubles_nothing(year, tmp_path):
     """The whole story ends well, prints its report and leaves a picture."""
     command = [sys.executable, "-m", "demo", "--flights", str(FLIGHTS), "--output", str(tmp_path / "out")]

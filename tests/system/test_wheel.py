@@ -45,7 +45,6 @@ def built(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_what_the_build_makes_anew_is_not_shipped(built):
     """Neither the wheel nor the source distribution carries the generated C; the wheel none of its sources either."""
     (wheel,), (archive,) = built.glob("*.whl"), built.glob("*.tar.gz")
@@ -57,7 +56,6 @@ def test_what_the_build_makes_anew_is_not_shipped(built):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
 def test_a_fresh_environment_with_the_wheel_runs_a_broker(built, tmp_path):
     """`pip install` of the wheel, `metaq up`, `metaq send`, `metaq consume`: as docs/getting-started.md says."""
     (wheel,) = built.glob("*.whl")

@@ -533,7 +533,7 @@ batches = st.builds(
 
 
 @needs_native
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(rows=st.lists(st.one_of(singles, batches), min_size=1, max_size=6), slow=st.booleans(), index=st.booleans())
 def test_twin_and_native_write_the_same_bytes(rows, slow, index):
     """Random sends and batches: log, queues, index, answers and outcome are equal byte for byte, and decode back."""

@@ -226,7 +226,7 @@ changes = st.fixed_dictionaries({
 
 
 @needs_native
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     rows=st.lists(changes, max_size=4),
     flips=st.lists(st.tuples(st.integers(0, 600), st.integers(1, 255)), max_size=2),

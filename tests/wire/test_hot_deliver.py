@@ -171,7 +171,7 @@ words = st.text(st.characters(exclude_characters="\x01\x02", codec="utf-8"), max
 
 
 @needs_native
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_both_modules_do_the_same(data):
     """Whatever the records hold, and wherever a byte of them is damaged."""

@@ -20,7 +20,7 @@ from tests.spark.jvm import java_options
 from tests.spark.test_kill import producing
 from tests.support import environment, eventually, metaq_command
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TOPIC = "archived"
 
 
