@@ -14,6 +14,7 @@ from metaq.clock import FakeClock
 from metaq.errors import StoreFailed
 from metaq.store.disk import Mapped
 from metaq.store.message_store import MessageStore
+from metaq.store.recovery import Recovery
 from metaq.testing import PowerLossDisk
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import (
@@ -38,6 +39,10 @@ def quiet(disk: Any, **changes: Any) -> MessageStore:
     return MessageStore(
         small_options(disk.root, **changes), FakeClock(START_MS), HOST, "DefaultCluster", disk=disk, threads=False
     )
+
+
+class PowerGone(BaseException):
+    """Raised at a call to the disk: nothing after it is done."""
 
 
 def bodies(*numbers: int) -> list[bytes]:
@@ -258,9 +263,12 @@ def test_hints_that_cannot_be_saved_are_tried_again(tmp_path):
         put(store, "T", 0, b"y")
 
 
+@pytest.mark.parametrize("begun", ["after a checkpoint", "in an empty store"])
 @pytest.mark.parametrize("abort_file", ["there", "taken away"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the_disk(tmp_path, seed, abort_file):
+def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the_disk(
+    tmp_path, seed, abort_file, begun
+):
     """The failed pages count as written: recovery has them written again, and not only synced.
 
     Also if somebody has taken the abort file away: the log does not end where an orderly stop would have left it.
@@ -268,7 +276,8 @@ def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the
     with PowerLossDisk(tmp_path / "a", seed) as disk:
         store = quiet(disk)
         put(store, "T", 0, *bodies(*range(5)), key="a")
-        store.checkpoint()
+        if begun == "after a checkpoint":
+            store.checkpoint()
         put(store, "T", 0, *bodies(*range(5, 60)), key="b")
         disk.sync_error = errno.EIO
         store.flush()
@@ -289,6 +298,40 @@ def test_after_a_failed_sync_and_a_restart_what_is_acknowledged_is_really_on_the
         store = quiet(cut)
         assert read_all(store, "T", 0) == [*found, b"acknowledged"]
         store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("what", ["deleted", "replaced"])
+def test_no_power_cut_brings_back_a_hint_that_a_start_has_not_seen(tmp_path, monkeypatch, seed, what):
+    """Somebody deletes or replaces the tails, and a start goes by what it finds. When it begins to change the folder, the
+    old tails must be gone on the disk as well: they would vouch for what it writes anew.
+    """
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk)
+        for number in range(30):
+            put(store, "T", 0, *bodies(number), key=f"k{number}")
+            if number % 10 == 0:
+                store.checkpoint()
+        store.flush()
+        killed = disk.kill(tmp_path / "b")
+        store.close()
+    with killed:
+        tails = killed.root / "config" / "metaqTails.json"
+        if what == "deleted":
+            tails.unlink()
+        else:
+            tails.write_bytes(tails.with_name("metaqTails.json.bak").read_bytes())
+        found = [path.read_bytes() if path.exists() else None for path in (tails, killed.root / "checkpoint")]
+
+        def act(*_arguments):
+            raise PowerGone
+
+        monkeypatch.setattr(Recovery, "act", act)
+        with pytest.raises(PowerGone):
+            quiet(killed)
+        with killed.cut(tmp_path / "c") as cut:
+            tails = cut.root / "config" / "metaqTails.json"
+            assert [path.read_bytes() if path.exists() else None for path in (tails, cut.root / "checkpoint")] == found
 
 
 # ---------------------------------------------------------------------- a record whose properties end in zeros

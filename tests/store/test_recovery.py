@@ -299,6 +299,24 @@ def test_a_torn_index_is_rebuilt_after_the_machine_restarted(tmp_path):
         assert_whole(store, 100)
 
 
+def test_a_queue_whose_first_file_alone_was_lost_is_made_again(tmp_path):
+    """A power cut may take the name of a queue's first file and leave that of its second. The second holds nothing then
+    that counts: it goes before the queue is written anew.
+    """
+    store = open_store(tmp_path / "a")
+    put(store, "U", 0, b"other")
+    checkpoint(store)
+    for number in range(300):
+        put(store, "T", 0, b"%d" % number)
+    root = crash(store, tmp_path / "b")
+    first, *others = sorted((root / "consumequeue/T/0").iterdir())
+    assert others
+    first.unlink()
+    with open_store(root) as store:
+        assert read_all(store, "T", 0) == [b"%d" % number for number in range(300)]
+        assert put(store, "T", 0, b"next").queue_offset == 300
+
+
 def test_a_queue_is_rebuilt_though_the_head_of_its_messages_is_gone(tmp_path):
     """Offsets go on where they were; the units before are filled."""
     with open_store(tmp_path, file_reserved_time=0) as store:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 import threading
 
@@ -200,6 +201,6 @@ class FullDisk(FaultyDisk):
     """Not even a small file finds room."""
 
     def open(self, path, flags):
-        if path.name.startswith("metaqTails"):
+        if path.name.startswith("metaqTails") and flags & os.O_CREAT:
             raise OSError(errno.ENOSPC, "No space left on device", str(path))
         return super().open(path, flags)

@@ -32,12 +32,17 @@ class ConfigFile:
         """Its path, for errors."""
         return str(self.path)
 
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        """The file, and the version before it."""
+        return self.path, self._beside(".bak")
+
     def load(self) -> str:
         """The text; that of `.bak` if the file is missing or empty (a crash of RocketMQ can leave that); else "".
 
         Raises ConfigError: it is there and cannot be read.
         """
-        for path in (self.path, self._beside(".bak")):
+        for path in self.paths:
             try:
                 text = path.read_text(encoding="utf-8")
             except FileNotFoundError:

@@ -140,8 +140,13 @@ class ConsumeQueue:
             self.synced = min(self.synced, offset)
 
     def start_at(self, next_offset: int, log_end: int) -> None:
-        """Go on with unit `next_offset`; the newest record indexed ends at `log_end`."""
+        """Go on with unit `next_offset`; the newest record indexed ends at `log_end`.
+
+        Files that all begin behind it go: a power cut took the names of those before them, so they hold nothing that counts.
+        """
         self.tail.detach()
+        if self.run.files and self.run.files[0].start > next_offset * UNIT_BYTES:
+            self.run.drop_from(0)
         self.tail.next_offset = self.synced = next_offset
         self.tail.log_end = log_end
 

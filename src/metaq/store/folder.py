@@ -127,6 +127,24 @@ class StoreFolder:
             else:
                 self._disk.sync_folder(self.abort.parent)
 
+    def keep_hints(self) -> None:
+        """Make durable what a start has read and believes, before it changes what that speaks of. Raises OSError.
+
+        Somebody may have deleted or replaced one of these files a moment ago. If a power cut brought the old one back, it
+        would vouch for files that this start has written anew.
+        """
+        for path in (self.checkpoint, *self.tails.paths):
+            try:
+                descriptor = self._disk.open(path, os.O_RDONLY)
+            except FileNotFoundError:
+                continue
+            try:
+                self._disk.sync_file(descriptor)
+            finally:
+                os.close(descriptor)
+        for folder in {self.checkpoint.parent, self.config}:
+            self._disk.sync_folder(folder)
+
     def mark_stopped(self) -> None:
         """Everything is durable. Raises OSError."""
         self.abort.unlink(missing_ok=True)

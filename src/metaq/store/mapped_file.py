@@ -255,6 +255,7 @@ class FileRun:
 
     def add(self, start: int, reserved: int, *, durable: bool = False) -> MappedFile:
         """Make the file that begins at `start`, behind all others. Raises StoreFull. `durable`: as MappedFile.create."""
+        assert not self.files or start == self.files[-1].end, f"{self.folder} cannot go on at {start}"
         path = self.folder / f"{start:0{NAME_DIGITS}d}"
         file = MappedFile.create(path, start, self.file_bytes, reserved, self.disk, durable=durable)
         with _files_lock:

@@ -138,6 +138,8 @@ class MessageStore:
                 recovery = self._recovery()
                 self.recovered = recovery.plan()
                 self.folder.mark_running()  # before anything is changed
+                if not recovery.untouched(self.recovered):
+                    self.folder.keep_hints()
                 if meanwhile := recovery.checkpoint_meanwhile(self.recovered):
                     meanwhile.save(self.folder.checkpoint, self.disk)
                 recovery.act(self.recovered, self.queue, self.ladder, self.clock.now_ms())

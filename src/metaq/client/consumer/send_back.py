@@ -110,14 +110,16 @@ class SendBack:
         pairs[props.ORIGIN_MESSAGE_ID] = message.properties.get(props.ORIGIN_MESSAGE_ID, message.message_id)
         if delay_level != DEAD_LETTER_LEVEL:
             pairs[props.DELAY] = str(delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times)
+        limit = self._max + 1
         outgoing = Outgoing(
             RETRY_PREFIX + self._group,
             message.body,
             flag=message.flag,
             properties=props.join(pairs),
-            # A broker files a message that has been tried often enough with the dead letters.
-            reconsume_times=self._max if delay_level == DEAD_LETTER_LEVEL else message.reconsume_times + 1,
-            max_reconsume_times=self._max,
+            # A broker files a message with the dead letters that comes with as many tries as it may have. Of one that is
+            # given back it counts those before this one, so here, where this one is counted, the limit is one more.
+            reconsume_times=limit if delay_level == DEAD_LETTER_LEVEL else message.reconsume_times + 1,
+            max_reconsume_times=limit,
         )
         await self._sender.send(outgoing, SEND_SECONDS)
 
