@@ -40,7 +40,7 @@ KINDS = {
 
 def connect(address: str) -> socket.socket:
     host, _, port = address.rpartition(":")
-    raw = socket.create_connection((host, int(port)), 30)
+    raw = socket.create_connection((host, int(port)), processes.PATIENCE)
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return raw
 
@@ -79,11 +79,12 @@ def pull() -> bytes:
 
 
 def bystand(address: str, stop: Pipe) -> None:
-    """Ask every 2 ms until told to stop; send the latencies back, those included that a late answer kept from asking."""
+    """Ask every 2 ms until told to stop, once at least; send the latencies back, those included that a late answer kept from
+    asking."""
     raw, seen = connect(address), list[float]()
     ask = encode(request(RequestCode.GET_MAX_OFFSET, headers.QueueHeader(topic="flood", queue_id=0)))
     stop.send(None)
-    while not stop.poll(ASK_SECONDS):
+    while not seen or not stop.poll(ASK_SECONDS):
         began = time.monotonic()
         raw.sendall(ask)
         receive(raw)

@@ -125,16 +125,23 @@ def tell(rows: list[flights.Flight], output: Path) -> bool:
 def archive(spark: Any, namesrv: str, output: Path, stored: int) -> tuple[float, int]:
     """Run the archive pipeline over what is there. Returns its seconds, and the repeats it left out."""
     import metaq.spark
+    from metaq.spark.slow_start import run_through
 
     reports: list[Any] = []
     started = time.perf_counter()
     with Stage("archiving to Parquet", stored) as stage:
-        query = metaq.spark.archive(
-            spark, name_servers=namesrv, topics=sending.TOPIC, output=output / "archive", once=True,
-            progress_group="archive", on_batch=reports.append,
-        )  # fmt: skip
-        while not query.awaitTermination(0.2):
-            stage.at(sum(one.rows for one in reports))
+
+        def start() -> Any:
+            return metaq.spark.archive(
+                spark, name_servers=namesrv, topics=sending.TOPIC, output=output / "archive", once=True,
+                progress_group="archive", on_batch=reports.append,
+            )  # fmt: skip
+
+        def watch(query: Any) -> None:
+            while not query.awaitTermination(0.2):
+                stage.at(sum(one.rows for one in reports))
+
+        run_through(start, watch)
     seconds = time.perf_counter() - started
     say(f"{sum(one.rows for one in reports):,} flights archived in {sum(one.files for one in reports)} files")
     return seconds, sum(one.repeats for one in reports)

@@ -12,6 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  its usual name
 
 from demo.flights import Flight
 from demo.sending import EVENT_TIME, TOPIC
+from metaq.spark.slow_start import run_through
 
 WATERMARK = "366 days"
 """The file is sorted by month as text: after December come February to September, ten months back. A watermark is how late
@@ -72,13 +73,14 @@ def run(spark: Any, namesrv: str, checkpoint: str, on_rows: Callable[[int], None
             latest[row["origin"], hour] = AirportHour(row["origin"], hour, row["mean"], row["departed"], cancelled)
 
     started = time.perf_counter()
-    query = (
-        hours.writeStream.outputMode("update").foreachBatch(upsert)
-        .option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
-    )  # fmt: skip
-    while not query.awaitTermination(0.2):
-        on_rows(sum(progress["numInputRows"] for progress in query.recentProgress))
-    batches = query.recentProgress
+    writer = hours.writeStream.outputMode("update").foreachBatch(upsert).option("checkpointLocation", checkpoint)
+
+    def watch(query: Any) -> list[Any]:
+        while not query.awaitTermination(0.2):
+            on_rows(sum(progress["numInputRows"] for progress in query.recentProgress))
+        return list(query.recentProgress)
+
+    batches = run_through(writer.trigger(availableNow=True).start, watch)
     rows = sum(progress["numInputRows"] for progress in batches)
     dropped = sum(op["numRowsDroppedByWatermark"] for progress in batches for op in progress["stateOperators"])
     on_rows(rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import ROOT, environment
+from tests.support import ROOT, WHOLE_PATIENCE, environment
 
 BENCH = ROOT / "bench"
 
@@ -15,7 +15,9 @@ BENCH = ROOT / "bench"
 def _run(tmp_path: Path, rows: str) -> dict[str, dict[str, object]]:
     command = [sys.executable, str(BENCH / "run.py"), "--quick", "--rows", rows]
     command += ["--disk", str(tmp_path / "disk"), "--output", str(tmp_path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=280, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
     if "no C compiler" in done.stderr:
         pytest.skip("no C compiler for the load generator")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -50,7 +52,9 @@ def test_spark_row(tmp_path: Path) -> None:
 def test_topics_by_use(tmp_path: Path) -> None:
     """Topics are made over eight connections and over one, beside a sender that goes on."""
     command = [sys.executable, str(BENCH / "topics_bench.py"), "--quick", "--disk", str(tmp_path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     assert done.stdout.count("200 topics by use") == 2
 
@@ -58,7 +62,9 @@ def test_topics_by_use(tmp_path: Path) -> None:
 def test_hot_module_rows() -> None:
     """The hot module's paths are measured for each build of it that there is."""
     command = [sys.executable, str(BENCH / "hot_bench.py"), "--quick"]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert "plain" in lines[-15]
@@ -69,7 +75,9 @@ def test_hot_module_rows() -> None:
 def test_delayed_delivery(tmp_path: Path) -> None:
     """Deliveries and their lateness are measured; the script checks that every message comes once."""
     command = [sys.executable, str(BENCH / "delay_bench.py"), "--quick", "--disk", str(tmp_path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=190, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
     if "no C compiler" in done.stderr:
         pytest.skip("no C compiler for the load generator")
     assert done.returncode == 0, done.stdout + done.stderr
@@ -82,7 +90,9 @@ def test_delayed_delivery(tmp_path: Path) -> None:
 def test_pull_flood(tmp_path: Path) -> None:
     """Memory and a bystander's wait are measured for each way in which a long pull is read, and all answers are whole."""
     command = [sys.executable, str(BENCH / "pull_flood.py"), "--quick", "--disk", str(tmp_path)]
-    done = subprocess.run(command, env=environment(), capture_output=True, text=True, timeout=100, check=False)
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [result["kind"] for result in results] == ["gathered", "runs", "old"]

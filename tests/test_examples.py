@@ -12,7 +12,7 @@ import pytest
 import metaq
 from metaq.testing import EmbeddedBroker
 from tests.spark.jvm import java_options
-from tests.support import ROOT, environment
+from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_"))]
@@ -49,7 +49,7 @@ def test_example_test_passes():
     """The example of a test is one, and its fixture is found without being imported."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "metaq.testing.pytest_plugin", "-o", "addopts=", "examples"],
-        capture_output=True, text=True, timeout=60, check=False, cwd=ROOT, env=environment(),
+        capture_output=True, text=True, timeout=PATIENCE, check=False, cwd=ROOT, env=environment(),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "1 passed" in done.stdout
@@ -101,7 +101,7 @@ def test_readme_snippet_of_spark_runs(metaq_broker, tmp_path):
         producer.send("orders", b"for Spark", tag="readme-spark")
     done = subprocess.run(
         [sys.executable, str(program)],
-        capture_output=True, text=True, timeout=280, check=False, env=environment(JAVA_TOOL_OPTIONS=java_options()),
+        capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, env=environment(JAVA_TOOL_OPTIONS=java_options()),
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert done.stdout.strip() == "[b'for Spark']"

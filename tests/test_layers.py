@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support import environment
+from tests.support import PATIENCE, environment
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
@@ -203,7 +203,7 @@ def test_client_and_spark_workers_do_not_load_the_broker() -> None:
 
     program = "import metaq, sys; print(*sorted(name for name in sys.modules if name.startswith('metaq.')))"
     loaded = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=30, env=environment()
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE, env=environment()
     ).stdout.split()
     heavy = [name for name in loaded if layer(name) in {"store", "broker", "namesrv", "doors", "app", "cli", "spark"}]
     assert not heavy

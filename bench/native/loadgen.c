@@ -235,7 +235,7 @@ static int dial_blocking(void) {
         return -1;
     }
     no_delay(fd);
-    struct timeval limit = {.tv_sec = 10};
+    struct timeval limit = {.tv_sec = 300};
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
     return fd;
 }

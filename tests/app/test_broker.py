@@ -21,8 +21,9 @@ from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.testing import FaultyDisk
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import request
+from tests.support import PATIENCE
 
-TIMEOUT = 20.0
+TIMEOUT = PATIENCE
 BODY = random.Random(0).randbytes(50_000)  # zeros would be compressed
 
 
@@ -189,7 +190,7 @@ def test_the_vip_port_serves_what_the_main_port_serves(tmp_path, loop_factory):
             await service.close()
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(asyncio.wait_for(main(), 60))
+        runner.run(asyncio.wait_for(main(), PATIENCE))
 
 
 @pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
@@ -207,5 +208,5 @@ def test_a_taken_vip_port_stops_the_start_and_is_named(tmp_path, loop_factory):
             await start_broker(*with_vip(tmp_path, 1))
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
-        runner.run(asyncio.wait_for(main(), 60))
+        runner.run(asyncio.wait_for(main(), PATIENCE))
     assert not (tmp_path / "data").exists()

@@ -11,7 +11,7 @@ import pytest
 import metaq
 from metaq.app.up import start_up
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 COUNT = 3000
 
@@ -33,10 +33,10 @@ def test_a_flood_is_delivered_beside_other_work(tmp_path, hot_bytes):
     """Every delayed message of three levels comes out once, and the connections are served meanwhile."""
 
     def use(namesrv):
-        with metaq.Producer(namesrv, timeout=60.0) as producer:
+        with metaq.Producer(namesrv, timeout=PATIENCE) as producer:
             futures = [producer.submit(metaq.Message("orders", b"%d" % n, delay_level=1 + n % 3)) for n in range(COUNT)]
             for future in futures:
-                future.result(60)
+                future.result(PATIENCE)
 
             def found():
                 producer.send("beside", b"x" * 100)
@@ -44,7 +44,7 @@ def test_a_flood_is_delivered_beside_other_work(tmp_path, hot_bytes):
                     bodies = Counter(message.body for message in reader)
                 return bodies if len(bodies) == COUNT else None
 
-            assert set(eventually(found, 60).values()) == {1}
+            assert set(eventually(found).values()) == {1}
 
     async def main():
         service = await start_up(*options(tmp_path, hot_bytes=hot_bytes))
@@ -75,7 +75,7 @@ def test_a_fault_in_a_turn_does_not_end_delivery(tmp_path, caplog):
         ladder.deliver = fails
         try:
             with caplog.at_level(logging.ERROR):
-                await asyncio.wait_for(enough.wait(), 60)
+                await asyncio.wait_for(enough.wait(), PATIENCE)
         finally:
             await service.close()
 

@@ -16,6 +16,7 @@ from metaq.registry.namesrv import Identity, Registrar
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
+from tests.support import PATIENCE
 
 IDENTITY = Identity("C", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
 
@@ -33,7 +34,7 @@ def route(topic: str) -> Command:
 
 
 def run(body) -> None:
-    asyncio.run(asyncio.wait_for(body, 20))
+    asyncio.run(asyncio.wait_for(body, PATIENCE))
 
 
 def test_broker_registers_again_when_its_name_server_is_back(tmp_path) -> None:

@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import metaq
-from tests.support import eventually, metaq_command, process, read_line, run_metaq
+from tests.support import PATIENCE, eventually, metaq_command, process, read_line, run_metaq
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +114,7 @@ def test_body_of_any_bytes_is_sent_as_it_is(cli):
 @pytest.mark.parametrize("more", [(), ("--group", "cli-wrong-tags")])
 def test_tag_expression_that_can_match_nothing_is_wrong_usage(cli, orders, more):
     """It would print nothing and end with 0, or wait for ever."""
-    refused = cli("consume", orders, "--tag", "paid,open", *more, timeout=30)
+    refused = cli("consume", orders, "--tag", "paid,open", *more, timeout=PATIENCE)
     assert refused.returncode == 2
     assert "write 'paid || open'" in refused.stderr
 
@@ -180,7 +180,7 @@ def test_waiting_consumer_ends_cleanly_on_a_signal(cli, metaq_broker, orders, nu
     with process(*command) as child:
         read_line(child, "")
         child.send_signal(number)
-        assert child.wait(10) == code
+        assert child.wait(PATIENCE) == code
         assert "Traceback" not in child.stderr.read()
 
     def left():
@@ -199,7 +199,7 @@ def test_signal_in_the_middle_prints_nothing_twice(cli, metaq_broker):
         printed = [child.stdout.readline().strip() for _ in range(20)]
         child.send_signal(signal.SIGTERM)
         printed += child.stdout.read().split()
-        assert child.wait(30) == 143
+        assert child.wait(PATIENCE) == 143
     if len(printed) < len(bodies):
         printed += cli("consume", "cli-cut", "--group", "cli-cut", "-c", str(len(bodies) - len(printed))).stdout.split()
     assert sorted(printed) == sorted(bodies)

@@ -9,7 +9,7 @@ import pytest
 from metaq.admin import Admin
 from metaq.cli.pipeline import messages_behind, root_text
 from metaq.spark.pipelines.lease import lease_on
-from tests.support import environment, process, run_metaq
+from tests.support import PATIENCE, environment, process, run_metaq
 
 
 def progress(latest: str | None, end: str | None) -> dict:
@@ -69,7 +69,7 @@ def test_it_does_not_take_the_time_that_spark_takes(tmp_path):
         "print(*{'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))\n"
     )
     with process(sys.executable, "-c", program, str(tmp_path), env=environment()) as child:
-        assert child.communicate(timeout=60)[0].split() == ["ConnectionFailed"]
+        assert child.communicate(timeout=PATIENCE)[0].split() == ["ConnectionFailed"]
 
 
 def test_an_output_that_is_a_file_is_one_line(metaq_broker, tmp_path, known):

@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from tests.support import environment, free_port, metaq_command, process, read_line, run_metaq
+from tests.support import PATIENCE, environment, free_port, metaq_command, process, read_line, run_metaq
 
 SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
 
@@ -19,7 +19,7 @@ def test_up_is_ready_and_stops_cleanly(tmp_path, number):
         line = read_line(child, "ready up namesrv=127.0.0.1:")
         assert (tmp_path / "data" / "abort").exists()
         child.send_signal(number)
-        assert child.wait(10) == 0
+        assert child.wait(PATIENCE) == 0
         assert child.stdout.read() == ""
         assert "hot module:" in child.stderr.read()
     assert f"data={tmp_path / 'data'}" in line
@@ -41,7 +41,7 @@ def test_namesrv_and_broker_run_apart(tmp_path):
             assert "conf-broker" in listed
             assert "conf-cluster" in listed
             broker.terminate()
-            assert broker.wait(10) == 0
+            assert broker.wait(PATIENCE) == 0
             assert "unknownKey is unknown and passed over" in broker.stderr.read()
         assert "conf-broker" not in run_metaq("cluster", "-n", address).stdout  # it said good-bye
 
@@ -67,7 +67,7 @@ def test_broker_that_waits_for_a_name_server_can_be_stopped(tmp_path):
             if "cannot register" in line:
                 break
         broker.terminate()
-        assert broker.wait(10) == 0
+        assert broker.wait(PATIENCE) == 0
     assert not (tmp_path / "b" / "abort").exists()
 
 
@@ -151,7 +151,7 @@ def test_other_loop_and_twin_can_be_chosen(tmp_path):
     with process(*command, env=environment(METAQ_UVLOOP="0", METAQ_HOT="0")) as child:
         read_line(child, "ready up")
         child.terminate()
-        assert child.wait(10) == 0
+        assert child.wait(PATIENCE) == 0
         log = child.stderr.read()
     assert "asyncio's own, because METAQ_UVLOOP=0" in log
     assert "plain" in log
@@ -164,14 +164,14 @@ def test_up_keeps_small_files_and_a_broker_opens_them(tmp_path):
         namesrv = read_line(child, "ready up").split("namesrv=")[1].split()[0]
         assert run_metaq("send", "orders", "hello", "--namesrv", namesrv).returncode == 0
         child.terminate()
-        assert child.wait(20) == 0
+        assert child.wait(PATIENCE) == 0
         assert "takes 83 MiB of the disk at its first message" in child.stderr.read()
     taken = sum(path.stat().st_blocks * 512 for path in data.rglob("*") if path.is_file())
     assert taken < 90 << 20
     with process(*metaq_command("broker", "--port", "0", "--data", str(data))) as child:
         read_line(child, "ready broker")
         child.terminate()
-        assert child.wait(20) == 0
+        assert child.wait(PATIENCE) == 0
 
 
 def test_a_broker_without_a_name_server_says_that_nobody_will_find_it(tmp_path):
@@ -181,5 +181,5 @@ def test_a_broker_without_a_name_server_says_that_nobody_will_find_it(tmp_path):
     with process(*command, env=env) as child:
         read_line(child, "ready broker")
         child.terminate()
-        assert child.wait(20) == 0
+        assert child.wait(PATIENCE) == 0
         assert "no client will find this broker" in child.stderr.read()

@@ -20,6 +20,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, decode, encode, reply
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 from metaq.wire.record import decode_batch, encode_record
+from tests.support import PATIENCE
 
 Answer = Callable[[Command], Command | None]
 
@@ -72,13 +73,13 @@ class FakeCluster:
 
     def __enter__(self) -> Self:
         self._thread.start()
-        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result(PATIENCE)
         return self
 
     def __exit__(self, *_: object) -> None:
-        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(5)
+        asyncio.run_coroutine_threadsafe(self._close(), self._loop).result(PATIENCE)
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(5)
+        self._thread.join(PATIENCE)
         self._loop.close()
 
     async def _listen(self) -> None:

@@ -12,6 +12,7 @@ import pytest
 import metaq
 from metaq import aio
 from tests.client.cluster import FakeCluster, swallow
+from tests.support import PATIENCE
 
 _names = itertools.count()
 PAIRS = [(metaq.Producer, aio.Producer), (metaq.Consumer, aio.Consumer), (metaq.Reader, aio.Reader)]
@@ -79,7 +80,7 @@ def test_round_trip(metaq_broker, topic):
                 if len(seen) == 206:
                     consumer.stop()
 
-            await asyncio.wait_for(consumer.run(handler, tasks=5), 20)
+            await asyncio.wait_for(consumer.run(handler, tasks=5), PATIENCE)
         assert seen == set(range(206))
 
     asyncio.run(main())
@@ -99,12 +100,12 @@ def test_failing_handler_retries_and_cancelling_leaves_messages_unfinished(metaq
                 await asyncio.sleep(60)
 
             task = asyncio.create_task(consumer.run(handler))
-            await asyncio.wait_for(began.wait(), 10)
+            await asyncio.wait_for(began.wait(), PATIENCE)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
         async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="first") as consumer:
-            message = await consumer.receive(10)
+            message = await consumer.receive(PATIENCE)
             assert message is not None
             assert message.reconsume_times == 0
             message.ack()
@@ -126,7 +127,7 @@ def test_tasks_of_run_share_one_queue(metaq_broker, topic):
                 await barrier.wait()
                 consumer.stop()
 
-            await asyncio.wait_for(consumer.run(handler, tasks=8), 30)
+            await asyncio.wait_for(consumer.run(handler, tasks=8), PATIENCE)
 
     asyncio.run(main())
 
@@ -141,7 +142,7 @@ def test_receive_that_times_out_leaves_nothing_behind(metaq_broker, topic):
             assert consumer._handover._waiting == []
             async with aio.Producer(metaq_broker.namesrv) as producer:
                 await producer.send(topic, b"x")
-            message = await consumer.receive(20)
+            message = await consumer.receive(PATIENCE)
             assert message is not None
             message.ack()
 
@@ -181,7 +182,7 @@ def test_full_buffer_never_blocks_the_loop():
                 await asyncio.sleep(0.05)
                 assert not waiting.done()
                 cluster.script.clear()
-                assert (await asyncio.wait_for(waiting, 10)).offset >= 0
+                assert (await asyncio.wait_for(waiting, PATIENCE)).offset >= 0
 
         asyncio.run(main())
 

@@ -18,7 +18,7 @@ import pytest
 import metaq
 from metaq import Consumer, Later, Producer, Reader, Reject
 from metaq.testing.embedded import EmbeddedBroker
-from tests.support import environment, eventually, process
+from tests.support import PATIENCE, environment, eventually, process
 
 _names = itertools.count()
 
@@ -43,10 +43,10 @@ def producer(broker):
 
 def fill(producer: Producer, topic: str, count: int, **options: object) -> None:
     for future in [producer.submit(topic, b"%d" % number, **options) for number in range(count)]:
-        future.result(10)
+        future.result(PATIENCE)
 
 
-def take(consumer: Consumer, count: int, timeout: float = 15.0) -> list[metaq.ReceivedMessage]:
+def take(consumer: Consumer, count: int, timeout: float = PATIENCE) -> list[metaq.ReceivedMessage]:
     """`count` messages, each acknowledged."""
     got: list[metaq.ReceivedMessage] = []
     deadline = time.monotonic() + timeout
@@ -165,7 +165,7 @@ def test_too_many_failures_end_in_the_dead_letters(broker, producer, topic):
     producer.send(topic, b"hopeless")
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first", max_reconsume_times=1) as consumer:
         for _ in range(2):
-            message = consumer.receive(10)
+            message = consumer.receive(PATIENCE)
             with message:
                 raise ValueError
 
@@ -173,7 +173,7 @@ def test_too_many_failures_end_in_the_dead_letters(broker, producer, topic):
             with Reader(broker.namesrv, f"%DLQ%{topic}", stop_at_end=True) as reader:
                 return [message.body for message in reader] == [b"hopeless"]
 
-        eventually(lambda: _quietly(dead), 10)
+        eventually(lambda: _quietly(dead))
 
 
 def _quietly(probe):
@@ -228,7 +228,7 @@ def test_threads_share_one_queue(broker, producer, topic):
 
         def handler(message):
             if next(calls) < 4:
-                together.wait(10)
+                together.wait(PATIENCE)
             done.append(message.queue)
             if len(done) == 8:
                 consumer.stop()
@@ -259,7 +259,7 @@ def test_backlog_is_bounded_by_what_is_unfinished(broker, producer, topic):
     fill(producer, topic, 500, ordering_key="k")
     options = {"queue_messages_max": 50, "pull_count": 20}
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first", **options) as consumer:
-        got = [consumer.receive(15)]
+        got = [consumer.receive(PATIENCE)]
         while (message := consumer.receive(0.7)) is not None:
             got.append(message)
         assert 20 <= len(got) <= 50
@@ -273,7 +273,7 @@ def test_span_is_bounded_by_the_smallest_unfinished(broker, producer, topic):
     fill(producer, topic, 500, ordering_key="k")
     options = {"span_max": 100, "pull_count": 20}
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first", **options) as consumer:
-        slow = consumer.receive(15)
+        slow = consumer.receive(PATIENCE)
         count = 1
         while (message := consumer.receive(0.7)) is not None:
             message.ack()
@@ -302,13 +302,13 @@ def test_consumer_killed_with_gaps_loses_nothing(broker, producer, topic):
     """A2: kill -9 with every third message unfinished; the next member gets all that was not finished."""
     fill(producer, topic, 200)
     command = [sys.executable, "-c", KILLED, broker.namesrv, topic]
-    child = subprocess.run(command, capture_output=True, text=True, timeout=60, env=environment(), check=False)
+    child = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, env=environment(), check=False)
     lines = child.stdout.split()
     assert lines[-1] == "killed", child.stderr
     finished = {int(line) for line in lines[:-1]}
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer:
         rest: set[int] = set()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + PATIENCE
         while len(finished | rest) < 200 and time.monotonic() < deadline:
             if (message := consumer.receive(0.5)) is not None:
                 message.ack()
@@ -338,7 +338,7 @@ def test_sigterm_drains(broker, producer, topic):
         assert child.stdout.readline() == "begin\n"
         child.send_signal(signal.SIGTERM)
         lines = ["begin", *child.stdout.read().split()]
-        assert child.wait(30) == 0
+        assert child.wait(PATIENCE) == 0
     assert lines[-1] == "left"
     assert lines.count("begin") == lines.count("end") <= 4
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer:
@@ -481,14 +481,14 @@ def test_broken_body_goes_to_the_dead_letters(broker, producer, topic):
             with Reader(broker.namesrv, f"%DLQ%{topic}") as reader:
                 return sum(len(held) for held in reader.ranges().values()) == 2
 
-        eventually(lambda: _quietly(dead), 10)
+        eventually(lambda: _quietly(dead))
 
 
 def test_broker_restart_is_ridden_over(topic):
     """Producer and consumer go on after kill -9 and restart of the broker; nothing acknowledged is lost."""
     with (
         EmbeddedBroker() as broker,
-        Producer(broker.namesrv, timeout=30, retries=100) as producer,
+        Producer(broker.namesrv, timeout=PATIENCE, retries=100) as producer,
         Consumer(broker.namesrv, group=topic, topics=topic, start="first") as consumer,
     ):
         fill(producer, topic, 100)
@@ -496,10 +496,10 @@ def test_broker_restart_is_ridden_over(topic):
         broker.kill()
         futures = [producer.submit(topic, b"after %d" % number) for number in range(100)]
         broker.start()
-        ids = {future.result(30).message_id for future in futures}
+        ids = {future.result(PATIENCE).message_id for future in futures}
         assert len(ids) == 100
         wanted = {b"after %d" % number for number in range(100)}
-        deadline = time.monotonic() + 40
+        deadline = time.monotonic() + PATIENCE
         while not wanted <= seen and time.monotonic() < deadline:
             if (message := consumer.receive(0.5)) is not None:
                 message.ack()

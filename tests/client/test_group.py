@@ -14,7 +14,7 @@ from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply, request
 from tests.client.cluster import FakeCluster, refuse
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 GROUP = "mailers"
 RETRY = f"%RETRY%{GROUP}"
@@ -34,7 +34,7 @@ def consumer_of(cluster: FakeCluster, **options: object) -> Consumer:
 def bodies_of(consumer: Consumer, count: int) -> list[bytes]:
     got = []
     for _ in range(count):
-        message = consumer.receive(10)
+        message = consumer.receive(PATIENCE)
         assert message is not None
         message.ack()
         got.append(message.body)
@@ -67,7 +67,7 @@ def test_failed_message_is_given_back_by_its_log_offset(cluster):
     """36 names the record; the message is finished only when the broker has taken it."""
     cluster.store(b"bad", b"good")
     with consumer_of(cluster, max_reconsume_times=5) as consumer:
-        first, second = consumer.receive(10), consumer.receive(10)
+        first, second = consumer.receive(PATIENCE), consumer.receive(PATIENCE)
         second.ack()
         first.retry(delay_level=4)
         command = eventually(
@@ -85,7 +85,7 @@ def test_broker_that_takes_nothing_back_gets_a_copy(cluster):
     cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
     cluster.stored["orders", 0].append((7, b"bad", b"KEYS\x01k\x02UNIQ_KEY\x01" + b"A" * 32))
     with consumer_of(cluster) as consumer:
-        consumer.receive(10).retry()
+        consumer.receive(PATIENCE).retry()
         [(flag, body, text)] = eventually(lambda: cluster.stored[RETRY, 0])
         assert (flag, body) == (7, b"bad")
         pairs = props.parse(text.decode())
@@ -114,7 +114,7 @@ def test_send_back_whose_answer_was_lost_is_repeated(cluster):
 
     cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = die
     with consumer_of(cluster) as consumer:
-        consumer.receive(10).retry()
+        consumer.receive(PATIENCE).retry()
         eventually(lambda: cluster.count(RequestCode.CONSUMER_SEND_MSG_BACK) == 3)
     asked = [command for command in cluster.seen if command.code == RequestCode.CONSUMER_SEND_MSG_BACK]
     assert [headers.SendBackHeader.from_ext(command.ext).repeated for command in asked] == [None, True, True]
@@ -133,7 +133,7 @@ def test_send_back_that_is_never_answered_becomes_a_copy_in_the_end(cluster, mon
 
     cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = die
     with consumer_of(cluster) as consumer:
-        consumer.receive(10).retry()
+        consumer.receive(PATIENCE).retry()
         eventually(lambda: cluster.stored[RETRY, 0])
         assert cluster.count(RequestCode.CONSUMER_SEND_MSG_BACK) > 1
 
@@ -145,8 +145,8 @@ def test_message_that_no_broker_takes_comes_again_here(cluster, monkeypatch):
     cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
     cluster.store(b"bad")
     with consumer_of(cluster) as consumer:
-        consumer.receive(10).retry()
-        again = consumer.receive(10)
+        consumer.receive(PATIENCE).retry()
+        again = consumer.receive(PATIENCE)
         assert again.body == b"bad"
         assert again.reconsume_times == 1
         consumer.commit()
@@ -179,7 +179,7 @@ def test_administrator_moves_the_group(cluster):
     """220: the queue begins again at the offset given; acks of what was in hand count no more."""
     cluster.store(*(b"%d" % number for number in range(10)))
     with consumer_of(cluster) as consumer:
-        old = [consumer.receive(10) for _ in range(10)]
+        old = [consumer.receive(PATIENCE) for _ in range(10)]
         push = request(
             RequestCode.RESET_CONSUMER_CLIENT_OFFSET,
             body=bodies.queue_offsets({MessageQueue("orders", "broker-a", 0): 4}),
@@ -260,6 +260,6 @@ def test_messages_taken_and_never_finished_are_noticed(cluster, monkeypatch, cap
     cluster.store(*(b"%d" % number for number in range(100)))
     with consumer_of(cluster, queue_messages_max=10) as consumer:
         for _ in range(10):
-            consumer.receive(10)
+            consumer.receive(PATIENCE)
         eventually(lambda: "with message" in caplog.text)
     assert caplog.text.count("with message") == 1

@@ -10,6 +10,7 @@ import pytest
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.window import Chunk, Window
 from metaq.model import MessageQueue, StoredMessage
+from tests.support import PATIENCE
 
 
 def chunk(*offsets: int) -> Chunk[StoredMessage]:
@@ -35,7 +36,7 @@ def test_close_wakes_every_taker_and_drops_what_waits():
     """Threads and tasks alike get None."""
     handover: Handover[StoredMessage] = Handover()
     got: list[object] = []
-    threads = [threading.Thread(target=lambda: got.append(handover.take(10))) for _ in range(3)]
+    threads = [threading.Thread(target=lambda: got.append(handover.take(PATIENCE))) for _ in range(3)]
     for thread in threads:
         thread.start()
 
@@ -44,11 +45,11 @@ def test_close_wakes_every_taker_and_drops_what_waits():
         await asyncio.sleep(0)
         handover.put(chunk(5))
         handover.close()
-        return await asyncio.wait_for(asyncio.gather(*takers), 5)
+        return await asyncio.wait_for(asyncio.gather(*takers), PATIENCE)
 
     tasks = asyncio.run(two())
     for thread in threads:
-        thread.join(5)
+        thread.join(PATIENCE)
     assert len(got) == 3
     assert [item for item in [*got, *tasks] if item is not None] == [] or len(
         [item for item in [*got, *tasks] if item is not None]
@@ -60,10 +61,10 @@ def test_what_was_given_back_reaches_a_waiting_taker():
     """A taker that waits is woken for the rest of somebody else's chunk."""
     handover: Handover[StoredMessage] = Handover()
     got: list[Chunk[StoredMessage] | None] = []
-    thread = threading.Thread(target=lambda: got.append(handover.take(10)))
+    thread = threading.Thread(target=lambda: got.append(handover.take(PATIENCE)))
     thread.start()
     handover.give_back(chunk(3, 4).rest(1))
-    thread.join(5)
+    thread.join(PATIENCE)
     assert [message.queue_offset for message in got[0].messages] == [4]
 
 

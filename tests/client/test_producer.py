@@ -19,7 +19,7 @@ from metaq.wire import compression, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply
 from tests.client.cluster import FakeCluster, refuse, swallow
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 SINGLE, BATCH = RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE
 
@@ -59,7 +59,7 @@ def test_send_returns_where_the_message_is(cluster, producer):
 def test_each_submit_gets_its_own_receipt_from_few_requests(cluster, producer):
     """A thousand submits are stored by a handful of batches; ids and offsets are each message's own."""
     futures = [producer.submit("orders", b"%d" % number) for number in range(1000)]
-    receipts = [future.result(5) for future in futures]
+    receipts = [future.result(PATIENCE) for future in futures]
     assert len({receipt.message_id for receipt in receipts}) == 1000
     assert cluster.count(BATCH) < 60
     for number in (0, 1, 499, 999):
@@ -89,7 +89,7 @@ def test_bodies_that_brokers_refuse_are_refused_at_once(producer):
 def test_message_objects_carry_everything(cluster, producer):
     """Flag and own properties survive the batch."""
     message = Message("orders", b"x", tag="t", flag=7, properties={"colour": "red"})
-    assert producer.submit(message).result(5).offset == 0
+    assert producer.submit(message).result(PATIENCE).offset == 0
     [(flag, _, properties)] = stored(cluster)
     assert flag == 7
     assert properties["colour"] == "red"
@@ -97,7 +97,7 @@ def test_message_objects_carry_everything(cluster, producer):
 
 def test_message_that_does_not_wait_goes_alone_and_says_so(cluster, producer):
     """A1: wait_store_ok=False travels as WAIT=false, which a broker with SYNC_FLUSH reads; without it nothing is said."""
-    assert producer.submit("orders", b"x", wait_store_ok=False).result(5).offset == 0
+    assert producer.submit("orders", b"x", wait_store_ok=False).result(PATIENCE).offset == 0
     producer.send("orders", b"y", queue=producer.queues("orders")[0])
     waits = {body: properties.get("WAIT") for _, body, properties in stored(cluster)}
     assert waits[b"x"] == "false"
@@ -107,7 +107,7 @@ def test_message_that_does_not_wait_goes_alone_and_says_so(cluster, producer):
 def test_large_properties_go_alone_and_too_large_ones_are_refused(cluster):
     """They need not fit a batch; above the format's 32 767 bytes they are an error here."""
     with Producer(cluster.namesrv, batch_bytes=5_000) as producer:
-        assert producer.submit("orders", b"x", properties={"a": "b" * 20_000}).result(5).offset == 0
+        assert producer.submit("orders", b"x", properties={"a": "b" * 20_000}).result(PATIENCE).offset == 0
         with pytest.raises(metaq.MetaqError, match="32767"):
             producer.submit("orders", b"x", properties={"a": "b" * 40_000})
     assert cluster.count(SINGLE) == 1
@@ -126,7 +126,7 @@ def test_delayed_messages_bypass_the_accumulator(cluster, producer):
     """A delay level cannot be in a batch: the message goes alone, at once."""
     futures = [producer.submit("orders", b"x", delay_level=3) for _ in range(3)]
     for future in futures:
-        future.result(5)
+        future.result(PATIENCE)
     assert cluster.count(SINGLE) == 3
     assert cluster.count(BATCH) == 0
 
@@ -134,7 +134,7 @@ def test_delayed_messages_bypass_the_accumulator(cluster, producer):
 def test_ordering_key_keeps_queue_and_order(cluster, producer):
     """All messages of a key are in one queue, in the order of their submits."""
     futures = [producer.submit("orders", b"%d" % number, ordering_key=f"k{number % 5}") for number in range(500)]
-    queues = {future.result(5).queue for future in futures[::5]}
+    queues = {future.result(PATIENCE).queue for future in futures[::5]}
     assert len(queues) == 1
     [queue] = queues
     bodies = [int(body) for _, body, _ in cluster.stored["orders", queue.queue_id] if int(body) % 5 == 0]
@@ -146,7 +146,7 @@ def test_ordering_key_keeps_order_over_resends(cluster, producer):
     producer.send("orders", b"0", ordering_key="k")
     cluster.script[BATCH] = cluster.script[SINGLE] = refuse(ResponseCode.SYSTEM_ERROR, times=2)
     futures = [producer.submit("orders", b"%d" % number, ordering_key="k") for number in range(1, 200)]
-    queue = futures[-1].result(5).queue
+    queue = futures[-1].result(PATIENCE).queue
     bodies = [int(body) for _, body, _ in cluster.stored["orders", queue.queue_id]]
     assert bodies == list(range(200))
 
@@ -191,7 +191,7 @@ def test_failed_message_can_be_sent_again_under_its_id(cluster, producer):
     cluster.script[SINGLE] = refuse(ResponseCode.SYSTEM_ERROR, times=3)
     failed = producer.submit("orders", b"x", delay_level=1)
     with pytest.raises(metaq.SendFailed, match="3 tries"):
-        failed.result(5)
+        failed.result(PATIENCE)
     assert producer.send("orders", b"x", message_id=failed.message_id).message_id == failed.message_id
 
 
@@ -229,9 +229,9 @@ def test_one_illegal_message_does_not_fail_its_batch(cluster, producer):
         reply(command, ResponseCode.MESSAGE_ILLEGAL, remark="bad") if command.body == b"bad" else NotImplemented
     )
     futures = [producer.submit("orders", body) for body in (b"1", b"bad", b"3")]
-    assert futures[0].result(5).message_id == futures[0].message_id
-    assert isinstance(futures[1].exception(5), metaq.BrokerError)
-    assert futures[2].result(5).queue.topic == "orders"
+    assert futures[0].result(PATIENCE).message_id == futures[0].message_id
+    assert isinstance(futures[1].exception(PATIENCE), metaq.BrokerError)
+    assert futures[2].result(PATIENCE).queue.topic == "orders"
 
 
 def test_stored_with_a_promise_missed_is_a_status(cluster, producer):
@@ -321,8 +321,8 @@ def test_full_buffer_raises_when_told_to(cluster):
 def test_full_buffer_blocks_until_there_is_room(cluster):
     """`when_full="block"`: a submit waits, and goes on when acknowledgements come."""
     gate = threading.Event()
-    cluster.script[BATCH] = lambda session, command: gate.wait(10) and NotImplemented
-    with Producer(cluster.namesrv, max_pending_bytes=10_000, batch_bytes=5_000, timeout=20) as producer:
+    cluster.script[BATCH] = lambda session, command: gate.wait(PATIENCE) and NotImplemented
+    with Producer(cluster.namesrv, max_pending_bytes=10_000, batch_bytes=5_000, timeout=PATIENCE) as producer:
         done = []
 
         def work() -> None:
@@ -336,7 +336,7 @@ def test_full_buffer_blocks_until_there_is_room(cluster):
         thread.join(0.2)
         assert not done
         gate.set()
-        thread.join(10)
+        thread.join(PATIENCE)
         assert done
 
 
@@ -386,13 +386,13 @@ def test_forgotten_producer_is_a_resource_warning(cluster):
         del producer
         gc.collect()
     assert any(issubclass(warning.category, ResourceWarning) for warning in caught)
-    assert future.result(5).offset == 0
+    assert future.result(PATIENCE).offset == 0
 
 
 def test_future_calls_back_and_times_out(cluster, producer):
     """Callbacks run once, also when added late; result(timeout) raises and the send goes on."""
     gate = threading.Event()
-    cluster.script[SINGLE] = lambda session, command: gate.wait(10) and NotImplemented
+    cluster.script[SINGLE] = lambda session, command: gate.wait(PATIENCE) and NotImplemented
     future = producer.submit("orders", b"x")
     called: list[object] = []
     future.add_done_callback(called.append)
@@ -401,7 +401,7 @@ def test_future_calls_back_and_times_out(cluster, producer):
     assert not future.done()
     assert not future.cancel()
     gate.set()
-    assert future.result(5)
+    assert future.result(PATIENCE)
     eventually(lambda: called == [future])
     future.add_done_callback(called.append)
     assert called == [future, future]
@@ -413,7 +413,7 @@ def test_callback_that_submits_does_not_deadlock(cluster, producer):
     second: list[metaq.SendFuture] = []
     producer.submit("orders", b"1").add_done_callback(lambda _: second.append(producer.submit("orders", b"2")))
     eventually(lambda: second)
-    assert second[0].result(5)
+    assert second[0].result(PATIENCE)
 
 
 def test_oneway_waits_for_no_answer(cluster, producer):
@@ -438,7 +438,7 @@ def test_forked_child_is_told_and_can_make_its_own(cluster, producer):
                 code = 2
             try:
                 if code == 2 and not pending._batch.stored:
-                    pending.result(5)
+                    pending.result(PATIENCE)
             except metaq.ClientForked:
                 pass
             producer.close()  # Leaves the parent's connections alone.
@@ -450,7 +450,7 @@ def test_forked_child_is_told_and_can_make_its_own(cluster, producer):
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert producer.send("orders", b"parent still").offset >= 0
-    assert pending.result(5)
+    assert pending.result(PATIENCE)
     assert {body for _, body, _ in stored(cluster)} == {b"parent", b"pending", b"own", b"parent still"}
 
 
@@ -478,7 +478,7 @@ def test_thirty_two_threads_hammer_one_producer(cluster, producer):
     def work(thread: int) -> None:
         futures = [(number, producer.submit("orders", b"%d-%d" % (thread, number))) for number in range(300)]
         for number, future in futures:
-            receipt = future.result(20)
+            receipt = future.result(PATIENCE)
             _, body, text = cluster.stored["orders", receipt.queue.queue_id][receipt.offset]
             if body != b"%d-%d" % (thread, number) or receipt.message_id not in text.decode():
                 wrong.append((thread, number, body))
@@ -487,7 +487,7 @@ def test_thirty_two_threads_hammer_one_producer(cluster, producer):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(PATIENCE)
     assert not wrong
     bodies = [body for _, body, _ in stored(cluster)]
     assert len(bodies) == len(set(bodies)) == 32 * 300

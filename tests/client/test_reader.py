@@ -11,7 +11,7 @@ import pytest
 
 import metaq
 from metaq import MessageQueue, Producer, Reader
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
 
@@ -33,7 +33,7 @@ def filled(producer, topic):
     for future in [
         producer.submit(topic, b"%d" % number, tag="even" if number % 2 == 0 else None) for number in range(1000)
     ]:
-        future.result(10)
+        future.result(PATIENCE)
     return topic
 
 
@@ -71,7 +71,7 @@ def test_latest_sees_only_what_comes_after_enter(metaq_broker, producer, filled)
     """The start is pinned when the block is entered, not when the first message is asked for."""
     with Reader(metaq_broker.namesrv, filled, start="latest") as reader:
         producer.send(filled, b"5000")
-        message = reader.receive(5)
+        message = reader.receive(PATIENCE)
         assert message is not None
         assert message.body == b"5000"
         assert reader.receive(0.05) is None
@@ -137,7 +137,7 @@ def test_offset_that_is_not_there_is_typed(metaq_broker, filled, stop_at_end):
             assert caught.value.kept == held
         reader.seek(caught.value.queue, offset=caught.value.kept.start)
         while len(got) < 1000:
-            message = reader.receive(5)
+            message = reader.receive(PATIENCE)
             assert message is not None
             got.append(message)
         assert numbers(got) == list(range(1000))

@@ -9,7 +9,7 @@ from metaq import Producer
 from metaq.client.routes import parse_addresses
 from metaq.wire.codes import RequestCode
 from tests.client.cluster import FakeCluster, swallow
-from tests.support import eventually, free_port
+from tests.support import PATIENCE, eventually, free_port
 
 SINGLE = RequestCode.SEND_MESSAGE_V2
 
@@ -38,7 +38,7 @@ def test_dead_name_server_is_passed_over():
 
 def test_known_routes_outlive_the_name_servers():
     """A producer goes on when no name server answers, also through a retry, which asks for the route again."""
-    with FakeCluster() as cluster, Producer(cluster.namesrv, timeout=20) as producer:
+    with FakeCluster() as cluster, Producer(cluster.namesrv, timeout=PATIENCE) as producer:
         producer.send("orders", b"1")
         for session in list(cluster.sessions):
             if session not in cluster.to_broker:

@@ -17,7 +17,7 @@ import pytest
 
 import metaq
 from metaq import Consumer, Producer, Reader, aio
-from tests.support import environment, eventually
+from tests.support import PATIENCE, environment, eventually
 
 _names = itertools.count()
 
@@ -32,7 +32,7 @@ def filled(metaq_broker, topic):
     """A topic of 20 messages; returns (name server, topic)."""
     with Producer(metaq_broker.namesrv) as producer:
         for future in [producer.submit(topic, b"%d" % number) for number in range(20)]:
-            future.result(10)
+            future.result(PATIENCE)
     return metaq_broker.namesrv, topic
 
 
@@ -50,7 +50,7 @@ def left_of(filled, count: int) -> list[metaq.ReceivedMessage]:
     """What the group has not finished, each acknowledged now: `count` messages and no more."""
     got = []
     with consumer_of(filled) as consumer:
-        while len(got) < count and (message := consumer.receive(60)) is not None:
+        while len(got) < count and (message := consumer.receive(PATIENCE)) is not None:
             message.ack()
             got.append(message)
         assert consumer.receive(0.3) is None
@@ -231,7 +231,7 @@ def test_handler_that_awaits_something_cancelled_does_not_end_its_task(filled, c
                 if len(got) == 19:
                     consumer.stop()
 
-            await asyncio.wait_for(consumer.run(handler), 60)
+            await asyncio.wait_for(consumer.run(handler), PATIENCE)
         return got
 
     assert sorted(asyncio.run(main())) == sorted(set(range(20)) - {7})
@@ -291,7 +291,7 @@ def test_who_waits_while_it_is_closed_gets_the_end(metaq_broker, topic):
     got: list[object] = []
     threads = [
         threading.Thread(target=lambda: got.append(list(consumer))),
-        threading.Thread(target=lambda: got.append(consumer.receive(60))),
+        threading.Thread(target=lambda: got.append(consumer.receive(PATIENCE))),
         threading.Thread(target=lambda: got.append(consumer.run(plain))),
     ]
     for thread in threads:
@@ -299,7 +299,7 @@ def test_who_waits_while_it_is_closed_gets_the_end(metaq_broker, topic):
     eventually(lambda: len(consumer._workers) == 1)
     consumer.close()
     for thread in threads:
-        thread.join(20)
+        thread.join(PATIENCE)
     assert len(got) == 3
     assert all(item in (None, []) for item in got)
 
@@ -309,10 +309,12 @@ def test_who_waits_while_it_is_closed_gets_the_end(metaq_broker, topic):
         async def iterate():
             return [message async for message in consumer]
 
-        tasks = [asyncio.create_task(work) for work in (iterate(), consumer.receive(60), consumer.run(asynchronous))]
+        tasks = [
+            asyncio.create_task(work) for work in (iterate(), consumer.receive(PATIENCE), consumer.run(asynchronous))
+        ]
         await asyncio.sleep(0)
         await consumer.close()
-        assert await asyncio.wait_for(asyncio.gather(*tasks), 20) == [[], None, None]
+        assert await asyncio.wait_for(asyncio.gather(*tasks), PATIENCE) == [[], None, None]
 
     asyncio.run(main())
 
@@ -323,21 +325,21 @@ def test_close_waits_for_the_handlers_and_commits_what_they_did(filled):
 
     def handler(message):
         busy.release()
-        assert go_on.wait(30)
+        assert go_on.wait(PATIENCE)
         done.append(message.body)
 
     consumer = consumer_of(filled)
     running = threading.Thread(target=consumer.run, args=(handler, 4))
     running.start()
     for _ in range(4):
-        assert busy.acquire(timeout=20)
+        assert busy.acquire(timeout=PATIENCE)
     closing = threading.Thread(target=consumer.close)
     closing.start()
     eventually(lambda: consumer.stopped)
     assert closing.is_alive()
     go_on.set()
-    closing.join(20)
-    running.join(20)
+    closing.join(PATIENCE)
+    running.join(PATIENCE)
     assert len(done) == 4
     left_of(filled, 16)
 
@@ -358,9 +360,9 @@ def test_aio_close_waits_for_the_handlers_and_commits_what_they_did(filled):
         async with aio_consumer_of(filled) as consumer:
             running = asyncio.create_task(consumer.run(handler, tasks=4))
             for _ in range(4):
-                await asyncio.wait_for(busy.acquire(), 20)
+                await asyncio.wait_for(busy.acquire(), PATIENCE)
             asyncio.get_running_loop().call_soon(go_on.set)
-        await asyncio.wait_for(running, 20)
+        await asyncio.wait_for(running, PATIENCE)
 
     asyncio.run(main())
     assert len(done) == 4
@@ -378,7 +380,7 @@ def test_handler_may_close_its_own_consumer(filled):
             async def handler(message):
                 await consumer.close()
 
-            await asyncio.wait_for(consumer.run(handler, tasks=2), 30)
+            await asyncio.wait_for(consumer.run(handler, tasks=2), PATIENCE)
 
     asyncio.run(main())
 
@@ -387,7 +389,7 @@ def test_handler_that_never_ends_does_not_hold_up_close_for_ever(filled, caplog)
     """After `timeout` it is left behind, said in the log; its message comes again."""
     go_on = threading.Event()
     consumer = consumer_of(filled)
-    running = threading.Thread(target=consumer.run, args=(lambda message: go_on.wait(60),), daemon=True)
+    running = threading.Thread(target=consumer.run, args=(lambda message: go_on.wait(PATIENCE),), daemon=True)
     running.start()
     eventually(
         lambda: consumer._member.windows and any(window.unfinished for window in consumer._member.windows.values())
@@ -396,7 +398,7 @@ def test_handler_that_never_ends_does_not_hold_up_close_for_ever(filled, caplog)
     consumer.close(timeout=0.2)
     assert "still busy" in caplog.text or not consumer._workers
     go_on.set()
-    running.join(20)
+    running.join(PATIENCE)
 
 
 FORGETS = """
@@ -414,7 +416,7 @@ def test_forgotten_consumer_commits_at_exit(filled):
     """What it acknowledged is not delivered again: as a forgotten producer flushes."""
     ended = subprocess.run(
         [sys.executable, "-W", "always", "-c", FORGETS, *filled],
-        capture_output=True, text=True, timeout=60, check=False, env=environment(),
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(),
     )  # fmt: skip
     assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
     assert "ResourceWarning: Consumer of group" in ended.stderr
@@ -445,7 +447,7 @@ print("at work:", *threads(), flush=True)
 def test_no_thread_of_ours_runs_when_the_interpreter_takes_itself_down(filled):
     """One that wakes up in that moment may crash the process, on a busy machine now and then."""
     ended = subprocess.run(
-        [sys.executable, "-c", LAST, *filled], capture_output=True, text=True, timeout=60, check=False,
+        [sys.executable, "-c", LAST, *filled], capture_output=True, text=True, timeout=PATIENCE, check=False,
         env=environment(),
     )  # fmt: skip
     assert ended.returncode == 0, ended.stderr
@@ -484,14 +486,14 @@ def test_asyncio_code_leaves_signals_to_its_host(filled):
             aio.Consumer(namesrv, group=topic + "_2", topics=topic, start="earliest") as two,
         ):
             both = asyncio.gather(one.run(handler), two.run(handler))
-            await asyncio.wait_for(began.wait(), 20)
+            await asyncio.wait_for(began.wait(), PATIENCE)
             assert signal.getsignal(signal.SIGTERM) is hosts
             os.kill(os.getpid(), signal.SIGTERM)
-            await asyncio.wait_for(told.wait(), 20)
+            await asyncio.wait_for(told.wait(), PATIENCE)
             assert not both.done()
             one.stop()
             two.stop()
-            await asyncio.wait_for(both, 20)
+            await asyncio.wait_for(both, PATIENCE)
         assert signal.getsignal(signal.SIGTERM) is hosts
         loop.remove_signal_handler(signal.SIGTERM)
 
@@ -533,5 +535,5 @@ def test_run_in_another_thread_takes_no_signal(filled):
 
         thread = threading.Thread(target=consumer.run, args=(look,))
         thread.start()
-        thread.join(30)
+        thread.join(PATIENCE)
     assert set(seen) == {signal.SIG_DFL}

@@ -11,6 +11,7 @@ from metaq.errors import ClientClosed, ConnectionFailed, RequestTimeout
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import encode, reply, request
 from tests.client.cluster import FakeCluster, swallow
+from tests.support import PATIENCE
 
 CODE = RequestCode.GET_BROKER_RUNTIME_INFO
 
@@ -32,7 +33,7 @@ def with_transport(cluster: FakeCluster, work) -> None:
         finally:
             await transport.close()
 
-    asyncio.run(asyncio.wait_for(main(), 20))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_many_callers_share_one_dial(cluster):
@@ -132,7 +133,7 @@ def test_broken_connection_fails_what_is_outstanding_at_once(cluster):
         while cluster.count(CODE) < 5:
             await asyncio.sleep(0.005)
         cluster.drop_connections()
-        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), 5)
+        outcomes = await asyncio.wait_for(asyncio.gather(*calls, return_exceptions=True), PATIENCE)
         assert all(isinstance(outcome, ConnectionFailed) for outcome in outcomes)
 
     with_transport(cluster, work)

@@ -17,7 +17,7 @@ import metaq
 from metaq import Consumer, Message, Producer, Reader, aio
 from metaq.testing import EmbeddedBroker
 from metaq.testing.embedded import SMALL
-from tests.support import eventually, free_port, metaq_command, process, read_line, run_metaq
+from tests.support import PATIENCE, eventually, free_port, metaq_command, process, read_line, run_metaq
 
 _names = itertools.count()
 SMALL_FILES = [word for key, value in SMALL.items() for word in ("-o", f"{key}={value}")]
@@ -66,7 +66,7 @@ def test_broker_that_went_away_is_named(tmp_path, topic):
             read_line(broker, "ready broker")
             eventually(lambda: producer.send(topic, b"x"))
             broker.kill()
-            broker.wait(20)
+            broker.wait(PATIENCE)
             with pytest.raises((metaq.SendFailed, metaq.NoRoute)) as caught:
                 producer.send(topic, b"x")
             text = str(caught.value)
@@ -78,7 +78,7 @@ def test_broker_that_went_away_is_named(tmp_path, topic):
 def test_name_server_that_is_down_stores_nothing(topic):
     """Nobody listens: the tries and the time they took are those that happened, and nothing may be there twice."""
     address = f"127.0.0.1:{free_port()}"
-    with Producer(address, timeout=60.0) as producer, pytest.raises(metaq.SendFailed) as caught:
+    with Producer(address, timeout=PATIENCE) as producer, pytest.raises(metaq.SendFailed) as caught:
         producer.send(topic, b"x")
     text = str(caught.value)
     assert address in text
@@ -153,7 +153,7 @@ def test_start_has_one_vocabulary(metaq_broker, topic):
         with Reader(metaq_broker.namesrv, topic, start=start, stop_at_end=True) as reader:
             assert len(list(reader)) == 3
         with Consumer(metaq_broker.namesrv, group=f"{topic}_{start}", topics=topic, start=start) as consumer:
-            assert consumer.receive(20) is not None
+            assert consumer.receive(PATIENCE) is not None
         assert len(run_metaq("consume", topic, "--from", start, "-n", metaq_broker.namesrv).stdout.split()) == 3
     for start in ("latest", "last"):
         with Reader(metaq_broker.namesrv, topic, start=start, stop_at_end=True) as reader:
@@ -173,7 +173,7 @@ def test_received_message_can_be_pickled(metaq_broker, topic):
     with Producer(metaq_broker.namesrv) as producer:
         producer.send(topic, b"x", tag="t", keys=["k"], properties={"a": "b"})
     with Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
-        message = consumer.receive(20)
+        message = consumer.receive(PATIENCE)
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             copy = pickle.loads(pickle.dumps(message, protocol))
             assert type(copy) is metaq.ReceivedMessage
@@ -206,7 +206,7 @@ def test_received_message_can_be_pickled(metaq_broker, topic):
     with Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
         assert consumer.receive(0.5) is None
     with Reader(metaq_broker.namesrv, topic) as reader:
-        read = reader.receive(20)
+        read = reader.receive(PATIENCE)
         assert pickle.loads(pickle.dumps(read)) == read
 
 
@@ -233,12 +233,12 @@ def test_public_objects_say_what_they_are(metaq_broker, topic):
     with Producer(metaq_broker.namesrv) as producer:
         assert repr(producer) == f"<Producer at {metaq_broker.namesrv}: open>"
         future = producer.submit(topic, b"x" * 100)
-        future.result(10)
+        future.result(PATIENCE)
         assert "acknowledged" in repr(future)
     assert repr(producer).endswith(": closed>")
     with Consumer(metaq_broker.namesrv, group=topic, topics=[topic], start="earliest") as consumer:
         assert repr(consumer).startswith(f"<Consumer of group {topic}, topics {topic}: ")
-        message = consumer.receive(20)
+        message = consumer.receive(PATIENCE)
         assert "100 bytes" in repr(message)
         consumer.stop()
         assert "stopped" in repr(consumer)

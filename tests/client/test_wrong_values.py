@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 
 import metaq
 from metaq import Message, Producer, Reader, aio
+from tests.support import PATIENCE
 
 _names = itertools.count()
 
@@ -49,7 +50,7 @@ async def _submitted(twin, topic, body, **more):
 
 WAYS = {
     "send": lambda producer, topic, body, **more: producer.send(topic, body, **more),
-    "submit": lambda producer, topic, body, **more: producer.submit(topic, body, **more).result(10),
+    "submit": lambda producer, topic, body, **more: producer.submit(topic, body, **more).result(PATIENCE),
     "message": lambda producer, topic, body, **more: producer.send(Message(topic, body, **more)),
     "changed message": lambda producer, topic, body, **more: producer.send(_changed(topic, body, **more)),
     "batch": lambda producer, topic, body, **more: producer.send_batch([_changed(topic, body, **more)])[0],
@@ -219,7 +220,7 @@ def test_other_buffers_are_copied_at_the_call(metaq_broker, producer, way):
         if way == "submit":
             future = producer.submit(name, buffer)
             buffer[:] = b"behind"
-            future.result(10)
+            future.result(PATIENCE)
         elif way == "message":
             message = Message(name, buffer)
             buffer[:] = b"behind"
@@ -244,4 +245,4 @@ def test_what_is_stored_is_what_was_passed(metaq_broker, producer, body):
         return
     with Reader(metaq_broker.namesrv, "wrong_values_any", queues=[receipt.queue], start="latest") as reader:
         reader.seek(receipt.queue, offset=receipt.offset)
-        assert reader.receive(10).body == bytes(body)
+        assert reader.receive(PATIENCE).body == bytes(body)

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 import metaq
-from tests.support import ROOT, environment
+from tests.support import PATIENCE, ROOT, environment
 
 COUNT, FIRST_END = 100, 38
 _names = itertools.count()
@@ -101,7 +101,7 @@ def test_program_of_the_page_ends_cleanly(metaq_broker, tmp_path, block):
     for _ in range(2):
         ended = subprocess.run(
             [sys.executable, str(program), str(log), f"{FIRST_END},{COUNT}"],
-            capture_output=True, text=True, timeout=100, check=False, env=environment(),
+            capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(),
         )  # fmt: skip
         assert ended.returncode == 0, ended.stderr
         assert ended.stderr == ""

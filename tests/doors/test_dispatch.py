@@ -19,6 +19,7 @@ from metaq.net.peer import Peer
 from metaq.wire.command import Command, SerializeType, encode, reply
 from metaq.wire.connection import Connection
 from tests.doors.support import FakePeer
+from tests.support import PATIENCE
 
 ECHO, BAD, FULL, BUG, LATER, NEVER, HUGE = range(1, 8)
 
@@ -228,6 +229,6 @@ def test_garbage_over_tcp_ends_one_connection_and_no_other() -> None:
 
     logging.getLogger("metaq.net").setLevel(logging.CRITICAL)
     try:
-        asyncio.run(asyncio.wait_for(body(), 20))
+        asyncio.run(asyncio.wait_for(body(), PATIENCE))
     finally:
         logging.getLogger("metaq.net").setLevel(logging.NOTSET)

@@ -13,6 +13,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.headers import PullReplyHeader
 from tests.doors.support import Client, open_door, pull_header, send_header
+from tests.support import PATIENCE
 
 COMMIT, SUSPEND, BROUGHT = 1, 2, 4
 
@@ -380,7 +381,7 @@ def test_old_messages_are_read_off_the_loop(tmp_path):
             assert [message.body for message in messages(answers[0])] == [b"%d" % n for n in range(4, 36)]
             assert offsets(answers[0]) == (36, 0, 40)
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_reads_of_old_messages_take_turns(tmp_path, monkeypatch):
@@ -404,7 +405,7 @@ def test_reads_of_old_messages_take_turns(tmp_path, monkeypatch):
             assert order.index("modest") <= 2
             assert "gone" not in order
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_connection_that_asks_for_too_much_of_the_past_is_told(tmp_path, monkeypatch):
@@ -426,4 +427,4 @@ def test_connection_that_asks_for_too_much_of_the_past_is_told(tmp_path, monkeyp
                 await asyncio.sleep(0)
             assert {answer.code for answer in answers} == {0}
 
-    asyncio.run(asyncio.wait_for(main(), 10))
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))

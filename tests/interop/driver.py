@@ -16,6 +16,7 @@ from queue import Empty, Queue
 from typing import Any
 
 from tests.interop import maven, wheel
+from tests.support import PATIENCE
 
 HERE = Path(__file__).parent
 Event = dict[str, Any]
@@ -67,9 +68,9 @@ class ForeignClient:
         self._process.stdin.write(json.dumps({"op": op, **arguments}) + "\n")
         self._process.stdin.flush()
         try:
-            answer = self._answers.get(timeout=60)
+            answer = self._answers.get(timeout=PATIENCE)
         except Empty:
-            raise TimeoutError(f"the foreign client did not answer {op} within 60 s") from None
+            raise TimeoutError(f"the foreign client did not answer {op} within {PATIENCE} s") from None
         if "error" in answer:
             raise DriverError(answer["error"], answer.get("code"))
         return answer.get("result")
@@ -100,7 +101,9 @@ class ForeignClient:
         with self._changed:
             return [event for event in self._events if event["consumer"] == consumer]
 
-    def wait(self, consumer: str, enough: int | Callable[[list[Event]], bool], timeout: float = 30) -> list[Event]:
+    def wait(
+        self, consumer: str, enough: int | Callable[[list[Event]], bool], timeout: float = PATIENCE
+    ) -> list[Event]:
         """What `consumer` has received, as soon as it is `enough` (a count or a predicate). Raises AssertionError late."""
         satisfied = enough if callable(enough) else lambda events: len(events) >= enough
         deadline = time.monotonic() + timeout
@@ -119,7 +122,7 @@ class ForeignClient:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(20)
+            self._process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -131,8 +134,9 @@ def java_client(folder: Path, *options: str) -> ForeignClient:
     """RocketMQ's Java client behind java/Driver.java, which is compiled into `folder`; `options` are the JVM's."""
     classpath = f"{maven.jars(*maven.CLIENT)}/*"
     compiler = [maven.java(compiler=True), "-XDsuppressNotes", "-cp", classpath, "-d", str(folder)]
-    subprocess.run([*compiler, str(HERE / "java" / "Driver.java")], check=True, timeout=60)
+    subprocess.run([*compiler, str(HERE / "java" / "Driver.java")], check=True, timeout=PATIENCE)
     command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", f"-Duser.home={folder}", *options]
+    command.append(f"-Dcom.rocketmq.remoting.client.connect.timeout={PATIENCE * 1000:.0f}")
     command += [f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}", "-cp", f"{folder}:{classpath}", "Driver"]
     return ForeignClient(command, folder)
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from tests.fastjson_cases import TARGETS
 from tests.interop import maven
+from tests.support import WHOLE_PATIENCE
 
 SOURCE = Path(__file__).parent / "java" / "Fastjson.java"
 VECTORS = Path(__file__).parents[1] / "wire" / "fastjson_vectors.json"
@@ -25,7 +26,9 @@ def run(folder: Path) -> Vectors:
     """Compile the program into `folder` and ask it about every text. Skips the test where there is no Java or Maven."""
     classpath = f"{maven.jars(*maven.SERVER)}/*"
     subprocess.run(
-        [maven.java(compiler=True), "-cp", classpath, "-d", str(folder), str(SOURCE)], check=True, timeout=120
+        [maven.java(compiler=True), "-cp", classpath, "-d", str(folder), str(SOURCE)],
+        check=True,
+        timeout=WHOLE_PATIENCE,
     )
     cases = [(name, text) for name, target in TARGETS.items() for text in target.texts]
     lines = []
@@ -33,7 +36,13 @@ def run(folder: Path) -> Vectors:
         lines.append(f"org.apache.rocketmq.{TARGETS[name].java}\t{TARGETS[name].body(text)}\n")
     command = [maven.java(), "-Xmx128m", "-cp", f"{folder}:{classpath}", "Fastjson"]
     done = subprocess.run(
-        command, input="".join(lines), capture_output=True, text=True, encoding="utf-8", timeout=120, check=True
+        command,
+        input="".join(lines),
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        timeout=WHOLE_PATIENCE,
+        check=True,
     )
     answers = done.stdout.split("\n")[:-1]
     assert len(answers) == len(cases), done.stderr[-2000:]

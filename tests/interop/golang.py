@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.maven import CACHE
+from tests.support import WHOLE_PATIENCE
 
 SOURCE = Path(__file__).parent / "go"
 
@@ -42,7 +43,7 @@ def _build(compiler: str, program: Path) -> None:
     try:
         done = subprocess.run(
             [compiler, "build", "-o", str(fresh), "."],
-            capture_output=True, text=True, timeout=600, check=False, cwd=SOURCE, env={**os.environ, **settings},
+            capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, cwd=SOURCE, env={**os.environ, **settings},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         pytest.skip("the RocketMQ Go client was not built within 600 s")

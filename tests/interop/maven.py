@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import WHOLE_PATIENCE
+
 CACHE = Path(__file__).resolve().parents[2] / ".cache"
 GROUP = "org.apache.rocketmq"
 CLIENT = (f"{GROUP}:rocketmq-client:4.9.8",)
@@ -53,7 +55,7 @@ def _fetch(artifacts: tuple[str, ...], folder: Path) -> None:
     shutil.rmtree(fresh, ignore_errors=True)
     command = [maven, "-q", "-B", "-ntp", f"-Dmaven.repo.local={CACHE / 'm2'}", "-f", str(pom)]
     command += ["dependency:copy-dependencies", f"-DoutputDirectory={fresh}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False)
     if done.returncode != 0:
         pytest.skip(f"mvn could not fetch {', '.join(artifacts)}: {(done.stdout + done.stderr).strip()[-300:]}")
     fresh.rename(folder)

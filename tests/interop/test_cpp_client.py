@@ -15,7 +15,7 @@ from metaq.wire.codes import RequestCode
 from metaq.wire.command import request
 from tests.interop.driver import ForeignClient, cpp_client
 from tests.interop.servers import RocketmqServer, Server
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
 
@@ -101,7 +101,7 @@ def test_batch_send(cpp: ForeignClient, server: Server) -> None:
 def _create_group(server: Server, group: str, retry_max: int) -> None:
     """The client cannot say how often to retry: its group's setting at the broker counts."""
     body = json.dumps(bodies.group_tree(GroupConfig(group, retry_max=retry_max))).encode()
-    link = Link(server.broker, timeout=10)
+    link = Link(server.broker, timeout=PATIENCE)
     try:
         link.ask([request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)], f"create group {group}")
     finally:
@@ -120,14 +120,14 @@ def test_failing_listener_retries_then_dead_letters(cpp: ForeignClient, server: 
     cpp.consumer(f"c-{topic}", server.namesrv, group, {topic: "bad || good"}, fail_tag="bad")
     cpp.send(name, topic, ["bad"], "sync", tag="bad", keys="k1", properties={"colour": "blue"})
     cpp.send(name, topic, ["good"], "sync", tag="good")
-    events = cpp.wait(f"c-{topic}", lambda got: sum(event["body"] == "bad" for event in got) == 3, 60)
+    events = cpp.wait(f"c-{topic}", lambda got: sum(event["body"] == "bad" for event in got) == 3)
     assert [event["reconsume_times"] for event in events if event["body"] == "bad"] == [0, 1, 2]
 
     dead_letters = f"%DLQ%{group}"
     with Admin(server.namesrv) as admin:  # a consumer that does not find its topic at its start looks again in 30 s
-        eventually(lambda: dead_letters in admin.list_topics(system=True), 30)
+        eventually(lambda: dead_letters in admin.list_topics(system=True))
     cpp.consumer(f"d-{topic}", server.namesrv, f"undertaker-{topic}", {dead_letters: "*"})
-    (dead,) = cpp.wait(f"d-{topic}", 1, 60)
+    (dead,) = cpp.wait(f"d-{topic}", 1)
     assert (dead["body"], dead["tag"], dead["keys"], dead["colour"]) == ("bad", "bad", "k1", "blue")
     assert Counter(event["body"] for event in cpp.received(f"c-{topic}")) == {"bad": 3, "good": 1}
 
@@ -146,7 +146,7 @@ def test_broadcasting_and_delay(cpp: ForeignClient, server: Server) -> None:
         cpp.send(name, topic, ["ping"], "sync", tag="a")
         return all(cpp.received(consumer) for consumer in consumers)
 
-    eventually(both_listen, 30)
+    eventually(both_listen)
     cpp.send(name, topic, ["later"], "sync", tag="a", delay_level=2)
     for consumer in consumers:
         events = cpp.wait(consumer, lambda got: any(event["body"] == "later" for event in got))
@@ -172,10 +172,10 @@ def test_members_share_and_take_over(cpp: ForeignClient, server: Server) -> None
         eventually(lambda: len(cpp.received(first)) + len(cpp.received(second)) >= sent)
         return bool(cpp.received(second))
 
-    eventually(both_are_served, 40)
+    eventually(both_are_served)
     cpp.shutdown(second)
     cpp.send(name, topic, [f"back-{i}" for i in range(8)], "sync", tag="a")
-    events = cpp.wait(first, lambda got: sum(event["body"].startswith("back-") for event in got) >= 8, 60)
+    events = cpp.wait(first, lambda got: sum(event["body"].startswith("back-") for event in got) >= 8)
     assert len({event["queue_id"] for event in events if event["body"].startswith("back-")}) > 1
 
 

@@ -57,5 +57,5 @@ def test_a_consumer_of_all_receives_all_and_what_it_gave_back(go: ForeignClient,
     go.send("p", topic, [f"m{number}" for number in range(20)])
     go.send("p", topic, ["again"], tag="bad")
     # A Go client learns of its retry topic's queues at its next look for routes, up to 30 s later.
-    events = go.wait("c", 22, timeout=60)
+    events = go.wait("c", 22)
     assert Counter(event["body"] for event in events) == {**{f"m{number}": 1 for number in range(20)}, "again": 2}

@@ -166,7 +166,7 @@ def test_rebalance_on_join_and_leave(java: ForeignClient, server: Server, topic:
         eventually(lambda: len(java.received("c1")) + len(java.received("c2")) >= sent)
         return len({event["queue_id"] for event in java.received("c2")}) == 2
 
-    eventually(both_are_served, 15)
+    eventually(both_are_served)
     java.shutdown("c2")
     before = len(java.received("c1"))
     java.send("p", topic, [f"back-{i}" for i in range(8)])
@@ -242,7 +242,7 @@ def test_a_crash_loses_nothing_acknowledged(java: ForeignClient, server: Server,
         except DriverError:  # the client has not noticed yet that the broker is back
             return False
 
-    eventually(sent, 60)
+    eventually(sent)
     java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"})
     events = java.wait(
         "c", lambda got: {event["body"] for event in got} >= {f"before-{i}" for i in range(20)} | {"after"}

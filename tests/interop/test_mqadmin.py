@@ -9,6 +9,7 @@ from metaq.broker.rocketmq_settings import DEFAULTS
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin
+from tests.support import PATIENCE
 
 pytestmark = pytest.mark.interop
 
@@ -39,10 +40,10 @@ def test_the_configuration_has_every_key_of_rocketmqs_own_classes(server: Server
     classpath = f"{maven.jars(*maven.SERVER)}/*"
     source = Path(__file__).parent / "java" / "Settings.java"
     subprocess.run(
-        [maven.java(compiler=True), "-cp", classpath, "-d", str(tmp_path), str(source)], check=True, timeout=60
+        [maven.java(compiler=True), "-cp", classpath, "-d", str(tmp_path), str(source)], check=True, timeout=PATIENCE
     )
     command = [maven.java(), "-cp", f"{tmp_path}:{classpath}", "Settings"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
     wanted = dict(line.split("=", 1) for line in printed.splitlines())
     assert len(wanted) > 150
     shown = mqadmin(tmp_path, server, "getBrokerConfig", "-b", server.broker)

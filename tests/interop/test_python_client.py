@@ -11,7 +11,7 @@ import pytest
 import metaq
 from metaq import Consumer, Later, Message, Producer, Reader, Reject
 from tests.interop.servers import Server
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
 
@@ -23,13 +23,13 @@ def topic() -> str:
 
 def test_every_kind_of_send_is_read_back(server: Server, topic: str) -> None:
     """Single, batched, compressed, flagged, keyed and delayed messages arrive as they were sent."""
-    with Producer(server.namesrv, timeout=10) as producer:
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
         receipt = producer.send(topic, b"single", tag="t", keys=["k1", "k2"], properties={"a": "5"})
         futures = [producer.submit(topic, b"%d" % number) for number in range(500)]
-        assert len({future.result(10).message_id for future in futures}) == 500
+        assert len({future.result(PATIENCE).message_id for future in futures}) == 500
         producer.send(topic, b"large " * 2000)
         producer.send_batch([Message(topic, b"b1", flag=7), Message(topic, b"b2")])
-        keyed = [producer.submit(topic, b"keyed", ordering_key="k").result(10).queue for _ in range(3)]
+        keyed = [producer.submit(topic, b"keyed", ordering_key="k").result(PATIENCE).queue for _ in range(3)]
         assert len(set(keyed)) == 1
         delayed = time.monotonic()
         producer.send(topic, b"delayed", delay_level=1)
@@ -51,7 +51,7 @@ def test_every_kind_of_send_is_read_back(server: Server, topic: str) -> None:
 
 def test_group_progress_retries_and_dead_letters(server: Server, topic: str) -> None:
     """Tags filter, failures come again, rejects are dead letters, and the group's progress is kept."""
-    with Producer(server.namesrv, timeout=10) as producer:
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
         for number in range(20):
             producer.send(topic, b"%d" % number, tag="even" if number % 2 == 0 else "odd")
     seen: list[tuple[bytes, int]] = []
@@ -77,34 +77,34 @@ def test_group_progress_retries_and_dead_letters(server: Server, topic: str) -> 
         except metaq.NoRoute:
             return False
 
-    eventually(dead, 15)
+    eventually(dead)
     with Consumer(server.namesrv, group=topic, topics={topic: "even"}, start="first") as consumer:
         assert consumer.receive(2) is None
 
 
 def test_reader_finds_a_moment(server: Server, topic: str) -> None:
     """Reading from a moment on is exact, whatever the broker's own search says."""
-    with Producer(server.namesrv, timeout=10) as producer:
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
         for future in [producer.submit(topic, b"%d" % number) for number in range(200)]:
-            future.result(10)
+            future.result(PATIENCE)
         moment = time.time()
         eventually(lambda: time.time() > moment + 0.01)
         for future in [producer.submit(topic, b"%d" % number) for number in range(200, 230)]:
-            future.result(10)
+            future.result(PATIENCE)
     with Reader(server.namesrv, topic, start=moment, stop_at_end=True) as reader:
         assert sorted(int(message.body) for message in reader) == list(range(200, 230))
 
 
 def test_members_share_and_take_over(server: Server, topic: str) -> None:
     """Two members split four queues; when one leaves, the other has all."""
-    with Producer(server.namesrv, timeout=10) as producer:
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
         producer.send(topic, b"x")
 
     def own(consumer: Consumer) -> int:
         return sum(queue.topic == topic for queue in consumer.queues)
 
     with Consumer(server.namesrv, group=topic, topics=topic, instance_name="one") as one:
-        eventually(lambda: own(one) == 4, 30)
+        eventually(lambda: own(one) == 4)
         with Consumer(server.namesrv, group=topic, topics=topic, instance_name="two") as two:
-            eventually(lambda: own(one) == own(two) == 2, 30)
-        eventually(lambda: own(one) == 4, 30)
+            eventually(lambda: own(one) == own(two) == 2)
+        eventually(lambda: own(one) == 4)

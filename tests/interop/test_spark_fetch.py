@@ -10,7 +10,7 @@ from metaq.spark.cluster import Cluster
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice, slices_between
 from tests.interop.servers import Server
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 TOPIC, GROUP = "spark_fetch", "spark_fetch_progress"
 MESSAGES = 3000
@@ -25,12 +25,15 @@ def cluster(server: Server):
 
 def test_slices_positions_and_progress(server: Server, cluster: Cluster) -> None:
     """Every message of every queue once, in order; offsets by time; progress where `metaq group show` finds it."""
-    with Producer(server.namesrv, timeout=10) as producer:
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
         futures = [producer.submit(TOPIC, b"%d" % i, tag="t", keys=[f"k{i}"]) for i in range(MESSAGES)]
         producer.send(TOPIC, b"large " * 2000)
-        stored = {(future.result(10).queue, future.result(10).offset): b"%d" % i for i, future in enumerate(futures)}
+        stored = {
+            (future.result(PATIENCE).queue, future.result(PATIENCE).offset): b"%d" % i
+            for i, future in enumerate(futures)
+        }
     queues = cluster.queues([TOPIC])
-    ends = eventually(lambda: found if sum((found := cluster.ends(queues)).values()) > MESSAGES else None, 20)
+    ends = eventually(lambda: found if sum((found := cluster.ends(queues)).values()) > MESSAGES else None)
     starts = cluster.starts(queues)
     got: dict[tuple[object, int], bytes] = {}
     for wanted in slices_between(starts, ends):

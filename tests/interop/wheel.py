@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.interop.maven import CACHE
+from tests.support import WHOLE_PATIENCE
 
 NAME = "rocketmq-client-python"
 VERSION = "0.5.0rc2"
@@ -32,7 +33,7 @@ def _fetch(folder: Path) -> None:
     fresh = CACHE / f"{NAME}-{VERSION}.new"
     shutil.rmtree(fresh, ignore_errors=True)
     pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(fresh), f"{NAME}=={VERSION}"]
-    done = subprocess.run(pip, capture_output=True, text=True, timeout=180, check=False)
+    done = subprocess.run(pip, capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False)
     if done.returncode != 0:
         pytest.skip(f"pip could not fetch {NAME}=={VERSION}: {done.stderr.strip()[-300:]}")
     fresh.rename(folder)

@@ -18,8 +18,9 @@ from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.peer import SHARED_BYTES, Peer, is_loopback, split_address
 from metaq.wire.frame import frame_bytes
+from tests.support import PATIENCE
 
-TIMEOUT = 20
+TIMEOUT = PATIENCE
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -362,7 +363,7 @@ def test_close_lets_written_answers_out(run) -> None:
         client = await server.client()
         client.peer.write(frame(1))
         await soon(lambda: server.sessions and server.sessions[0].frames)
-        await server.listener.close(timeout=5)
+        await server.listener.close(timeout=PATIENCE)
         await client.until(lambda: client.lost is not None)
         assert client.frames == [frame(3_000_000)]
         assert server.listener.connections == 0
@@ -436,7 +437,7 @@ def test_blocking_stream_sends_receives_and_tells_its_end() -> None:
             with pytest.raises(RequestTimeout, match="did nothing for"):
                 stream.receive_into(buffer)
             stream.send(b"bye")
-            thread.join(5)
+            thread.join(PATIENCE)
             with pytest.raises(ConnectionFailed):
                 stream.receive_into(buffer)
                 stream.receive_into(buffer)

@@ -14,6 +14,7 @@ from metaq.net.group import CONGESTED_BYTES, ListenLimits
 from metaq.net.peer import BEHIND_BYTES, TURNS_MAX
 from metaq.net.turns import TURN_BYTES, Turns
 from tests.net.test_peers import Server, frame, raw_connection, run, soon  # noqa: F401  `run` is a fixture
+from tests.support import PATIENCE
 
 MIB = 1 << 20
 PIECE = 128 * 1024
@@ -143,7 +144,7 @@ def test_close_lets_a_long_answer_out(run, slow: bool) -> None:  # noqa: F811
         peer.write_from(first.head, first)
         peer.write_from(second.head, second)
         await soon(lambda: first.taken)
-        await server.listener.close(timeout=10)
+        await server.listener.close(timeout=PATIENCE)
         await client.until(lambda: client.lost is not None)
         assert client.frames == [first.whole, second.whole]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 
+from tests.support import PATIENCE
+
 from metaq.errors import ConnectionFailed
 from metaq.model import DataVersion, TopicConfig
 from metaq.registry.namesrv import Identity, Registrar
@@ -87,7 +89,7 @@ def test_a_change_is_told_at_once():
         topics["U"] = TopicConfig("U")
         one.changed()
         one.changed()
-        await asyncio.wait_for(servers.called.wait(), 5)
+        await asyncio.wait_for(servers.called.wait(), PATIENCE)
         _, told = bodies.registration_of(servers.calls[0][1].body, compressed=False, bare=False)
         assert set(told) == {"T", "U"}
         await one.stop()
@@ -107,12 +109,12 @@ def test_a_name_server_that_is_down_is_tried_again_and_logged_once(caplog):
             assert set(one.failing) == {"n2"}
             for _ in range(5):
                 servers.called.clear()
-                await asyncio.wait_for(servers.called.wait(), 5)
+                await asyncio.wait_for(servers.called.wait(), PATIENCE)
             assert [record.levelname for record in caplog.records] == ["WARNING"]
             servers.down.clear()
             while one.failing:
                 servers.called.clear()
-                await asyncio.wait_for(servers.called.wait(), 5)
+                await asyncio.wait_for(servers.called.wait(), PATIENCE)
                 await asyncio.sleep(0)
         assert "again" in caplog.records[-1].message
         await one.stop()
@@ -129,13 +131,13 @@ def test_who_changed_a_topic_learns_when_all_name_servers_know():
         await one.start()
         told = asyncio.Event()
         one.when_told(told.set)
-        await asyncio.wait_for(told.wait(), 1)  # nothing has changed
+        await asyncio.wait_for(told.wait(), PATIENCE)  # nothing has changed
         servers.calls.clear()
         told.clear()
         topics["U"] = TopicConfig("U")
         one.changed()
         one.when_told(told.set)
-        await asyncio.wait_for(told.wait(), 1)
+        await asyncio.wait_for(told.wait(), PATIENCE)
         assert {address for address, _ in servers.calls} == {"n1", "n2"}
         assert all(b'"U"' in command.body for _, command in servers.calls)
         await one.stop()
@@ -157,7 +159,7 @@ def test_a_silent_name_server_holds_up_nobody():
             servers.calls.clear()
             one.changed()
             one.when_told(told.set, timeout=0.05)
-            await asyncio.wait_for(told.wait(), 1)
+            await asyncio.wait_for(told.wait(), PATIENCE)
             assert "n1" in {address for address, _ in servers.calls}
         servers.silent.clear()
         await one.stop()
@@ -181,7 +183,7 @@ def test_only_the_topics_that_changed_are_told_in_between():
                 one.changed(name)
             told = asyncio.Event()
             one.when_told(told.set)
-            await asyncio.wait_for(told.wait(), 10)
+            await asyncio.wait_for(told.wait(), PATIENCE)
             return tables(servers)
 
         assert await change("U", "V") == {"n1": {"U", "V"}, "n2": {"U", "V"}}

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
+from metaq.spark.slow_start import run_through
 from tests.spark.jvm import java_options
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT
 
 
 def spark_conf() -> dict[str, str]:
@@ -36,19 +37,14 @@ def spark(tmp_path_factory):
     running.stop()
 
 
-def finished(start, seconds=240):
+def finished(start, seconds=PATIENCE):
     """Start a query and wait for its end. Returns the query; raises what it failed with.
 
-    Spark gives a Python that it starts ten seconds, whatever else the machine does, and no setting changes that. A query
-    that fails so is started again: it goes on where it stood.
+    Again where a Python started too slowly for Spark, as `metaq pipeline run` does.
     """
-    tries = 3
-    while True:
-        query, tries = start(), tries - 1
-        try:
-            assert query.awaitTermination(seconds)
-        except Exception as error:
-            if not tries or "Python worker failed to connect back" not in str(error):
-                raise
-        else:
-            return query
+
+    def watch(query):
+        assert query.awaitTermination(seconds)
+        return query
+
+    return run_through(start, watch)

@@ -11,6 +11,7 @@ import threading
 from pathlib import Path
 
 from metaq.spark import session
+from metaq.spark.slow_start import run_through
 from tests.spark.conftest import spark_conf
 from tests.spark.faulty_source import BATCH_0, BEFORE_COMMIT, FaultySource, Halt
 
@@ -31,17 +32,21 @@ def start(spark, namesrv: str, topic: str, folder: str, point: str):
     return (writer if point else writer.trigger(availableNow=True)).start()
 
 
+def reach(query, folder: str, point: str) -> None:
+    """Wait until the query has come to its point, or to its end; raises what it failed with."""
+    while query.isActive and not (Path(folder) / f"mark-{point}").exists():
+        threading.Event().wait(0.05)
+    if not query.isActive:
+        query.awaitTermination()
+
+
 def main(namesrv: str, topic: str, plan: str) -> None:
     # A task that is stopped keeps its place: the other queries need one, too.
     spark = session("faulty driver", master="local[3]", conf=spark_conf())
     spark.dataSource.register(FaultySource)
     for folder, point in json.loads(plan).items():
-        query = start(spark, namesrv, topic, folder, point)
         # One after the other: Spark gives a Python 10 s to start, which five of them may not keep on a busy machine.
-        while query.isActive and not (Path(folder) / f"mark-{point}").exists():
-            threading.Event().wait(0.05)
-        if not query.isActive:
-            query.awaitTermination()  # Raises what it failed with.
+        run_through(lambda: start(spark, namesrv, topic, folder, point), lambda query: reach(query, folder, point))  # noqa: B023
     if any(json.loads(plan).values()):
         threading.Event().wait(600)  # To be killed.
     spark.stop()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from tests.support import environment
+from tests.support import PATIENCE, environment
 
 
 def run(program: str) -> str:
     return subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60, env=environment()
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=PATIENCE, env=environment()
     ).stdout
 
 

@@ -12,7 +12,7 @@ import pytest
 from metaq.errors import ConfigError
 from metaq.spark import interpreter
 from tests.spark.fake_cluster import FakeCluster
-from tests.support import environment
+from tests.support import WHOLE_PATIENCE, environment
 
 PLAIN = """
 import sys
@@ -112,7 +112,7 @@ def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_sourc
         conf = [word for pair in spark_conf().items() for word in pair]
         done = subprocess.run(
             [sys.executable, "-c", PLAIN, fake.address, *conf],
-            env=env, capture_output=True, text=True, timeout=280, check=False,
+            env=env, capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False,
         )  # fmt: skip
     assert done.stdout.split() == ["found", "10", "registered", "10"], done.stderr[-3000:]
 

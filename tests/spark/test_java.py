@@ -9,6 +9,7 @@ import pytest
 
 from metaq.errors import ConfigError
 from metaq.spark.java import find_java, java_version
+from tests.support import PATIENCE
 
 
 def make_java(home: Path, version: str, modules: str = "java.base jdk.incubator.vector") -> Path:
@@ -56,7 +57,7 @@ def test_a_runtime_without_the_vector_module_gets_a_shim_that_drops_the_option(t
     assert java.shimmed
     assert (java.home / "lib").resolve() == real / "lib"
     command = [java.home / "bin" / "java", "-cp", "a b", "--add-modules=jdk.incubator.vector", "", "Main"]
-    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, timeout=PATIENCE).stdout
     assert printed.splitlines() == ["-cp", "a b", "", "Main"]
     assert find_java({"JAVA_HOME": str(real), "PATH": ""}, tmp_path / "cache").home == java.home
 

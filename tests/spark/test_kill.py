@@ -19,7 +19,7 @@ import metaq
 from metaq.spark import offsets
 from metaq.store.reader import StoreReader
 from tests.spark.faulty_source import AFTER_OFFSETS, BATCH_0, BEFORE_COMMIT, BEFORE_OFFSETS, IN_READ, POINTS
-from tests.support import ROOT, environment, eventually
+from tests.support import ROOT, WHOLE_PATIENCE, environment, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 EARLIER = 200
@@ -44,7 +44,7 @@ def driver(broker, topic: str, folder: Path, plan: dict[Path, str]):
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-            running.wait(60)
+            running.wait(WHOLE_PATIENCE)
 
 
 @contextlib.contextmanager
@@ -64,7 +64,7 @@ def producing(broker, topic: str):
         yield total
     finally:
         stop.set()
-        thread.join(120)
+        thread.join(WHOLE_PATIENCE)
 
 
 def numbers(folder: Path) -> list[int]:
@@ -92,16 +92,16 @@ def test_drivers_killed_at_every_point_read_each_message_once(metaq_broker, tmp_
             plan = dict(zip(queries, points, strict=True))
             with driver(metaq_broker, topic, tmp_path, plan) as running:
                 there = lambda: all((query / f"mark-{point}").exists() for query, point in plan.items())  # noqa: E731, B023  used at once
-                eventually(lambda: there() or running.poll() is not None, 400, what="all points")  # noqa: B023
+                eventually(lambda: there() or running.poll() is not None, WHOLE_PATIENCE, what="all points")  # noqa: B023
                 assert there(), (tmp_path / "driver.log").read_text()[-3000:]
             for query, point in plan.items():
                 logged, committed = (numbers(query / "checkpoint" / name) for name in ("offsets", "commits"))
                 assert len(logged) - len(committed) == (0 if point == BEFORE_OFFSETS else 1), point
                 (query / f"mark-{point}").unlink()
         before = len(sent)
-        eventually(lambda: len(sent) > before, 60)
+        eventually(lambda: len(sent) > before, WHOLE_PATIENCE)
     with driver(metaq_broker, topic, tmp_path, dict.fromkeys(queries, "")) as running:
-        assert running.wait(400) == 0, (tmp_path / "driver.log").read_text()[-3000:]
+        assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "driver.log").read_text()[-3000:]
 
     records = [(one.queue_id, one.queue_offset) for one in StoreReader(metaq_broker.data).records(topic=topic)]
     for query, points in zip(queries, KILLED_AT, strict=True):

@@ -11,6 +11,7 @@ import pytest
 from metaq.errors import BrokerError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.spark.link import LOST_ANSWERS_MAX, Link
 from metaq.wire.command import Command, encode, reply, request
+from tests.support import PATIENCE
 
 CODE = 31
 
@@ -20,14 +21,14 @@ def peer():
     """A listening socket; `peer(script)` runs script(connection) in a thread and returns a Link to it."""
     links, listener = [], socket.create_server(("127.0.0.1", 0))
 
-    def start(script, timeout=5.0):
+    def start(script, timeout=PATIENCE):
         def run():
             connection, _ = listener.accept()
             with connection, contextlib.suppress(OSError):
                 script(connection)
                 # Closing with requests unread would reset the connection, and answers under way with it.
                 connection.shutdown(socket.SHUT_WR)
-                connection.settimeout(5)
+                connection.settimeout(PATIENCE)
                 while connection.recv(65536):
                     pass
 
@@ -115,7 +116,7 @@ def test_garbage_is_an_error_not_a_hang(peer, answer, error, text):
 def test_a_silent_peer_is_given_up(peer):
     """No answer within the time-out is an error that may be tried again."""
     done = threading.Event()
-    link = peer(lambda connection: done.wait(10), timeout=0.2)
+    link = peer(lambda connection: done.wait(PATIENCE), timeout=0.2)
     opaque = link.post(request(CODE))
     with pytest.raises(RequestTimeout):
         link.answer(opaque)

@@ -17,7 +17,7 @@ from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
 
@@ -33,7 +33,7 @@ def filled(metaq_broker):
             moment = time.time()
             eventually(lambda moment=moment: time.time() > moment + 0.003)
             for future in [producer.submit(topic, b"%d" % number, queue=queue) for queue in queues for _ in range(3)]:
-                future.result(20)
+                future.result(PATIENCE)
     with metaq.Reader(metaq_broker.namesrv, topic, stop_at_end=True) as reader:
         return topic, list(reader), reader.ranges()
 

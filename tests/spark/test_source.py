@@ -9,6 +9,7 @@ import pytest
 from metaq.client import arrow
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
+from tests.spark.conftest import finished
 from tests.spark.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.spark
@@ -99,9 +100,7 @@ def stream(spark, fake, folder, seen: list, **options):
 
     source = spark.readStream.format("metaq").options(nameServers=fake.address, subscribe="orders", **options).load()
     writer = source.writeStream.foreachBatch(note).option("checkpointLocation", str(folder))
-    query = writer.trigger(availableNow=True).start()
-    assert query.awaitTermination(60)
-    return query
+    return finished(writer.trigger(availableNow=True).start)
 
 
 def test_a_stream_goes_on_where_it_stopped_and_reports_its_progress(spark, cluster, tmp_path):

@@ -41,7 +41,7 @@ from tests.store.support import (
     read_all,
     small_options,
 )  # fmt: skip
-from tests.support import ROOT, environment, eventually
+from tests.support import PATIENCE, ROOT, environment, eventually
 
 
 def tree(root):
@@ -130,7 +130,7 @@ def test_a_failed_sync_is_final(tmp_path):
     disk.sync_error = errno.EIO
     outcome, ready = [], threading.Event()
     store.when_flushed(done.log_end, lambda ok: (outcome.append(ok), ready.set()))
-    assert ready.wait(10)
+    assert ready.wait(PATIENCE)
     assert outcome == [False]
     assert store.failed
     assert "could not be made durable: Input/output error" in store.failed
@@ -161,7 +161,7 @@ def test_group_commit_answers_each_waiter_once_its_bytes_are_durable(tmp_path):
                     all_told.set()
 
             store.when_flushed(end, done)
-        assert all_told.wait(10)
+        assert all_told.wait(PATIENCE)
         assert sorted(told) == [(True, end, True) for end in ends]
         assert len(disk.synced) < 200
         early = []
@@ -212,7 +212,7 @@ def test_a_second_process_is_refused(tmp_path):
     def other():
         return subprocess.run(
             [sys.executable, "-c", code, str(tmp_path / "s")],
-            capture_output=True, text=True, check=True, cwd=ROOT, env=environment(), timeout=60,
+            capture_output=True, text=True, check=True, cwd=ROOT, env=environment(), timeout=PATIENCE,
         ).stdout  # fmt: skip
 
     with open_store(tmp_path / "s") as store:
@@ -416,7 +416,7 @@ store.close()
         check=True,
         cwd=ROOT,
         env=environment(),
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert float(run.stdout) < 1.0
 

@@ -17,7 +17,7 @@ import metaq
 from metaq.testing import EmbeddedBroker
 from metaq.wire import command, headers
 from metaq.wire.codes import RequestCode, ResponseCode
-from tests.support import run_metaq
+from tests.support import PATIENCE, run_metaq
 
 KNOWN = [b"known %d" % number for number in range(20)]
 BOMB = zlib.compress(bytes(80 << 20))
@@ -54,7 +54,7 @@ def anonymous_bytes(pid):
 
 def connect(address):
     host, port = address.split(":")
-    return socket.create_connection((host, int(port)), timeout=10)
+    return socket.create_connection((host, int(port)), timeout=PATIENCE)
 
 
 def ask(address, code, ext, body=b""):

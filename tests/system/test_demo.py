@@ -9,7 +9,7 @@ import pytest
 from demo import delays, flights
 
 from tests.spark.jvm import java_options
-from tests.support import ROOT, environment
+from tests.support import ROOT, WHOLE_PATIENCE, environment
 
 FLIGHTS = 6000
 pytestmark = pytest.mark.xdist_group("spark")  # one of them starts Spark, and reading a year takes seconds
@@ -52,7 +52,7 @@ def test_the_demo_loses_and_doubles_nothing(year, tmp_path):
     done = subprocess.run(
         command,
         cwd=ROOT, env=environment(COLUMNS="200", JAVA_TOOL_OPTIONS=java_options()),
-        capture_output=True, text=True, timeout=220, check=False,
+        capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     for text in ("kill -9 of the broker with 64 sends outstanding", "airport-hours", "archived twice", "Plot: "):

@@ -13,7 +13,7 @@ import pytest
 
 import metaq
 from metaq.testing import EmbeddedBroker
-from tests.support import eventually, run_metaq
+from tests.support import PATIENCE, eventually, run_metaq
 
 LADDER = " ".join(["1s"] * 18)
 
@@ -78,9 +78,9 @@ def test_failing_message_is_retried_and_ends_in_the_dead_letters(broker):
 
         runner = threading.Thread(target=consumer.run, args=(handle,), kwargs={"threads": 2})
         runner.start()
-        eventually(lambda: len(stored(broker, "%DLQ%failing-group")) == 2, timeout=30, what="two dead letters")
+        eventually(lambda: len(stored(broker, "%DLQ%failing-group")) == 2, what="two dead letters")
         consumer.stop()
-        runner.join(10)
+        runner.join(PATIENCE)
         assert not runner.is_alive()
     assert seen == {b"good": 1, b"bad": 3, b"rejected": 1}
     assert Counter(stored(broker, "%DLQ%failing-group")) == Counter([b"bad", b"rejected"])
@@ -104,7 +104,7 @@ def test_delayed_message_comes_when_it_is_due(broker):
 def test_progress_and_messages_survive_a_restart(broker, end):
     """A group goes on behind what it acknowledged, after a clean stop and after kill -9 of the broker."""
     topic = f"restart-{end}"
-    with metaq.Producer(broker.namesrv, timeout=20, retries=100) as producer:
+    with metaq.Producer(broker.namesrv, timeout=PATIENCE, retries=100) as producer:
         for number in range(100):
             producer.send(topic, b"%03d" % number)
         first = consume(broker, topic, f"{topic}-group", 40)
@@ -131,7 +131,7 @@ def test_progress_and_messages_survive_a_restart(broker, end):
 def test_no_acknowledged_message_is_lost_by_kill_9_under_load(broker):
     """Sends are under way when the broker is killed: each either failed or is stored; repeats carry the same id."""
     futures = []
-    with metaq.Producer(broker.namesrv, timeout=30, retries=200) as producer:
+    with metaq.Producer(broker.namesrv, timeout=PATIENCE, retries=200) as producer:
         for round_ in range(3):
             futures += [producer.submit("load", b"%d-%05d" % (round_, number)) for number in range(2000)]
             broker.kill()

@@ -16,7 +16,7 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 MIB = 1024 * 1024
 LIMITS = {"unansweredBytesMax": 8 * MIB, "halfReadBytesMax": 32 * MIB, "connectionsMax": 60}
@@ -34,7 +34,7 @@ def connect(address: str, receive_bytes: int = 0) -> socket.socket:
     raw = socket.socket()
     if receive_bytes:
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
-    raw.settimeout(10)
+    raw.settimeout(PATIENCE)
     raw.connect((host, int(port)))
     return raw
 
@@ -95,7 +95,7 @@ def test_garbage_is_cut_off(server: EmbeddedBroker, witness: None, door: str, ga
         raw.sendall(garbage)
         assert is_closed(raw)
     line = f"closing the connection of 127.0.0.1:{port}: "
-    eventually(lambda: line in server.log.read_text(), 5)
+    eventually(lambda: line in server.log.read_text())
     assert says in server.log.read_text().split(line)[1].splitlines()[0]
 
 
@@ -127,7 +127,7 @@ def test_unfinished_frames_are_bounded_together(server: EmbeddedBroker, witness:
             raw = peers.enter_context(connect(server.broker))
             with contextlib.suppress(ConnectionError):  # some are closed while they still send
                 raw.sendall((16 * MIB - 4).to_bytes(4, "big") + b"\x00\x00\x00\x02{}" + bytes(15 * MIB))
-        eventually(lambda: "of an unfinished frame when all peers together held" in server.log.read_text(), 10)
+        eventually(lambda: "of an unfinished frame when all peers together held" in server.log.read_text())
         assert anonymous_bytes(server) - before < 64 * MIB
 
 
@@ -169,7 +169,7 @@ def test_peers_that_do_not_read_are_bounded_together(witness: None) -> None:
         with connect(server.broker) as other:
             for _ in range(20):
                 assert ask(other, Command(99_999)).code == 3
-            eventually(lambda: "when all peers together left" in server.log.read_text(), 30)
+            eventually(lambda: "when all peers together left" in server.log.read_text())
             assert ask(other, Command(99_999)).code == 3
         assert anonymous_bytes(server) - before < limit + 32 * MIB
 
@@ -180,7 +180,7 @@ def test_connections_above_the_limit_are_refused(server: EmbeddedBroker, witness
         raws = [peers.enter_context(connect(server.broker)) for _ in range(70)]
         assert is_closed(raws[-1])
         assert ask(raws[0], Command(99_999)).code == 3
-    eventually(lambda: _served(server), 5)
+    eventually(lambda: _served(server))
 
 
 def _served(server: EmbeddedBroker) -> bool:

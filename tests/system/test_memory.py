@@ -23,7 +23,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
 from metaq.wire.record import encode_batch
-from tests.support import ROOT, environment, eventually, process, read_line
+from tests.support import PATIENCE, ROOT, environment, eventually, process, read_line
 
 MIB = 1024 * 1024
 UNFLUSHED_BYTES_MAX = 16 * MIB
@@ -71,8 +71,8 @@ class Peer:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._raw = socket.create_connection((host, int(port)), 10)
-        self._raw.settimeout(30)
+        self._raw = socket.create_connection((host, int(port)), PATIENCE)
+        self._raw.settimeout(PATIENCE)
         self._reader = Connection()
 
     def __enter__(self) -> Self:

@@ -16,7 +16,7 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 MIB = 1024 * 1024
 REFUSED = {ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
@@ -38,8 +38,8 @@ class Peer:
 
     def __init__(self, address: str) -> None:
         host, _, port = address.rpartition(":")
-        self._raw = socket.create_connection((host, int(port)), 30)
-        self._raw.settimeout(30)
+        self._raw = socket.create_connection((host, int(port)), PATIENCE)
+        self._raw.settimeout(PATIENCE)
         self._reader = Connection()
         self.close = self._raw.close
 
@@ -93,7 +93,7 @@ def test_sends_that_need_a_new_file_are_refused_with_the_remedy(server: Embedded
         assert any("memory" in answer.remark for answer in refused)
         assert end_of(bystander, "full") == len(stored) + 2
         resource.prlimit(server.pid, resource.RLIMIT_AS, UNLIMITED)
-        eventually(lambda: peer.ask(send("full", b"after"))[0].code == 0, 30)
+        eventually(lambda: peer.ask(send("full", b"after"))[0].code == 0)
         assert end_of(bystander, "full") == len(stored) + 3
     assert server.log.read_text().count("Traceback") < 10
 
@@ -107,6 +107,6 @@ def test_broker_without_any_memory_survives_and_says_little(server: EmbeddedBrok
             assert {answer.code for answer in answers} <= REFUSED | {0}
     resource.prlimit(server.pid, resource.RLIMIT_AS, UNLIMITED)
     with contextlib.closing(Peer(server.broker)) as peer:
-        eventually(lambda: peer.ask(send("after", b"x"))[0].code == 0, 30)
+        eventually(lambda: peer.ask(send("after", b"x"))[0].code == 0)
     log = server.log.read_text()
     assert log.count("Traceback") < 30, log[-3000:]

@@ -17,13 +17,13 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
 from metaq.wire.record import encode_batch
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 from tests.system.test_memory import LINUX, anonymous_bytes, watched
 
 MIB = 1024 * 1024
 PULL_BYTES = 8 * MIB
 PEERS = 120
-SECONDS = 60
+SECONDS = PATIENCE
 
 
 @pytest.fixture(scope="module", params=["uvloop recent", "asyncio recent", "uvloop old"])

@@ -12,7 +12,7 @@ import zipfile
 
 import pytest
 
-from tests.support import ROOT, process, read_line
+from tests.support import ROOT, WHOLE_PATIENCE, process, read_line
 
 GENERATED = "metaq/wire/_hot.c"
 pytestmark = pytest.mark.xdist_group("wheel")  # one build for both
@@ -21,7 +21,7 @@ SOURCES = ["src", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setu
 
 def run(*command, **more):
     done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=280, check=False, **more
+        [str(word) for word in command], capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, **more
     )
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout
@@ -64,7 +64,7 @@ def test_a_fresh_environment_with_the_wheel_runs_a_broker(built, tmp_path):
     clean = {key: value for key, value in os.environ.items() if key not in {"PYTHONPATH", "NAMESRV_ADDR"}}
     installed = subprocess.run(
         [str(bin_folder / "pip"), "install", "-q", str(wheel)],
-        capture_output=True, text=True, timeout=200, check=False, env=clean,
+        capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, env=clean,
     )  # fmt: skip
     if installed.returncode != 0 and "No matching distribution" in installed.stderr:
         pytest.skip("the package index cannot be reached")
@@ -76,4 +76,4 @@ def test_a_fresh_environment_with_the_wheel_runs_a_broker(built, tmp_path):
         run(metaq, "send", "orders", "hello", "--namesrv", namesrv, env=clean)
         assert "hello" in run(metaq, "consume", "orders", "--namesrv", namesrv, env=clean)
         child.terminate()
-        assert child.wait(20) == 0
+        assert child.wait(WHOLE_PATIENCE) == 0

@@ -11,7 +11,7 @@ import pytest
 import metaq
 from metaq.testing import EmbeddedBroker, FlakyNetwork
 from metaq.testing.embedded import BrokerDied
-from tests.support import environment, eventually
+from tests.support import PATIENCE, environment, eventually
 
 
 def test_embedded_broker_serves_and_leaves_nothing_behind():
@@ -27,7 +27,7 @@ def test_embedded_broker_serves_and_leaves_nothing_behind():
 def test_killed_broker_comes_back_with_its_messages(fresh_metaq_broker):
     """kill -9 and start again: same ports, same data."""
     broker = fresh_metaq_broker
-    with metaq.Producer(broker.namesrv, timeout=20, retries=50) as producer:
+    with metaq.Producer(broker.namesrv, timeout=PATIENCE, retries=50) as producer:
         producer.send("orders", b"before")
         before = broker.namesrv, broker.broker
         broker.kill()
@@ -68,7 +68,12 @@ def test_broker_goes_when_its_parent_is_killed():
         "os.kill(os.getpid(), signal.SIGKILL)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment(), check=False
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+        check=False,
     )
     pid, data = done.stdout.split()
 

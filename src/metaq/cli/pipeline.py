@@ -70,6 +70,7 @@ def run_archive(
     Killed at any moment, it goes on where it stopped when it is started again.
     """
     from metaq.spark import archive, session
+    from metaq.spark.slow_start import run_through
 
     lease = _begin(namesrv, topic, output, staging)
     shown = _Shown(as_json)
@@ -78,22 +79,27 @@ def run_archive(
     try:
         # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
         spark = session("metaq archive", master=master, log_level=spark_log)
-        query = archive(
-            spark,
-            name_servers=namesrv,
-            topics=topic,
-            output=output,
-            checkpoint=checkpoint,
-            staging=staging,
-            once=once,
-            trigger_seconds=trigger,
-            progress_group=group,
-            dedupe_seconds=dedupe,
-            on_batch=shown.batch,
-            source={"startingOffsets": starting_offsets},
-            lease=lease,
-        )
-        _watch(query, shown)
+        leases = iter([lease])
+
+        def start() -> Any:
+            return archive(
+                spark,
+                name_servers=namesrv,
+                topics=topic,
+                output=output,
+                checkpoint=checkpoint,
+                staging=staging,
+                once=once,
+                trigger_seconds=trigger,
+                progress_group=group,
+                dedupe_seconds=dedupe,
+                on_batch=shown.batch,
+                source={"startingOffsets": starting_offsets},
+                lease=next(leases, None),  # it ends with its query: a second one takes another
+            )
+
+        stopping = threading.Event()
+        run_through(start, lambda query: watch(query, shown, stopping))
     except Exception as fault:
         if type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}:
             raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault
@@ -124,9 +130,11 @@ def _begin(namesrv: str, topics: list[str], output: Path, staging: Path | None) 
     return begin(ArchiveFolder(output, staging), LEASE_SECONDS)
 
 
-def _watch(query: Any, shown: _Shown) -> None:
-    """Wait for the query's end, or for Ctrl-C or SIGTERM, which stop it: what it had published stays, nothing else."""
-    stopping = threading.Event()
+def watch(query: Any, shown: _Shown, stopping: threading.Event) -> None:
+    """Wait for the query's end, or for Ctrl-C or SIGTERM, which stop it: what it had published stays, nothing else.
+
+    They set `stopping`, so that they also count between two queries. Raises MetaqError: the query failed.
+    """
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         stopping.set()

@@ -49,7 +49,7 @@ class EmbeddedBroker:
         *,
         options: Mapping[str, object] | None = None,
         environment: Mapping[str, str] | None = None,
-        timeout: float = 20.0,
+        timeout: float = 120.0,
     ) -> None:
         self._temporary = data is None
         self.data = pathlib.Path(data if data is not None else tempfile.mkdtemp(prefix="metaq-test-"))
@@ -115,7 +115,7 @@ class EmbeddedBroker:
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
-    def stop(self, timeout: float = 20.0) -> None:
+    def stop(self, timeout: float = 120.0) -> None:
         """Stop cleanly (SIGTERM). Raises BrokerDied if that fails or takes longer than `timeout` seconds."""
         process = self._running()
         process.send_signal(signal.SIGCONT)

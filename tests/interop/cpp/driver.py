@@ -17,7 +17,7 @@ from rocketmq.client import ConsumeStatus, Message, MessageModel, Producer, Push
 from rocketmq.exceptions import ffi_check
 from rocketmq.ffi import _CMQException, _CSendResult, dll
 
-ANSWER_SECONDS = 10
+ANSWER_SECONDS = 300
 _Succeeded = ctypes.CFUNCTYPE(None, _CSendResult, ctypes.c_void_p, ctypes.c_void_p)
 _Failed = ctypes.CFUNCTYPE(None, _CMQException, ctypes.c_void_p, ctypes.c_void_p)
 dll.SendAsync.argtypes = [ctypes.c_void_p, ctypes.c_void_p, _Succeeded, _Failed, ctypes.c_void_p]  # not in the binding
@@ -35,7 +35,7 @@ def _print(line):
 
 
 def producer(name, group, namesrv):
-    made = Producer(group, orderly=True, timeout=5000)
+    made = Producer(group, orderly=True, timeout=300_000)
     made.set_namesrv_addr(namesrv)
     made.start()
     _running[name] = made

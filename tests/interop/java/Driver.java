@@ -29,6 +29,9 @@ import org.apache.rocketmq.common.protocol.heartbeat.MessageModel;
  * Steers the unchanged RocketMQ Java client from a test. The line protocol is told in ../driver.py.
  */
 public final class Driver {
+    /** For everything that comes if all is well: only a hang, and no starved machine, takes so long. */
+    private static final int PATIENCE_MS = 300_000;
+
     private final Map<String, DefaultMQProducer> producers = new ConcurrentHashMap<>();
     private final Map<String, DefaultMQPushConsumer> consumers = new ConcurrentHashMap<>();
     private final PrintStream out;
@@ -56,10 +59,10 @@ public final class Driver {
             answer.put("error", e.getErrorMessage());
             answer.put("code", e.getResponseCode());
         } catch (MQClientException e) {
-            answer.put("error", e.toString());
+            answer.put("error", e.getCause() == null ? e.toString() : e + "; caused by " + e.getCause());
             answer.put("code", e.getResponseCode());
         } catch (Throwable e) {
-            answer.put("error", e.toString());
+            answer.put("error", e.getCause() == null ? e.toString() : e + "; caused by " + e.getCause());
         }
         print(answer);
     }
@@ -105,9 +108,11 @@ public final class Driver {
         DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
         producer.setNamesrvAddr(request.getString("namesrv"));
         producer.setInstanceName(request.getString("name"));
-        producer.setSendMsgTimeout(5000);
+        producer.setSendMsgTimeout(PATIENCE_MS);
+        producer.setMqClientApiTimeout(PATIENCE_MS);
         producer.setVipChannelEnabled(request.getBooleanValue("vip"));
         producer.start();
+        producer.getDefaultMQProducerImpl().getmQClientFactory().getMQAdminImpl().setTimeoutMillis(PATIENCE_MS);
         producers.put(request.getString("name"), producer);
         return null;
     }
@@ -117,6 +122,7 @@ public final class Driver {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
         consumer.setNamesrvAddr(request.getString("namesrv"));
         consumer.setInstanceName(name);
+        consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setVipChannelEnabled(request.getBooleanValue("vip"));
         consumer.setAwaitTerminationMillisWhenShutdown(5000); // what is under way is finished, then offsets are sent
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
@@ -216,7 +222,7 @@ public final class Driver {
                 }
             });
         }
-        if (!answered.await(20, TimeUnit.SECONDS)) {
+        if (!answered.await(PATIENCE_MS, TimeUnit.MILLISECONDS)) {
             throw new IllegalStateException(answered.getCount() + " asynchronous sends were not answered");
         }
         if (!failures.isEmpty()) {

@@ -18,6 +18,7 @@ from metaq.spark import table
 from metaq.spark.pipelines import archive as archives
 from metaq.spark.pipelines.archive import archive
 from metaq.spark.pipelines.folder import ArchiveFolder
+from metaq.spark.slow_start import run_through
 from tests.spark.conftest import finished
 from tests.spark.fake_cluster import FakeCluster
 from tests.support import eventually
@@ -166,12 +167,18 @@ def test_a_worker_that_cannot_write_is_one_error_and_the_next_run_goes_on(spark,
         for batch in range(report.batch + 1, report.batch + 4):
             (folder.staging / f"{batch}-{spark.sparkContext.applicationId}").touch()
 
-    query = archive(
-        spark, name_servers=cluster.address, topics="orders", output=folder.path, once=True, messages_per_batch=400,
-        on_batch=spoil,
-    )  # fmt: skip
     with pytest.raises(Exception, match="could not be written to") as caught:
-        query.awaitTermination(60)
+        finished(
+            lambda: archive(
+                spark,
+                name_servers=cluster.address,
+                topics="orders",
+                output=folder.path,
+                once=True,
+                messages_per_batch=400,
+                on_batch=spoil,
+            )
+        )
     text = (
         rf"the messages orders@broker-a:\d \[\d+, \d+\) could not be written to {folder.staging}/\d-\S+: File exists .*"
     )
@@ -184,20 +191,26 @@ def test_a_worker_that_cannot_write_is_one_error_and_the_next_run_goes_on(spark,
 def test_a_second_run_into_the_same_folder_is_refused_and_the_first_goes_on(spark, cluster, tmp_path):
     """By name; whatever checkpoint and staging folder it would use."""
     output, reports = tmp_path / "out", []
-    query = archive(
-        spark,
-        name_servers=cluster.address,
-        topics="orders",
-        output=output,
-        trigger_seconds=0.1,
-        on_batch=reports.append,
-    )
+
+    def start():
+        return archive(
+            spark, name_servers=cluster.address, topics="orders", output=output, trigger_seconds=0.1,
+            on_batch=reports.append,
+        )  # fmt: skip
+
+    def going(query):
+        eventually(lambda: reports or query.exception())
+        if not reports:
+            raise query.exception()
+        return query
+
+    query = run_through(start, going)
     try:
         with pytest.raises(StoreLocked, match=f"another run writes into {output}: process {os.getpid()} on "):
             run(spark, cluster, output, checkpoint=tmp_path / "other", staging=tmp_path / "elsewhere")
-        eventually(lambda: sum(report.rows for report in reports) == 1000, 60)
+        eventually(lambda: sum(report.rows for report in reports) == 1000)
         cluster.put("orders", 0, [b"after the refusal"], TODAY + 5000)
-        eventually(lambda: sum(report.rows for report in reports) == 1001, 60)
+        eventually(lambda: sum(report.rows for report in reports) == 1001)
         assert query.isActive
     finally:
         query.stop()

@@ -18,7 +18,7 @@ from metaq.admin import Admin
 from metaq.spark.pipelines.folder import ArchiveFolder
 from tests.spark.jvm import java_options
 from tests.spark.test_kill import producing
-from tests.support import environment, eventually, metaq_command
+from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 TOPIC = "archived"
@@ -39,7 +39,7 @@ def pipeline(broker, folder: Path, *more: str):
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)
-            running.communicate(timeout=60)
+            running.communicate(timeout=PATIENCE)
 
 
 def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(metaq_broker, tmp_path):
@@ -49,22 +49,22 @@ def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(metaq_b
         producer.send(TOPIC, b"first", tag="t", keys=["k"], properties={"colour": "red"})
     with producing(metaq_broker, TOPIC):
         with pipeline(metaq_broker, tmp_path, "--trigger", "0.2"):
-            eventually(lambda: len(list(manifests.glob("*.json"))) >= 2, 300, what="two published batches")
+            eventually(lambda: len(list(manifests.glob("*.json"))) >= 2, WHOLE_PATIENCE, what="two published batches")
         published = {file.path for manifest in ArchiveFolder(tmp_path / "out").manifests() for file in manifest.files}
         below = {str(path.relative_to(tmp_path / "out")) for path in (tmp_path / "out").rglob("*.parquet")}
         assert below <= published  # What the most careless reader's glob finds.
         published = len(list(manifests.glob("*.json")))
         with pipeline(metaq_broker, tmp_path, "--trigger", "0.2") as running:
-            eventually(lambda: len(list(manifests.glob("*.json"))) > published, 300, what="another batch")
+            eventually(lambda: len(list(manifests.glob("*.json"))) > published, WHOLE_PATIENCE, what="another batch")
             running.terminate()
-            assert running.wait(120) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
     with pipeline(metaq_broker, tmp_path, "--once") as running:
         lines = [json.loads(line) for line in running.stdout]
-        assert running.wait(300) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+        assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
 
     dumped = subprocess.run(
         metaq_command("store", "dump", str(metaq_broker.data)),
-        env=environment(), capture_output=True, text=True, check=True, timeout=60,
+        env=environment(), capture_output=True, text=True, check=True, timeout=PATIENCE,
     ).stdout  # fmt: skip
     stored = [message for line in dumped.splitlines() if (message := json.loads(line))["topic"] == TOPIC]
     rows = ds.dataset(tmp_path / "out", partitioning="hive").to_table().to_pylist()

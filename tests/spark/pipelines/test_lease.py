@@ -16,7 +16,7 @@ import pytest
 from metaq.errors import ConfigError, StoreLocked
 from metaq.spark.pipelines.folder import ArchiveFolder
 from metaq.spark.pipelines.lease import begin, lease_on
-from tests.support import environment, process, read_line
+from tests.support import PATIENCE, environment, process, read_line
 
 HOLD = """
 import pathlib, sys, threading
@@ -50,7 +50,7 @@ def test_a_crash_leaves_it_free(tmp_path):
     with process(sys.executable, "-c", HOLD, str(tmp_path)) as other:
         read_line(other, "taken")
         other.kill()
-        other.wait(20)
+        other.wait(PATIENCE)
         lease_on(tmp_path).take(patience=0)
 
 
@@ -63,7 +63,7 @@ def test_a_child_of_the_holder_does_not_keep_it(tmp_path):
     ) as child:
         mine.release()
         lease_on(tmp_path).take(patience=20)  # An exec closes its files one by one, while we go on.
-        child.communicate(b"\n", timeout=60)
+        child.communicate(b"\n", timeout=PATIENCE)
 
 
 def test_one_that_is_ending_is_waited_for(tmp_path):

@@ -1,0 +1,40 @@
+"""Streaming queries on a machine that is too busy to start a Python within Spark's time.
+
+Spark runs a Python beside the driver for each streaming source that is written in Python, and gives it ten seconds to
+connect; no setting changes that. Where it takes longer the query fails before it has read anything. It loses nothing: started
+again it goes on where it stood.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+_LOG = logging.getLogger(__name__)
+
+Outcome = TypeVar("Outcome")
+
+STARTS_MAX: Final = 10
+TOO_SLOW: Final = "Python worker failed to connect back"
+"""What Spark says then."""
+
+
+def run_through(start: Callable[[], Any], watch: Callable[[Any], Outcome]) -> Outcome:
+    """Start a query and watch it to its end; once more, at most STARTS_MAX times in all, if its Python started too slowly.
+
+    Args:
+        start: starts the query, with the same checkpoint each time. watch: gets the query and raises what it failed with.
+
+    Returns: what `watch` returned. Raises: what `start` or `watch` raised.
+    """
+    for left in reversed(range(STARTS_MAX)):
+        try:
+            return watch(start())
+        except Exception as fault:
+            if not left or TOO_SLOW not in str(fault):
+                raise
+            _LOG.warning(
+                "Spark's Python did not start within ten seconds: this machine is busy; starting the query again"
+            )
+    raise AssertionError("unreachable")
