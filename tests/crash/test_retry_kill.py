@@ -11,13 +11,13 @@ import pytest
 
 import metaq
 from metaq.testing import EmbeddedBroker
-from tests.support import eventually
+from tests.support import PATIENCE, WHOLE_PATIENCE, eventually
 
 MESSAGES, RETRIES, KILLS = 1000, 2, 2
 OPTIONS = {"messageDelayLevel": "1s 1s 1s 1s 1s 1s"}
 
 
-@pytest.mark.timeout(400)
+@pytest.mark.slow
 def test_kills_repeat_no_message_twice_each(tmp_path):
     """The client that lost an answer asks again instead of sending a new message, and the broker recognises it."""
     attempts: Counter[str] = Counter()
@@ -28,11 +28,11 @@ def test_kills_repeat_no_message_twice_each(tmp_path):
             attempts[message.keys[0]] += 1
         raise ValueError("on purpose")
 
-    with EmbeddedBroker(tmp_path / "data", options=OPTIONS, timeout=120) as broker:
+    with EmbeddedBroker(tmp_path / "data", options=OPTIONS) as broker:
         with metaq.Producer(broker.namesrv) as producer:
             pending = [producer.submit("bad", b"x", keys=[str(number)]) for number in range(MESSAGES)]
             for future in pending:
-                future.result(60)
+                future.result(PATIENCE)
         consumer = metaq.Consumer(
             broker.namesrv, group="failing", topics="bad", start="earliest", max_reconsume_times=RETRIES
         )
@@ -41,13 +41,13 @@ def test_kills_repeat_no_message_twice_each(tmp_path):
         try:
             for kill in range(KILLS):
                 enough = MESSAGES * (0.4 + kill)
-                eventually(lambda: attempts.total() > enough, 120, what="enough attempts")  # noqa: B023  used at once
+                eventually(lambda: attempts.total() > enough, WHOLE_PATIENCE, what="enough attempts")  # noqa: B023  used at once
                 broker.kill()
                 broker.start()
-            eventually(lambda: len(buried(broker)) == MESSAGES, 200, what="a dead letter of each message")
+            eventually(lambda: len(buried(broker)) == MESSAGES, WHOLE_PATIENCE, what="a dead letter of each message")
         finally:
             consumer.close()
-            running.join(60)
+            running.join(PATIENCE)
         assert min(attempts.values()) >= 1 + RETRIES
         assert max(attempts.values()) <= 1 + RETRIES + KILLS
         assert max(buried(broker).values()) <= 1 + KILLS

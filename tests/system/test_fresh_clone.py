@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from tests.support import ROOT
+from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, WHOLE_TEST_SECONDS
 
 COREUTILS = [
     "arch",
@@ -140,20 +140,20 @@ def make(clone, bare_path, *args, timeout, **more):
 
 
 def clone_to(folder):
-    subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True, timeout=60)
+    subprocess.run(["git", "clone", "-q", str(ROOT), str(folder)], check=True, timeout=PATIENCE)
     return folder
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_target_is_runnable_with_bare_tools(bare_path, target):
     """Every target of the Makefile is planned by a bare make: no tool is missing before the environment exists."""
-    done = make(ROOT, bare_path, "--dry-run", target, timeout=60)
+    done = make(ROOT, bare_path, "--dry-run", target, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
 
 def test_help_lists_every_target(bare_path):
     """`make help` reads the Makefile, so that it cannot forget a target."""
-    done = make(ROOT, bare_path, "help", timeout=60)
+    done = make(ROOT, bare_path, "help", timeout=PATIENCE)
     for target in TARGETS:
         assert f"make {target} " in done.stdout
 
@@ -165,7 +165,7 @@ def test_demo_is_the_default_and_says_what_it_downloads(bare_path, tmp_path):
     shutil.copy(ROOT / "Makefile", clone)
     for name in ("pyproject.toml", "setup.py"):
         (clone / name).touch()
-    done = make(clone, bare_path, "--dry-run", timeout=60)
+    done = make(clone, bare_path, "--dry-run", timeout=PATIENCE)
     assert "downloads about 0.7 GB" in done.stdout
     assert done.stdout.strip().endswith("-m demo")
 
@@ -180,14 +180,14 @@ def test_old_python_is_refused_by_name(bare_path, tmp_path):
     shutil.copy(ROOT / "Makefile", clone)
     for name in ("pyproject.toml", "setup.py"):
         (clone / name).touch()
-    done = make(clone, bare_path, f"PYTHON={old}", "lint", timeout=60)
+    done = make(clone, bare_path, f"PYTHON={old}", "lint", timeout=PATIENCE)
     assert done.returncode != 0
     assert "needs Python 3.11 or newer" in done.stdout + done.stderr
     assert "Python 3.6.8" in done.stdout + done.stderr
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(2400)
+@pytest.mark.timeout(4 * WHOLE_TEST_SECONDS)
 @pytest.mark.skipif(
     os.environ.get("METAQ_FRESH_CLONE") != "1",
     reason="installs everything again and runs make demo and make test in a clone (10-20 min): `make test-all` does it",
@@ -197,7 +197,7 @@ def test_both_targets_work_from_a_fresh_clone_without_compiler_and_java(bare_pat
     clone = clone_to(tmp_path / "clone")
     before = set(tmp_path.iterdir())
 
-    demo = make(clone, bare_path, timeout=1200)
+    demo = make(clone, bare_path, timeout=2 * WHOLE_PATIENCE)
     assert demo.returncode == 0, demo.stdout[-4000:] + demo.stderr[-4000:]
     assert "lost" in demo.stdout
 
@@ -206,13 +206,15 @@ def test_both_targets_work_from_a_fresh_clone_without_compiler_and_java(bare_pat
     (old_java / "bin").mkdir(parents=True)
     (old_java / "bin" / "java").write_text("#!/bin/bash\necho 'openjdk version \"1.8.0_402\"' >&2\n")
     (old_java / "bin" / "java").chmod(0o755)
-    doctor = make(clone, bare_path, "doctor", timeout=300, JAVA_HOME=str(old_java))
+    doctor = make(clone, bare_path, "doctor", timeout=WHOLE_PATIENCE, JAVA_HOME=str(old_java))
     assert doctor.returncode == 0, doctor.stdout + doctor.stderr
     assert "plain" in doctor.stdout
     assert "bundled Java" in doctor.stdout
     assert "passed over" in doctor.stdout
 
-    test = make(clone, bare_path, "test", timeout=1200)  # METAQ_FRESH_CLONE is not set in there: no clone in the clone
+    test = make(
+        clone, bare_path, "test", timeout=2 * WHOLE_PATIENCE
+    )  # METAQ_FRESH_CLONE is not set in there: no clone in the clone
     assert test.returncode == 0, test.stdout[-6000:] + test.stderr[-2000:]
     assert " passed" in test.stdout
     assert set(tmp_path.iterdir()) - before == {old_java}

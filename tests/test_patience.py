@@ -1,0 +1,93 @@
+"""No test depends on time being kept: what must come is awaited for tests.support.PATIENCE, by name."""
+
+from __future__ import annotations
+
+import ast
+import pathlib
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from tests.support import PATIENCE, ROOT, TEST_SECONDS, WHOLE_PATIENCE, WHOLE_TEST_SECONDS
+
+FIRST = {"result", "exception", "join", "wait", "receive", "settimeout", "awaitTermination"}
+"""Calls whose only positional argument is a time-out in seconds."""
+SECOND = {"wait_for", "create_connection", "eventually"}
+"""Calls whose second positional argument is one."""
+SHORT = 1.0
+"""Up to here a time-out is not for what must come: it polls, or shows that something does not come."""
+MEANT = {
+    # The time-out itself is what is tested, or no seconds are meant.
+    "tests/app/test_broker.py: metaq.Producer(namesrv, timeout=2.0, retries=0)",
+    "tests/interop/test_python_client.py: consumer.receive(2)",  # for what must not come
+    "tests/spark/test_jvm.py: archived(archive, HANGS.format(str(child)), seconds=3.0)",
+    "tests/store/test_durability.py: quiet(disk, file_reserved_time=1)",
+}
+FILES = [path for path in sorted((ROOT / "tests").rglob("*.py")) if "cpp" not in path.parts]
+
+
+def limits(call: ast.Call) -> list[ast.expr]:
+    """The arguments of a call that are time-outs in seconds."""
+    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    found = [keyword.value for keyword in call.keywords if keyword.arg in {"timeout", "seconds"}]
+    if name in FIRST and len(call.args) == 1:
+        found.append(call.args[0])
+    if name in SECOND and len(call.args) > 1:
+        found.append(call.args[1])
+    return found
+
+
+def is_short(limit: ast.expr | None) -> bool:
+    return isinstance(limit, ast.Constant) and isinstance(limit.value, (int, float)) and SHORT < limit.value < PATIENCE
+
+
+def too_short(path: pathlib.Path) -> list[str]:
+    """The calls and defaults of a file that give what must come a number of seconds of their own."""
+    name, found = path.relative_to(ROOT).as_posix(), []
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            text = f"{name}: {ast.unparse(node)}"
+            # The foreign clients' `wait` and a protocol's `receive` take a count.
+            counts = text.split(": ", 1)[1].startswith(("one.receive", "greedy.receive", "driven["))
+            if any(map(is_short, limits(node))) and not counts and text not in MEANT:
+                found.append(f"line {node.lineno}: {ast.unparse(node)}")
+        elif isinstance(node, ast.FunctionDef):
+            named = [*node.args.args[len(node.args.args) - len(node.args.defaults) :], *node.args.kwonlyargs]
+            for argument, default in zip(named, [*node.args.defaults, *node.args.kw_defaults], strict=True):
+                if argument.arg in {"timeout", "seconds"} and is_short(default):
+                    found.append(f"line {node.lineno}: {argument.arg} of {node.name}")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=[path.relative_to(ROOT / "tests").as_posix() for path in FILES])
+def test_what_must_come_is_awaited_with_patience(path):
+    """A number of seconds that is enough on a quiet machine is not enough on a busy one."""
+    assert too_short(path) == []
+
+
+def test_the_rule_finds_what_it_is_for(tmp_path):
+    """Waits for processes, threads, futures and messages, and defaults of helpers."""
+    lines = (
+        "future.result(5)", "child.wait(10)", "eventually(x, 30)", "run(command, timeout=60)", "consumer.receive(10)",
+        "def f(x, timeout=15.0): pass", "def f(*, seconds=2): pass",
+    )  # fmt: skip
+    file = ROOT / "tests" / "unwritten.py"
+
+    class Text(type(file)):  # a file of these lines where the others are
+        def read_text(self):
+            return "\n".join(lines)
+
+    assert len(too_short(Text(file))) == len(lines)
+
+
+def test_limits_go_up_from_a_wait_to_the_test_around_it(request):
+    """So that the innermost tells what did not come."""
+    assert PATIENCE < WHOLE_PATIENCE < WHOLE_TEST_SECONDS
+    assert PATIENCE < TEST_SECONDS
+    assert request.node.get_closest_marker("timeout").args == (TEST_SECONDS,)
+
+
+def test_property_tests_have_no_deadline():
+    """A slow example says nothing about the code."""
+    assert settings.default.deadline is None
+    assert HealthCheck.too_slow in settings.default.suppress_health_check
