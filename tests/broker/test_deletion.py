@@ -106,6 +106,30 @@ def test_a_topic_that_is_made_again_does_not_get_its_old_messages(tmp_path, end,
                 made_again = "before"
 
 
+@pytest.mark.parametrize("made_again", [False, True])
+def test_a_delayed_message_goes_with_its_topic(tmp_path, made_again, caplog):
+    """It is one of the topic's messages: it must neither bring the topic back nor be the first of its successor."""
+    clock = FakeClock()
+    with open_broker(tmp_path, clock) as broker:
+        send(broker, "T", b"plain")
+        for body in (b"old", b"older"):
+            header = send_header("T", 0, properties={"DELAY": "1"})
+            broker.sends.send(header, body, BORN_HOST, JAVA)
+        delete(broker, "T")
+        if made_again:
+            send(broker, "T", b"new")
+            broker.sends.send(send_header("T", 0, properties={"DELAY": "1"}), b"delayed", BORN_HOST, JAVA)
+        for _ in range(4):
+            clock.advance(1)
+            broker.tick()
+        assert stored(broker, "T") == ([b"new", b"delayed"] if made_again else [])
+        assert "the topic was deleted after it was sent" in caplog.text
+        assert broker.ladder.progress()[1] == ((3, 3) if made_again else (2, 2))
+    with open_broker(tmp_path, clock) as broker:
+        assert (broker.topics.get("T") is not None) is made_again
+        assert stored(broker, "T") == ([b"new", b"delayed"] if made_again else [])
+
+
 def test_messages_without_a_topic_can_be_deleted(tmp_path):
     """They are not given back to the next topic of that name."""
     with open_broker(tmp_path) as broker:

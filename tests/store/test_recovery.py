@@ -288,6 +288,21 @@ def test_an_empty_file_of_a_consume_queue_is_rebuilt(tmp_path):
         assert_whole(store)
 
 
+def test_without_tails_that_fit_a_missing_abort_file_proves_nothing(tmp_path):
+    """A power cut before the first checkpoint took the header of an index file, and somebody took the abort file away."""
+    store = open_store(tmp_path / "a")
+    for start in range(0, 700, 70):
+        fill(store, 70, start)
+        store.clock.advance(1)  # index files are named after the time
+    root = crash(store, tmp_path / "b")
+    (root / "abort").unlink()
+    first, *others = sorted((root / "index").iterdir())
+    assert others
+    overwrite(first, 0, bytes(40))
+    with open_store(root) as store:
+        assert_whole(store, 700)
+
+
 def test_a_torn_index_is_rebuilt_after_the_machine_restarted(tmp_path):
     """Header and entries no longer fit each other."""
     store = open_store(tmp_path / "a")

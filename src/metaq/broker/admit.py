@@ -65,7 +65,10 @@ class Gates:
 
 
 class DeliveryGates(Gates):
-    """Gates for copies of delayed messages, which were judged when they were sent: for any topic that there is."""
+    """Gates for copies of delayed messages, which were judged when they were sent: for any topic that there is.
 
-    def _admits(self, config: TopicConfig) -> bool:  # noqa: ARG002
-        return True
+    Of a topic that was deleted and made again some are older than that, so each is looked at.
+    """
+
+    def _admits(self, config: TopicConfig) -> bool:
+        return config.name not in self._store.deleted

@@ -265,6 +265,13 @@ class DelayLadder:
             )  # fmt: skip
             run.row += 1
             return
+        if log_offset < self._store.deleted.get(topic, 0):
+            self._told.warning(
+                ("deleted", topic), "a delayed message for the topic %s is not delivered: the topic was deleted after it was "
+                "sent, and its messages with it", topic,
+            )  # fmt: skip
+            run.row += 1
+            return
         if self._gates.open(topic.encode()):
             return
         record = put_record(

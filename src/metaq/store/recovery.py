@@ -372,9 +372,9 @@ class Recovery:
             for held in list(self._queues.values()):
                 held.cut()
                 held.distrust()
-            # A stop in order leaves tails, and the log where they say. Where it is not, a missing abort file proves nothing.
+            # A stop in order leaves the log where the tails say. Where it is not, a missing abort file proves nothing.
             tails = self._facts.tails
-            in_order = self._facts.clean and tails is not None and plan.log_end == tails.log_end
+            in_order = self._facts.clean and (tails is None or plan.log_end == tails.log_end)
             self._log.secure(plan.start.log_offset, again=not in_order)
         for held in list(self._queues.values()):
             held.correct_min(self._facts.log_min)

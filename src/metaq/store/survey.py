@@ -72,9 +72,11 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
     tails = Tails.load(folder.tails)
     if tails is not None and not _fits(tails, commit_log):
         tails = None
+    # Every start of ours writes tails, and an end in order leaves some that fit. Without a file of them it was a RocketMQ's.
+    in_order = folder.was_clean and (tails is not None or not any(path.exists() for path in folder.tails.paths))
     files = commit_log.run.files
     return Facts(
-        clean=folder.was_clean,
+        clean=in_order,
         checkpoint=Checkpoint.load(folder.checkpoint),
         tails=tails,
         log_min=files[0].start if files else 0,
