@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
+import metaq
 from tests.support import TEST_SECONDS, WHOLE_TEST_SECONDS
 
 settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("metaq")  # a machine with other work says nothing about the code
 
 pytest_plugins = ["metaq.testing.pytest_plugin"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def patient_clients() -> Iterator[None]:
+    """Requests get a minute where a test says nothing: three seconds are for users, who have their machine to themselves."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(metaq.Producer.__init__.__kwdefaults__, "timeout", 60.0)
+        patch.setattr("metaq.client.core.CALL_SECONDS", 60.0)
+        patch.setattr("metaq.client.reader.CALL_SECONDS", 60.0)
+        patch.setattr("metaq.aio.CALL_SECONDS", 60.0)
+        patch.setattr("metaq.client.routes.NAMESRV_SECONDS", 60.0)
+        yield
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups

@@ -260,7 +260,7 @@ def test_backlog_is_bounded_by_what_is_unfinished(broker, producer, topic):
     options = {"queue_messages_max": 50, "pull_count": 20}
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first", **options) as consumer:
         got = [consumer.receive(PATIENCE)]
-        while (message := consumer.receive(0.7)) is not None:
+        while (message := consumer.receive(PATIENCE if len(got) < 20 else 0.7)) is not None:
             got.append(message)
         assert 20 <= len(got) <= 50
         for message in got:
@@ -275,7 +275,7 @@ def test_span_is_bounded_by_the_smallest_unfinished(broker, producer, topic):
     with Consumer(broker.namesrv, group=topic, topics=topic, start="first", **options) as consumer:
         slow = consumer.receive(PATIENCE)
         count = 1
-        while (message := consumer.receive(0.7)) is not None:
+        while (message := consumer.receive(PATIENCE if count < 100 else 0.7)) is not None:
             message.ack()
             count += 1
         assert 100 <= count <= 120

@@ -12,6 +12,7 @@ from metaq.spark.link import Link
 from metaq.spark.offsets import Slice
 from metaq.wire.codes import RequestCode
 from tests.spark.fake_cluster import FakeCluster
+from tests.support import PATIENCE
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -144,7 +145,7 @@ def test_an_unknown_topic_says_how_to_make_one(cluster):
 
 def test_a_name_server_that_is_down_is_passed_over(cluster):
     """The next one in the list is asked."""
-    asking = Cluster(f"127.0.0.1:1;{cluster.address}", retry_seconds=1.0)
+    asking = Cluster(f"127.0.0.1:1;{cluster.address}", retry_seconds=PATIENCE)
     assert asking.queues(["orders"]) == [QUEUE]
     asking.close()
 
@@ -153,7 +154,7 @@ def test_a_pattern_is_a_glob_over_topic_names(cluster):
     """System and retry topics never match a pattern."""
     for topic in ("orders-old", "%RETRY%orders", "rmq_sys_TRACE", "DefaultCluster", "other"):
         cluster.put(topic, 0, [b"x"])
-    asking = Cluster(cluster.address, retry_seconds=1.0)
+    asking = Cluster(cluster.address, retry_seconds=PATIENCE)
     assert asking.topics("orders*") == ["orders", "orders-old"]
     assert asking.topics("*") == ["orders", "orders-old", "other"]
     asking.close()

@@ -204,7 +204,7 @@ def test_memory_is_flat_when_the_disk_is_slow(slow_server: Server) -> None:
     answers = flood(slow_server)
     most = UNFLUSHED_BYTES_MAX + SLOW_BYTES_PER_SECOND * (time.monotonic() - started) + MIB  # one read event
     assert_nothing_is_lost(slow_server, answers)
-    assert len(stored(answers)) * SEND_BYTES <= min(most, SENDS * SEND_BYTES - 1)
+    assert len(stored(answers)) * SEND_BYTES <= most  # a machine that sends no faster than the disk has nothing refused
 
 
 def test_producers_that_wait_for_answers_take_the_pace_of_the_disk(slow_server: Server) -> None:
