@@ -18,7 +18,6 @@ SHORT = 1.0
 """Up to here a time-out is not for what must come: it polls, or shows that something does not come."""
 MEANT = {
     # The time-out itself is what is tested, or no seconds are meant.
-    "tests/app/test_broker.py: metaq.Producer(namesrv, timeout=2.0, retries=0)",
     "tests/interop/test_python_client.py: consumer.receive(2)",  # for what must not come
     "tests/spark/test_jvm.py: archived(archive, HANGS.format(str(child)), seconds=3.0)",
     "tests/store/test_durability.py: quiet(disk, file_reserved_time=1)",

@@ -46,7 +46,7 @@ def test_full_disk_refuses_sends_and_spares_everything_else(tmp_path):
     disk = FaultyDisk()
 
     def use(namesrv):
-        with metaq.Producer(namesrv, timeout=2.0, retries=0) as producer:
+        with metaq.Producer(namesrv, timeout=PATIENCE, retries=0) as producer:
             producer.send("orders", b"first", ordering_key="one queue")
             disk.room = 0
             stored = 0
@@ -76,7 +76,7 @@ def test_failed_fsync_ends_the_process_with_exit_1(tmp_path, capsys, caplog):
     outcome = {}
 
     def use(namesrv):
-        with metaq.Producer(namesrv, timeout=2.0, retries=0) as producer:
+        with metaq.Producer(namesrv, timeout=PATIENCE, retries=0) as producer:
             assert producer.send("orders", b"safe").status is metaq.SendStatus.SEND_OK
             disk.sync_error = errno.EIO
             try:

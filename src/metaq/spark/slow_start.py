@@ -15,7 +15,7 @@ _LOG = logging.getLogger(__name__)
 
 Outcome = TypeVar("Outcome")
 
-STARTS_MAX: Final = 10
+STARTS_MAX: Final = 30
 TOO_SLOW: Final = "Python worker failed to connect back"
 """What Spark says then."""
 
