@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import datetime as dt
+import errno
+import os
 
 import pytest
 
 from metaq.clock import FakeClock
+from metaq.store.checkpoint import Tails
 from metaq.store.retention import FILES_PER_RUN_MAX, FileAge, decide, is_due
 from metaq.testing.faults import FaultyDisk
-from tests.store.support import open_store, put, read_all, small_options
+from tests.store.support import checkpoint, open_store, put, read_all, small_options
 
 HOUR_MS = 3_600_000
 FOUR = int(dt.datetime(2026, 5, 5, 4, 30).timestamp() * 1000)  # noqa: DTZ001  deleteWhen is local time
@@ -85,6 +88,34 @@ def test_expired_files_go_with_what_points_into_them(tmp_path):
     with open_store(tmp_path, clock) as store:
         assert (store.queue("old", 0).min_offset, store.queue("old", 0).max_offset) == (1, 2)
         assert read_all(store, "T", 1)[-1] == b"799" * 100
+
+
+def test_what_the_tails_speak_of_goes_only_when_newer_ones_are_written(tmp_path):
+    """Else a crash would find nothing that says what of queues and index is durable. A full disk keeps nothing from going."""
+    disk = NoRoomForTails()
+    with open_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        put(store, "T", 0, b"first", key="k")
+        checkpoint(store)
+        for number in range(12):
+            put(store, "T", 0, b"%d" % number * 20_000, key="k")
+        assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
+        tails = Tails.load(store.folder.tails)
+        assert tails is not None
+        assert tails.last_record >= store.min_log > 0
+        for number in range(12):
+            put(store, "T", 0, b"%d" % number * 20_000, key="k")
+        disk.refuses = True
+        assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
+        disk.refuses = False
+
+
+class NoRoomForTails(FaultyDisk):
+    refuses = False
+
+    def open(self, path, flags):
+        if self.refuses and path.name.startswith("metaqTails") and flags & os.O_CREAT:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+        return super().open(path, flags)
 
 
 def test_tick_has_the_thread_look_every_clean_resource_interval(tmp_path):

@@ -16,7 +16,7 @@ from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.flush import Flusher
 from metaq.store.index_file import Index
 from metaq.store.retention import FileAge, Verdict, decide
-from metaq.store.worker import Worker
+from metaq.store.worker import Worker, is_no_room
 
 if TYPE_CHECKING:
     from metaq.store.message_store import MessageStore
@@ -43,6 +43,8 @@ class Housekeeper:
         self._tick_ms = -1
         self._retain_at: int | None = None
         self._saved: tuple[int, int, int] | None = None
+        self._tails_at = -1
+        """LogOffset of the newest record that the tails on the disk know."""
         self._removals: deque[Path] = deque()
         self._index_at = -_INDEX_SECONDS
         self._pause = 0.0
@@ -125,6 +127,7 @@ class Housekeeper:
     def trust(self) -> None:
         """All that was found is durable, and the tails say so: there is nothing to write down yet."""
         store = self._store
+        self._tails_at = store.log.end
         self._saved = (store.log.end, store.log.min, sum(1 for queue in store.queue_list() if queue.max_offset))
 
     def _sync_queues(self, dirty: list[ConsumeQueue]) -> None:
@@ -167,6 +170,7 @@ class Housekeeper:
             index=index,
         )
         tails.save(store.folder.tails)
+        self._tails_at = last_record
         Checkpoint(log_ms, log_ms, index.header[1] if index else 0).save(store.folder.checkpoint, store.disk)
 
     # ------------------------------------------------------------------ retention
@@ -194,6 +198,7 @@ class Housekeeper:
             self._flusher.flush()
             if store.failed is not None:
                 return
+        self._write_down_before(verdict.drop_before)
         store.log.run.drop_before(verdict.drop_before)
         log.info("%d log files deleted, %s: the log begins at %d now", verdict.files, verdict.why, verdict.drop_before)
         for queue in store.queue_list():
@@ -205,6 +210,16 @@ class Housekeeper:
         if store.index:
             with self._append_lock:
                 self._removals.extend(store.index.drop_below(verdict.drop_before))
+
+    def _write_down_before(self, place: int) -> None:
+        """Tails whose newest record goes would say nothing any more: a crash would find the index without a witness."""
+        if self._tails_at >= place:
+            return
+        try:
+            self.checkpoint()
+        except OSError as error:
+            if not is_no_room(error):  # which the deletion makes
+                raise
 
     def remove(self, folder: Path) -> None:
         """Have the thread delete a folder that was moved aside, and write tails that know nothing of it. Cheap."""
