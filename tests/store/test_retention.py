@@ -109,6 +109,41 @@ def test_what_the_tails_speak_of_goes_only_when_newer_ones_are_written(tmp_path)
         disk.refuses = False
 
 
+def test_a_deletion_that_fails_in_the_middle_is_taken_up_by_the_next(tmp_path):
+    """Two files go, and the folder cannot be synced between them. The second stays known: forgotten, it would lie in front
+    of a hole after the next deletion, and the store would not open.
+    """
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        for number in range(16):
+            put(store, "T", 0, b"%d" % number * 10_000)
+        checkpoint(store)
+        files = [file.start for file in store.log.run.files]
+        assert len(files) > 3
+        disk.sync_folder = fails_with(errno.EIO)
+        with pytest.raises(OSError, match="Input/output error"):
+            store.retain(store.clock.now_ms() + 1, at_once=True)
+        del disk.sync_folder
+        assert [file.start for file in store.log.run.files] == [int(path.name) for path in log_files(tmp_path)]
+        assert store.min_log == files[1]
+        put(store, "T", 0, b"more" * 10_000)
+        assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
+        last = read_all(store, "T", 0)[-1]
+    with open_store(tmp_path) as store:
+        assert read_all(store, "T", 0)[-1] == last == b"more" * 10_000
+
+
+def fails_with(error):
+    def call(*_arguments):
+        raise OSError(error, os.strerror(error))
+
+    return call
+
+
+def log_files(root):
+    return sorted(path for path in (root / "commitlog").iterdir() if path.name.isdigit())
+
+
 class NoRoomForTails(FaultyDisk):
     refuses = False
 

@@ -268,8 +268,16 @@ class FileRun:
         with _files_lock:
             gone = [file for file in self.files if file.end <= offset]
             self.files = self.files[len(gone) :]
-        for file in gone:
-            self._delete(file)
+        for place, file in enumerate(gone):
+            try:
+                self._delete(file)
+            except BaseException:
+                with _files_lock:
+                    self.files = (
+                        *gone[place:],
+                        *self.files,
+                    )  # what is there must be known, or the next deletion leaves a hole
+                raise
         return gone
 
     def drop_from(self, offset: int) -> list[MappedFile]:
@@ -277,8 +285,13 @@ class FileRun:
         with _files_lock:
             gone = [file for file in self.files if file.start >= offset]
             self.files = self.files[: len(self.files) - len(gone)]
-        for file in reversed(gone):  # the last first: what a crash leaves has no hole
-            self._delete(file)
+        for place, file in reversed(list(enumerate(gone))):  # the last first: what a crash leaves has no hole
+            try:
+                self._delete(file)
+            except BaseException:
+                with _files_lock:
+                    self.files = (*self.files, *gone[: place + 1])
+                raise
         return gone
 
     def _delete(self, file: MappedFile) -> None:
