@@ -12,6 +12,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.errors import StoreFailed
+from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Mapped
 from metaq.store.message_store import MessageStore
 from metaq.store.recovery import Recovery
@@ -157,14 +158,16 @@ def test_the_mark_of_a_running_store_is_durable_before_anything_changes(tmp_path
 
 
 def test_an_orderly_end_leaves_the_next_start_little_to_sync(tmp_path):
-    """Nothing of log, queues and index, and no hint is written again: only the mark of a running store."""
+    """Nothing of log, queues and index, and no hint is written again: only the mark of a running store, and the names of
+    the configuration files.
+    """
     with open_store(tmp_path) as store:
         for number in range(100):
             put(store, f"T{number % 5}", 0, b"x", key=f"k{number}")
     disk = RecordingDisk()
     store = open_store(tmp_path, disk=disk)
     try:
-        assert [path.name for path in disk.events] == [tmp_path.name]
+        assert [path.name for path in disk.events] == [tmp_path.name, "config"]
     finally:
         store.close()
 
@@ -332,6 +335,27 @@ def test_no_power_cut_brings_back_a_hint_that_a_start_has_not_seen(tmp_path, mon
         with killed.cut(tmp_path / "c") as cut:
             tails = cut.root / "config" / "metaqTails.json"
             assert [path.read_bytes() if path.exists() else None for path in (tails, cut.root / "checkpoint")] == found
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_configuration_file_that_a_start_believes_is_durable(tmp_path, seed):
+    """A save is killed between the rename and the sync of the folder, and the abort file is taken away."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk)
+        put(store, "T", 0, b"x")
+        ConfigFile(disk.root / "config" / "topics.json", disk).save("old")
+        store.close()
+        disk.sync_folder = lambda _path: None  # the process is gone before
+        ConfigFile(disk.root / "config" / "topics.json", disk).save("new")
+        del disk.sync_folder
+        killed = disk.kill(tmp_path / "b")
+    with killed:
+        store = quiet(killed)
+        assert ConfigFile(killed.root / "config" / "topics.json").load() == "new"
+        cut = killed.cut(tmp_path / "c")
+        store.close()
+    with cut:
+        assert ConfigFile(cut.root / "config" / "topics.json").load() == "new"
 
 
 # ---------------------------------------------------------------------- a record whose properties end in zeros

@@ -65,6 +65,14 @@ class StoreFolder:
                 with contextlib.suppress(PermissionError):  # then we have not made anything in it
                     self._disk.sync_folder(folder)
 
+    def secure_config(self) -> None:
+        """Make the names of the configuration files durable, also after what looks like an end in order. Raises OSError.
+
+        Only their own saves know whether they are: if somebody has taken away the abort file of a broker that was killed
+        in one, a power cut could bring the old text back after the new one has been believed.
+        """
+        self._disk.sync_folder(self.config)
+
     def _refuse_foreign(self) -> None:
         if self.root.exists() and not self.root.is_dir():
             raise StoreForeign(f"{self.root} is not a folder: nothing was touched; name another one (storePathRootDir)")

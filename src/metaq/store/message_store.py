@@ -157,6 +157,7 @@ class MessageStore:
                     self._housekeeper.remove(path)
                 if recovery.untouched(self.recovered):
                     self._housekeeper.trust()
+                    self.folder.secure_config()
                 else:
                     self.folder.secure()
                 self._checkpoint_at_start()
