@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
-import os
 
 import pytest
 
 from metaq.clock import FakeClock
 from metaq.store.checkpoint import Tails
 from metaq.store.retention import FILES_PER_RUN_MAX, FileAge, decide, is_due
+from metaq.testing.crash.bare import log_files
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import checkpoint, open_store, put, read_all, small_options
 
@@ -92,7 +92,7 @@ def test_expired_files_go_with_what_points_into_them(tmp_path):
 
 def test_what_the_tails_speak_of_goes_only_when_newer_ones_are_written(tmp_path):
     """Else a crash would find nothing that says what of queues and index is durable. A full disk keeps nothing from going."""
-    disk = NoRoomForTails()
+    disk = FaultyDisk()
     with open_store(tmp_path, disk=disk, file_reserved_time=0) as store:
         put(store, "T", 0, b"first", key="k")
         checkpoint(store)
@@ -104,9 +104,9 @@ def test_what_the_tails_speak_of_goes_only_when_newer_ones_are_written(tmp_path)
         assert tails.last_record >= store.min_log > 0
         for number in range(12):
             put(store, "T", 0, b"%d" % number * 20_000, key="k")
-        disk.refuses = True
+        disk.make_error = errno.ENOSPC
         assert store.retain(store.clock.now_ms() + 1, at_once=True) > 0
-        disk.refuses = False
+        disk.make_error = 0
 
 
 def test_a_deletion_that_fails_in_the_middle_is_taken_up_by_the_next(tmp_path):
@@ -120,10 +120,10 @@ def test_a_deletion_that_fails_in_the_middle_is_taken_up_by_the_next(tmp_path):
         checkpoint(store)
         files = [file.start for file in store.log.run.files]
         assert len(files) > 3
-        disk.sync_folder = fails_with(errno.EIO)
+        disk.sync_error = errno.EIO
         with pytest.raises(OSError, match="Input/output error"):
             store.retain(store.clock.now_ms() + 1, at_once=True)
-        del disk.sync_folder
+        disk.sync_error = 0
         assert [file.start for file in store.log.run.files] == [int(path.name) for path in log_files(tmp_path)]
         assert store.min_log == files[1]
         put(store, "T", 0, b"more" * 10_000)
@@ -131,26 +131,6 @@ def test_a_deletion_that_fails_in_the_middle_is_taken_up_by_the_next(tmp_path):
         last = read_all(store, "T", 0)[-1]
     with open_store(tmp_path) as store:
         assert read_all(store, "T", 0)[-1] == last == b"more" * 10_000
-
-
-def fails_with(error):
-    def call(*_arguments):
-        raise OSError(error, os.strerror(error))
-
-    return call
-
-
-def log_files(root):
-    return sorted(path for path in (root / "commitlog").iterdir() if path.name.isdigit())
-
-
-class NoRoomForTails(FaultyDisk):
-    refuses = False
-
-    def open(self, path, flags):
-        if self.refuses and path.name.startswith("metaqTails") and flags & os.O_CREAT:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
-        return super().open(path, flags)
 
 
 def test_tick_has_the_thread_look_every_clean_resource_interval(tmp_path):

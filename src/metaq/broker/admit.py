@@ -67,8 +67,8 @@ class Gates:
 class DeliveryGates(Gates):
     """Gates for copies of delayed messages, which were judged when they were sent: for any topic that there is.
 
-    Of a topic that was deleted and made again some are older than that, so each is looked at.
+    Of a topic that was deleted and made again some may be older than that: while the log holds such, each is looked at.
     """
 
     def _admits(self, config: TopicConfig) -> bool:
-        return config.name not in self._store.deleted
+        return self._store.deleted.get(config.name, 0) <= self._store.min_log

@@ -79,9 +79,11 @@ def run_archive(
     try:
         # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
         spark = session("metaq archive", master=master, log_level=spark_log)
-        leases = iter([lease])
+        taken: Lease | None = lease
 
         def start() -> Any:
+            nonlocal taken
+            mine, taken = taken, None  # it ends with its query: a second one takes another
             return archive(
                 spark,
                 name_servers=namesrv,
@@ -95,7 +97,7 @@ def run_archive(
                 dedupe_seconds=dedupe,
                 on_batch=shown.batch,
                 source={"startingOffsets": starting_offsets},
-                lease=next(leases, None),  # it ends with its query: a second one takes another
+                lease=mine,
             )
 
         stopping = threading.Event()

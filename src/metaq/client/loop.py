@@ -8,9 +8,9 @@ The road not taken, the core in the caller's loop, saves `aio` two thread hops p
 loses all three.
 
 The thread starts with the first client and is ended when the interpreter exits, after clients that were forgotten have
-sent and committed: one that still runs while Python takes itself down may crash the process. After a `fork` the child has no
-such thread, and nothing of the parent's loop may be touched there: it shares the parent's epoll set. So the child
-forgets the loop without closing it and starts another when it makes clients of its own.
+sent and committed: one that still runs while Python takes itself down may crash the process. After a `fork` the child
+has no such thread, and nothing of the parent's loop may be touched there: it shares the parent's epoll set. So the
+child forgets the loop without closing it and starts another when it makes clients of its own.
 """
 
 from __future__ import annotations

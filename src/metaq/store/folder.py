@@ -150,7 +150,7 @@ class StoreFolder:
                 self._disk.sync_file(descriptor)
             finally:
                 os.close(descriptor)
-        for folder in {self.checkpoint.parent, self.config}:
+        for folder in dict.fromkeys((self.checkpoint.parent, self.config)):
             self._disk.sync_folder(folder)
 
     def mark_stopped(self) -> None:

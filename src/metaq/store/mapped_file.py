@@ -268,16 +268,7 @@ class FileRun:
         with _files_lock:
             gone = [file for file in self.files if file.end <= offset]
             self.files = self.files[len(gone) :]
-        for place, file in enumerate(gone):
-            try:
-                self._delete(file)
-            except BaseException:
-                with _files_lock:
-                    self.files = (
-                        *gone[place:],
-                        *self.files,
-                    )  # what is there must be known, or the next deletion leaves a hole
-                raise
+        self._delete(gone)
         return gone
 
     def drop_from(self, offset: int) -> list[MappedFile]:
@@ -285,21 +276,26 @@ class FileRun:
         with _files_lock:
             gone = [file for file in self.files if file.start >= offset]
             self.files = self.files[: len(self.files) - len(gone)]
-        for place, file in reversed(list(enumerate(gone))):  # the last first: what a crash leaves has no hole
-            try:
-                self._delete(file)
-            except BaseException:
-                with _files_lock:
-                    self.files = (*self.files, *gone[: place + 1])
-                raise
+        self._delete(gone[::-1])  # the last first: what a crash leaves has no hole
         return gone
 
-    def _delete(self, file: MappedFile) -> None:
-        """One after the other, also on the disk: two deletions at once may survive a power cut in the other order."""
-        if self._dropped:
-            self.disk.sync_folder(self.folder)
-        file.delete()
-        self._dropped = True
+    def _delete(self, gone: list[MappedFile]) -> None:
+        """One after the other, also on the disk: two deletions at once may survive a power cut in the other order.
+
+        Those that an error leaves are known again: forgotten, they would lie beside a hole after the next deletion.
+        """
+        deleted = 0
+        try:
+            for file in gone:
+                if self._dropped:
+                    self.disk.sync_folder(self.folder)
+                file.delete()
+                self._dropped = True
+                deleted += 1
+        finally:
+            if left := gone[deleted:]:
+                with _files_lock:
+                    self.files = tuple(sorted((*self.files, *left), key=lambda file: file.start))
 
     def sync_folder(self) -> None:
         """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError."""

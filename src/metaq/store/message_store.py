@@ -138,7 +138,8 @@ class MessageStore:
                 recovery = self._recovery()
                 self.recovered = recovery.plan()
                 self.folder.mark_running()  # before anything is changed
-                if not recovery.untouched(self.recovered):
+                untouched = recovery.untouched(self.recovered)
+                if not untouched:
                     self.folder.keep_hints()
                 if meanwhile := recovery.checkpoint_meanwhile(self.recovered):
                     meanwhile.save(self.folder.checkpoint, self.disk)
@@ -155,7 +156,7 @@ class MessageStore:
                 self._puller = Puller(self.log, options, self._repairs)
                 for path in self.folder.moved_aside():
                     self._housekeeper.remove(path)
-                if recovery.untouched(self.recovered):
+                if untouched:
                     self._housekeeper.trust()
                     self.folder.secure_config()
                 else:

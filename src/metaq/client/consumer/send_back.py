@@ -1,9 +1,10 @@
 """Failed messages: back to the broker (36), which files a copy for later or with the dead letters.
 
-If the answer is lost, the broker is asked again, for it may have filed the copy already, and recognises what it has taken
-(a RocketMQ does not, and files another). If the broker does not take one back, a new message is sent to the group's retry topic, by any broker; if that fails
-too, the message is handed out here once more after a while. Only when one of the three has worked is the message
-finished: so a failing message goes to the retry topic, to the dead letters, or comes again, and never nowhere.
+If the answer is lost, the broker is asked again, for it may have filed the copy already, and recognises what it has
+taken (a RocketMQ does not, and files another). If the broker does not take one back, a new message is sent to the
+group's retry topic, by any broker; if that fails too, the message is handed out here once more after a while. Only when
+one of the three has worked is the message finished: so a failing message goes to the retry topic, to the dead letters,
+or comes again, and never nowhere.
 """
 
 from __future__ import annotations

@@ -686,7 +686,7 @@ class _Life:
 
     def _settle(self, wanted: dict[Key, list[BareRecord]]) -> None:
         """A deletion that was interrupted has happened, or not: the topic tells, also by what nobody expects any more."""
-        keys = {*wanted, *self.store.queues()}
+        keys = sorted({*wanted, *self.store.queues()})
         for topic, place in sorted(self._ledger.limbo.items()):
             if not any(self._served(key) for key in keys if key[0] == topic):
                 self._ledger.deleted_at[topic] = place
