@@ -56,6 +56,9 @@ TOPIC_FIELDS = [
     '{"topicName":"a\tb\\n"}', '{"perm":3 "order":true}', "{perm : 3 , order : true}", '{"a b":1,"perm":3}', '\ufeff{"perm":3}',
 ]  # fmt: skip
 
+SUBSCRIPTIONS = [*(text for text in BEANS if text != "[{},{}]"), '[{"subVersion":1},{"subVersion":1}]']
+"""A set of beans that hold the moment of their making: two made of nothing are one only within the same millisecond."""
+
 
 class Target(NamedTuple):
     """One place of one body. `read`: our decoder of it. `java`: RocketMQ's class, behind `org.apache.rocketmq.`."""
@@ -127,7 +130,7 @@ TARGETS: dict[str, Target] = {
     "HeartbeatData.clientID": _beat('{"clientID":%%}', SCALARS),
     "HeartbeatData.consumerDataSet": _beat('{"clientID":"c","consumerDataSet":%%}', BEANS),
     "HeartbeatData.producerDataSet": _beat('{"clientID":"c","producerDataSet":%%}', BEANS),
-    "ConsumerData.subscriptionDataSet": _consumer("subscriptionDataSet", BEANS),
+    "ConsumerData.subscriptionDataSet": _consumer("subscriptionDataSet", SUBSCRIPTIONS),
     "ConsumerData.unitMode": _consumer("unitMode", SCALARS),
     "ConsumerData.groupName": _consumer("groupName", SCALARS),
     **{f"ConsumerData.{f}": _consumer(f, ENUMS) for f in ("consumeType", "messageModel", "consumeFromWhere")},
