@@ -12,6 +12,8 @@ BIN := $(VENV)/bin
 RUN := $(BIN)/python
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONUNBUFFERED := 1
+# Without bytecode every worker and each of the hundred programs that the tests start would compile its modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 ifndef HOME
 export HOME := $(CURDIR)/.cache/home
 export PIP_CACHE_DIR ?= $(CURDIR)/.cache/pip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import socket
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -137,6 +139,25 @@ def test_broken_connection_fails_what_is_outstanding_at_once(cluster):
         assert all(isinstance(outcome, ConnectionFailed) for outcome in outcomes)
 
     with_transport(cluster, work)
+
+
+@pytest.mark.parametrize("name", ["call", "tell"])
+def test_a_server_that_hangs_up_at_once_is_an_error_at_once(name):
+    """Not only when the time of the request is over: it was dialled, and lost before the request ran on."""
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
+        accepted = pool.submit(listener.accept)
+
+        def hang_up(_: str) -> None:
+            accepted.result(PATIENCE)[0].close()
+
+        async def main() -> None:
+            transport = Transport(lambda address, command: None, hang_up, lambda address: None)
+            with pytest.raises(ConnectionFailed, match="broke") as caught:
+                await getattr(transport, name)(f"127.0.0.1:{listener.getsockname()[1]}", request(CODE), 2 * PATIENCE)
+            assert not caught.value.sent
+            await transport.close()
+
+        asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_connections_that_no_route_needs_are_closed_unless_in_use(cluster):

@@ -116,12 +116,13 @@ def test_network_can_be_cut_and_mended(metaq_broker):
         assert network.connections >= 2
 
 
-def test_network_can_stall_and_tear_a_frame(metaq_broker):
+def test_network_can_stall_and_tear_a_frame(metaq_broker, monkeypatch):
     """Stalled, nothing comes; cut inside a frame, the connection breaks there."""
     with FlakyNetwork(metaq_broker.namesrv) as network, metaq.admin.Admin(network.address) as admin:
         admin.list_brokers()
         network.stall()
-        with pytest.raises(metaq.RequestTimeout):
+        with monkeypatch.context() as patch, pytest.raises(metaq.RequestTimeout):
+            patch.setattr("metaq.client.routes.NAMESRV_SECONDS", 0.5)
             admin.list_topics()
         network.resume()
         network.cut_after(7)

@@ -66,11 +66,17 @@ class Link(Session):
         self._transport.forget(self)
 
     def request(self, command: Command) -> asyncio.Future[Command]:
-        """Send `command`; the future gets its answer."""
+        """Send `command`; the future gets its answer. Raises ConnectionFailed, `sent` False, if the link is gone."""
+        self._check()
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[command.opaque] = future
         self.peer.write(encode(command))
         return future
+
+    def tell(self, command: Command) -> None:
+        """Send `command`, which nobody answers. Raises ConnectionFailed, `sent` False, if the link is gone."""
+        self._check()
+        self.peer.write(encode(command))
 
     @property
     def busy(self) -> bool:
@@ -79,6 +85,13 @@ class Link(Session):
     def abandon(self, opaque: int) -> None:
         """Nobody waits for this answer any more."""
         self._pending.pop(opaque, None)
+
+    def _check(self) -> None:
+        """A link may be lost between the end of its dial and the moment when those who wait for it run again."""
+        if self.lost is not None:
+            error = ConnectionFailed(f"the connection to {self.address} broke: {self.lost}")
+            error.sent = False
+            raise error
 
     def _received(self, command: Command) -> None:
         if command.flag & RESPONSE_FLAG:
@@ -140,7 +153,7 @@ class Transport:
         link = self._links.get(address) or await self._connect(address, timeout)
         command.opaque = next(self._opaque) & _OPAQUE_MASK
         command.flag |= ONEWAY_FLAG
-        link.peer.write(encode(command))
+        link.tell(command)
 
     def keep_only(self, addresses: set[str]) -> None:
         """Close the connections to all others, which no route mentions any more, unless somebody waits on them."""

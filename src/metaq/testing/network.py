@@ -116,6 +116,10 @@ class FlakyNetwork:
         except OSError:
             writer.transport.abort()
             return
+        if self._refusing:  # it was cut meanwhile
+            writer.transport.abort()
+            far_writer.transport.abort()
+            return
         self._pairs.add((writer, far_writer))
         for source, sink, counted in ((reader, far_writer, True), (far_reader, writer, False)):
             task = self._loop.create_task(self._forward(source, sink, counted=counted))
