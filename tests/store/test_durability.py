@@ -13,7 +13,8 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import StoreFailed
 from metaq.store.config_file import ConfigFile
-from metaq.store.disk import Mapped
+from metaq.store.disk import PAGE_BYTES, Mapped
+from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.store.message_store import MessageStore
 from metaq.store.recovery import Recovery
 from metaq.testing import PowerLossDisk
@@ -335,6 +336,7 @@ def test_no_power_cut_brings_back_a_hint_that_a_start_has_not_seen(tmp_path, mon
         with killed.cut(tmp_path / "c") as cut:
             tails = cut.root / "config" / "metaqTails.json"
             assert [path.read_bytes() if path.exists() else None for path in (tails, cut.root / "checkpoint")] == found
+            assert tails.exists() is not tails.with_name("metaqTails.json.bak").exists(), "one version vouches, not two"
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -356,6 +358,57 @@ def test_a_configuration_file_that_a_start_believes_is_durable(tmp_path, seed):
         store.close()
     with cut:
         assert ConfigFile(cut.root / "config" / "topics.json").load() == "new"
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_deletions_of_two_starts_leave_no_hole(tmp_path, seed):
+    """The first start deletes the last file, and its sync fails; the next deletes the one before it and loses its power."""
+    size = PAGE_BYTES
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        run = FileRun(disk.root, size, disk)
+        for number in range(4):
+            run.add(number * size, reserved=size, durable=True)
+        run.sync_folder()
+        disk.sync_error = errno.EIO
+        with pytest.raises(OSError, match="Input/output"):
+            run.drop_from(2 * size)
+        disk.sync_error = 0
+        run.close()
+        killed = disk.kill(tmp_path / "b")
+    with killed:
+        run = FileRun(killed.root, size, killed)
+        run.load("")
+        assert [file.start // size for file in run.files] == [0, 1, 2]
+        run.drop_from(2 * size)
+        run.close()
+        with killed.cut(tmp_path / "c") as cut:
+            found = FileRun(cut.root, size, cut)
+            found.load("")  # refuses a hole
+            assert len(found.files) >= 2
+            found.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_cut_off_does_not_come_back_after_a_failed_sync(tmp_path, seed):
+    """The kernel takes the zeroed pages for written then; a start that finds zeros would leave the old bytes on the disk."""
+    size = 4 * PAGE_BYTES
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        file = MappedFile.create(disk.root / "0", 0, size, size, disk, durable=True)
+        disk.sync_folder(disk.root)
+        file.buffer[:] = b"x" * size
+        file.sync(0, size)
+        disk.sync_error = errno.EIO
+        with pytest.raises(OSError, match="Input/output"):
+            file.zero(100)
+        disk.sync_error = 0
+        file.release()
+        killed = disk.kill(tmp_path / "b")
+    with killed:
+        file = MappedFile(killed.root / "0", 0, size, killed)
+        file.zero(100, again=True)
+        file.release()
+        with killed.cut(tmp_path / "c") as cut:
+            assert (cut.root / "0").read_bytes() == b"x" * 100 + bytes(size - 100)
 
 
 # ---------------------------------------------------------------------- a record whose properties end in zeros

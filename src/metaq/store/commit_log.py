@@ -185,17 +185,17 @@ class CommitLog:
             self.run.disk.resync_folder(self.run.folder)
         self.run.sync_folder()
 
-    def truncate(self, end: int, *, zero: bool) -> None:
+    def truncate(self, end: int, *, zero: bool, again: bool = False) -> None:
         """Cut the log at `end`: later files go, and with `zero` whatever is written behind it in its file.
 
         Zeroed, because the bytes of records that were cut off look like records, checksum and all: when newer ones
-        grow up to such a place exactly, they would come back to life.
+        grow up to such a place exactly, they would come back to life. `again`: as in `secure`.
         """
         if self._attached:
             raise StoreError("the log is being written")
         self.run.drop_from(end)
         if zero and (file := self.run.find(end)):
-            file.zero(end)
+            file.zero(end, again=again)
         self._end = end
 
 

@@ -28,7 +28,8 @@ _MADV_RANDOM: Final = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """glibc refuses more (HEAP_MAX_SIZE / 2)."""
-_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+"""What a full disk, a quota or a file system without room for such a file answer."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
@@ -203,7 +204,7 @@ def reserving(path: Path) -> Iterator[None]:
 def store_error(error: OSError, path: Path) -> StoreError:
     """What to say of a file that could not be made or grown; `path` is named where the error names none."""
     path = error.filename or path
-    if error.errno in _NO_ROOM:
+    if error.errno in NO_ROOM:
         return StoreFull(
             f"no room on the disk for {path} ({os.strerror(error.errno or 0)}): nothing was written; "
             "free some space, or keep messages for a shorter time (fileReservedTime)"

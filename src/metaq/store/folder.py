@@ -136,11 +136,14 @@ class StoreFolder:
                 self._disk.sync_folder(self.abort.parent)
 
     def keep_hints(self) -> None:
-        """Make durable what a start has read and believes, before it changes what that speaks of. Raises OSError.
+        """Make durable what a start has read, before it changes what that speaks of. Raises OSError.
 
         Somebody may have deleted or replaced one of these files a moment ago. If a power cut brought the old one back, it
-        would vouch for files that this start has written anew.
+        would vouch for files that this start has written anew. So would the version before, if it was not the one read.
         """
+        tails, before = self.tails.paths
+        if tails.exists() and tails.stat().st_size:
+            before.unlink(missing_ok=True)
         for path in (self.checkpoint, *self.tails.paths):
             try:
                 descriptor = self._disk.open(path, os.O_RDONLY)

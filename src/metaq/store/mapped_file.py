@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metaq.errors import StoreCorrupt, StoreForeign
-from metaq.store.disk import Disk, Mapped, SyncNotBegun, no_read_ahead, populate, reserving
+from metaq.store.disk import NO_ROOM, Disk, Mapped, SyncNotBegun, no_read_ahead, populate, reserving
 
 NAME_DIGITS = 20
 TEMPORARY = ".tmp"
@@ -131,20 +131,23 @@ class MappedFile:
         held = self._mapping()
         return populate(held.address + offset - self.start, size)
 
-    def zero(self, offset: int) -> bool:
+    def zero(self, offset: int, *, again: bool = False) -> bool:
         """Zero the file from `offset` to its end, durably, where anything is written. True if anything was.
 
-        Only stretches with data are looked at (SEEK_DATA): the untouched rest of 1 GiB costs nothing.
+        Only stretches with data are looked at (SEEK_DATA): the untouched rest of 1 GiB costs nothing. `again`: zeros are
+        written too, since the sync of an earlier zeroing may have failed.
         """
         changed = False
         with self.path.open("r+b", buffering=0) as file:
-            for start, stop in self._data(offset - self.start):
+            for start, stop in list(self._data(offset - self.start)):
+                if again:
+                    self.rewrite(self.start + start, self.start + stop)
                 for place in range(start, stop, _ZERO_STEP):
                     size = min(_ZERO_STEP, stop - place)
                     if any_byte(os.pread(file.fileno(), size, place)):
                         os.pwrite(file.fileno(), bytes(size), place)
                         changed = True
-            if changed:
+            if changed or again:
                 self.disk.sync_file(file.fileno())
         return changed
 
@@ -185,14 +188,15 @@ class FileRun:
     `files` is a tuple that is replaced, never changed: other threads may walk the old one.
     """
 
-    __slots__ = ("_dropped", "_leftovers", "disk", "file_bytes", "files", "folder", "unsynced")
+    __slots__ = ("_leftovers", "_settled", "disk", "file_bytes", "files", "folder", "unsynced")
 
     def __init__(self, folder: Path, file_bytes: int, disk: Disk) -> None:
         self.folder, self.file_bytes, self.disk = folder, file_bytes, disk
         self.files: tuple[MappedFile, ...] = ()
         self.unsynced = False
         """Files were made whose names are not durable yet: `sync_folder` is due."""
-        self._dropped = False
+        self._settled = True
+        """No file was deleted that a power cut could bring back."""
         self._leftovers: list[Path] = []
 
     def load(self, option: str, *, derived: bool = False) -> None:
@@ -232,6 +236,9 @@ class FileRun:
                 )
             found.append(MappedFile(Path(entry.path), start, size, self.disk))
         self.files = tuple(found)
+        self._settled = (
+            derived or not found
+        )  # what an earlier process deleted may come back; what is derived may have holes
 
     @property
     def is_whole(self) -> bool:
@@ -282,24 +289,35 @@ class FileRun:
     def _delete(self, gone: list[MappedFile]) -> None:
         """One after the other, also on the disk: two deletions at once may survive a power cut in the other order.
 
-        Those that an error leaves are known again: forgotten, they would lie beside a hole after the next deletion.
+        So may those of two processes, and one whose sync has failed; then it takes more than one that succeeds
+        (`Disk.resync_folder`). Those that an error leaves are known again: forgotten, they would lie beside a hole after
+        the next deletion.
         """
         deleted = 0
         try:
             for file in gone:
-                if self._dropped:
-                    self.disk.sync_folder(self.folder)
+                if not self._settled:
+                    self._settle()
+                self._settled = False
                 file.delete()
-                self._dropped = True
                 deleted += 1
         finally:
             if left := gone[deleted:]:
                 with _files_lock:
                     self.files = tuple(sorted((*self.files, *left), key=lambda file: file.start))
 
+    def _settle(self) -> None:
+        try:
+            self.disk.resync_folder(self.folder)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.disk.sync_folder(self.folder)  # deleting is what a full disk needs most
+        self._settled = True
+
     def sync_folder(self) -> None:
         """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError."""
-        self.unsynced = self._dropped = False  # first: what is made meanwhile is due again
+        self.unsynced = False  # first: what is made meanwhile is due again
         try:
             self.disk.sync_folder(self.folder)
         except SyncNotBegun:

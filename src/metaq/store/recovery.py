@@ -332,9 +332,12 @@ class Recovery:
         queues and index know how much of them is.
         """
         untouched = self.untouched(plan)
+        # A stop in order leaves the log where the tails say. Where it is not, a missing abort file proves nothing.
+        tails = self._facts.tails
+        in_order = self._facts.clean and (tails is None or plan.log_end == tails.log_end)
         if not untouched:
             self._log.run.remove_leftovers()
-            self._log.truncate(plan.log_end, zero=True)
+            self._log.truncate(plan.log_end, zero=True, again=not in_order)
         for key, held in self._queues.items():
             if not held.run.is_whole or not untouched:
                 held.run.remove_leftovers()
@@ -365,16 +368,13 @@ class Recovery:
         self._log.start_at(plan.log_end)
         self._log.tail.store_ms = plan.last_ms
         if untouched:
-            if self._index is not None and self._facts.tails is not None:
-                self._index.durable = self._facts.tails.index
+            if self._index is not None and tails is not None:
+                self._index.durable = tails.index
         else:
             self._report(plan, dispatcher.messages)
             for held in list(self._queues.values()):
                 held.cut()
                 held.distrust()
-            # A stop in order leaves the log where the tails say. Where it is not, a missing abort file proves nothing.
-            tails = self._facts.tails
-            in_order = self._facts.clean and (tails is None or plan.log_end == tails.log_end)
             self._log.secure(plan.start.log_offset, again=not in_order)
         for held in list(self._queues.values()):
             held.correct_min(self._facts.log_min)

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import threading
 from collections.abc import Callable
 from typing import Final
 
 from metaq.errors import StoreFull
+from metaq.store.disk import NO_ROOM
 
 log = logging.getLogger(__name__)
 FAILURES_MAX: Final = 8
 """After so many failures in a row, some 25 seconds, the fault does not go away by itself."""
 _PAUSE_SECONDS: Final = 0.1
 _PAUSE_SECONDS_MAX: Final = 30.0
-_NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 
 
 def pause_after(failures: int) -> float:
@@ -25,7 +24,7 @@ def pause_after(failures: int) -> float:
 
 def is_no_room(error: BaseException) -> bool:
     """Whether the disk was full: it passes when somebody makes room, and is no fault of ours."""
-    return isinstance(error, StoreFull) or (isinstance(error, OSError) and error.errno in _NO_ROOM)
+    return isinstance(error, StoreFull) or (isinstance(error, OSError) and error.errno in NO_ROOM)
 
 
 class Worker:

@@ -690,6 +690,8 @@ class _Life:
         for topic, place in sorted(self._ledger.limbo.items()):
             if not any(self._served(key) for key in keys if key[0] == topic):
                 self._ledger.deleted_at[topic] = place
+                for key in [key for key in self._ledger.positions if key[1] == topic]:
+                    self._ledger.positions[key].add(None)
         self._ledger.limbo.clear()
 
     def _look_at_queues(self, wanted: dict[Key, list[BareRecord]]) -> None:
