@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import socket
-from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
-from metaq.client.transport import Transport
+from metaq.client.transport import Link, Transport
 from metaq.errors import ClientClosed, ConnectionFailed, RequestTimeout
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import encode, reply, request
@@ -141,23 +140,44 @@ def test_broken_connection_fails_what_is_outstanding_at_once(cluster):
     with_transport(cluster, work)
 
 
-@pytest.mark.parametrize("name", ["call", "tell"])
-def test_a_server_that_hangs_up_at_once_is_an_error_at_once(name):
-    """Not only when the time of the request is over: it was dialled, and lost before the request ran on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as pool:
-        accepted = pool.submit(listener.accept)
+@pytest.mark.parametrize("name", ["request", "tell"])
+def test_a_lost_connection_refuses_requests_at_once(name):
+    """Who waited for its dial may run on when it is lost already, and would wait for the time of the request."""
 
-        def hang_up(_: str) -> None:
-            accepted.result(PATIENCE)[0].close()
+    async def main() -> None:
+        transport = Transport(lambda address, command: None, lambda _: None, lambda address: None)
+        written: list[bytes] = []
+        link = Link(transport, "10.0.0.1:10911", SimpleNamespace(write=written.append))
+        link.connection_lost("reset by the peer")
+        with pytest.raises(ConnectionFailed, match="10911 broke: reset by the peer") as caught:
+            getattr(link, name)(request(CODE))
+        assert not caught.value.sent
+        assert not written
 
-        async def main() -> None:
-            transport = Transport(lambda address, command: None, hang_up, lambda address: None)
-            with pytest.raises(ConnectionFailed, match="broke") as caught:
-                await getattr(transport, name)(f"127.0.0.1:{listener.getsockname()[1]}", request(CODE), 2 * PATIENCE)
-            assert not caught.value.sent
-            await transport.close()
+    asyncio.run(main())
 
-        asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+@pytest.mark.parametrize("turns", range(6))
+def test_a_caller_that_is_cancelled_while_its_dial_ends_is_cancelled(cluster, turns):
+    """At whichever turn of the loop: its owner waits for it."""
+    cluster.script[CODE] = swallow
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+
+        def cancel(left: int) -> None:
+            if left:
+                loop.call_soon(cancel, left - 1)
+            else:
+                task.cancel()
+
+        transport = Transport(lambda address, command: None, lambda _: cancel(turns), lambda address: None)
+        task = loop.create_task(transport.call(f"127.0.0.1:{cluster.ports[0]}", request(CODE), 5.0))
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await transport.close()
+
+    asyncio.run(main())
 
 
 def test_connections_that_no_route_needs_are_closed_unless_in_use(cluster):

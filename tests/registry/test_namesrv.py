@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 
+import pytest
 from tests.support import PATIENCE
 
 from metaq.errors import ConnectionFailed
@@ -93,6 +94,25 @@ def test_a_change_is_told_at_once():
         _, told = bodies.registration_of(servers.calls[0][1].body, compressed=False, bare=False)
         assert set(told) == {"T", "U"}
         await one.stop()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("turns", range(6))
+def test_it_stops_also_right_after_a_change(turns):
+    """Whatever it was about to do: a task that misses its end would hold up the broker's for ever."""
+
+    async def run() -> None:
+        servers = NameServers()
+        one = registrar(servers, {"T": TopicConfig("T")}, period=3600)
+        await one.start()
+        await asyncio.sleep(0)
+        one.changed()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        async with asyncio.timeout(PATIENCE):
+            await one.stop()
+        assert servers.codes()[-1][1] == RequestCode.UNREGISTER_BROKER
 
     asyncio.run(run())
 

@@ -190,8 +190,9 @@ class Transport:
             self._dialling[address] = task
             task.add_done_callback(lambda done: self._dialled(address, done))
         try:
-            # Shielded: one waiter that gives up must not end the attempt that others wait for.
-            return await asyncio.wait_for(asyncio.shield(task), timeout)
+            async with asyncio.timeout(timeout):
+                # Shielded: one waiter that gives up must not end the attempt that others wait for.
+                return await asyncio.shield(task)
         except TimeoutError:
             raise ConnectionFailed(f"no connection to {address} within {timeout:.1f} s") from None
         except asyncio.CancelledError:

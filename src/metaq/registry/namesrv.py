@@ -147,8 +147,8 @@ class Registrar:
     async def _keep_registering(self, link: _Link) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                pause = self._retry if link.address in self._failing else self._period
-                await asyncio.wait_for(link.changed.wait(), pause)
+                async with asyncio.timeout(self._retry if link.address in self._failing else self._period):
+                    await link.changed.wait()
             try:
                 await self._register(link)
             except Exception:
