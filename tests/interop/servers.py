@@ -167,9 +167,13 @@ class RocketmqServer:
         self._processes.append(self._java("namesrv.NamesrvStartup", "namesrv", "-Xmx128m", r"boot success"))
 
     def start(self) -> None:
-        if not self._alone:
-            self.start_namesrv()
-        self._processes.append(self._java("broker.BrokerStartup", "broker", "-Xmx512m", r"boot success"))
+        try:
+            if not self._alone:
+                self.start_namesrv()
+            self._processes.append(self._java("broker.BrokerStartup", "broker", "-Xmx512m", r"boot success"))
+        except BaseException:
+            self.kill()
+            raise
 
     def _java(self, main: str, name: str, heap: str, pattern: str) -> Process:
         command = [maven.java(), heap, "-XX:TieredStopAtLevel=1", f"-Duser.home={self._folder}"]
