@@ -62,7 +62,7 @@ class Link(Session):
         pending, self._pending = self._pending, {}
         for future in pending.values():
             if not future.done():
-                future.set_exception(ConnectionFailed(f"the connection to {self.address} broke: {self.lost}"))
+                future.set_exception(self._broken())
         self._transport.forget(self)
 
     def request(self, command: Command) -> asyncio.Future[Command]:
@@ -89,9 +89,12 @@ class Link(Session):
     def _check(self) -> None:
         """A link may be lost between the end of its dial and the moment when those who wait for it run again."""
         if self.lost is not None:
-            error = ConnectionFailed(f"the connection to {self.address} broke: {self.lost}")
+            error = self._broken()
             error.sent = False
             raise error
+
+    def _broken(self) -> ConnectionFailed:
+        return ConnectionFailed(f"the connection to {self.address} broke: {self.lost}")
 
     def _received(self, command: Command) -> None:
         if command.flag & RESPONSE_FLAG:

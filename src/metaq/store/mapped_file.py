@@ -139,7 +139,7 @@ class MappedFile:
         """
         changed = False
         with self.path.open("r+b", buffering=0) as file:
-            for start, stop in list(self._data(offset - self.start)):
+            for start, stop in self._data(offset - self.start):
                 if again:
                     self.rewrite(self.start + start, self.start + stop)
                 for place in range(start, stop, _ZERO_STEP):
@@ -236,9 +236,8 @@ class FileRun:
                 )
             found.append(MappedFile(Path(entry.path), start, size, self.disk))
         self.files = tuple(found)
-        self._settled = (
-            derived or not found
-        )  # what an earlier process deleted may come back; what is derived may have holes
+        # What an earlier process deleted may come back. What is derived may have holes: it is made again.
+        self._settled = derived or not found
 
     @property
     def is_whole(self) -> bool:
