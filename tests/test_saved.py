@@ -10,9 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.clock import FakeClock
-from metaq.errors import BadRequest
-from metaq.saved import REFUSED_CODE, SHOWN_PER_TURN, Pending, SavedTable, Saving
-from metaq.wire.codes import ResponseCode
+from metaq.errors import Reason, Refused
+from metaq.saved import SHOWN_PER_TURN, Pending, SavedTable, Saving
 from tests.broker.support import MemoryFile, SlowFile
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
@@ -92,11 +91,9 @@ def test_a_change_that_cannot_be_saved_is_refused_with_file_and_reason(caplog):
     file.error = FULL
     for key, value in (("new", 1), ("old", 2), ("old", None)):
         pending = table.change(key, value)
-        with pytest.raises(
-            BadRequest, match=r"the table could not be changed: saving memory\.json.*No space"
-        ) as caught:
+        with pytest.raises(Refused, match=r"the table could not be changed: saving memory\.json.*No space") as caught:
             pending.settle()
-        assert caught.value.code == REFUSED_CODE == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert caught.value.reason is Reason.UNAVAILABLE
     assert (table.table, table.version, table.count) == ({"old": 1}, 0, 1)
     assert table.failing.startswith("No space left on device: the server's disk is full")
     assert caplog.text.count("could not be saved: No space") == 1
@@ -151,7 +148,7 @@ def test_a_closed_table_takes_no_change():
     """It says so; nothing is left hanging."""
     table = table_on(MemoryFile())
     table.close()
-    with pytest.raises(BadRequest, match="stopping"):
+    with pytest.raises(Refused, match="stopping"):
         table.change("a", 1).settle()
 
 

@@ -4,7 +4,7 @@
 ├── `ConfigError`              our user: a setting, a flag or a file
 ├── `ProtocolError`
 │   ├── `RemoteProtocolError`  the peer sent garbage: its connection is closed, nothing else is touched
-│   ├── `BadRequest`           the peer sent a well-formed frame with a wrong value: it gets an answer
+│   ├── `BadRequest`           the peer sent a well-formed frame with a malformed value: it gets an answer
 │   └── `LocalProtocolError`   we were about to send garbage: a bug, or a value the protocol cannot carry
 │       └── `InvalidMessage`   our user: a message with an empty body, a reserved property, ... (a ValueError too)
 ├── `StoreError`
@@ -12,6 +12,7 @@
 │   ├── `StoreFull`            no room; nothing was written; retry when there is room
 │   ├── `MessageIllegal`       this message can never be stored
 │   └── `StoreFailed`          an fsync failed: durability is unknown, the broker must stop
+├── `Refused`                  a service of ours does not do what was asked; its `Reason` says why
 ├── `BrokerError`              a broker or name server answered with an error code
 └── `ClientError`
     ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
@@ -21,6 +22,7 @@
 
 from __future__ import annotations
 
+import enum
 import errno
 import os
 from collections.abc import Mapping
@@ -46,14 +48,8 @@ class RemoteProtocolError(ProtocolError):
 
 
 class BadRequest(ProtocolError):
-    """A well-framed request that carries a missing, malformed or hostile value. It is answered, not fatal."""
-
-    def __init__(self, text: str, code: int = 1) -> None:
-        super().__init__(text, code)
-        self.text, self.code = text, code
-
-    def __str__(self) -> str:
-        return self.text
+    """A well-framed request whose bytes cannot be read: a field or body is missing, malformed or hostile. It is answered,
+    not fatal."""
 
 
 class LocalProtocolError(ProtocolError):
@@ -92,6 +88,36 @@ class MessageIllegal(StoreError):
 
 class StoreFailed(StoreError):
     """An fsync or a write failed: what is durable is unknown. The broker stops acknowledging and exits."""
+
+
+class Reason(enum.Enum):
+    """Why a service refuses. Each door has a code of its protocol for each of them (`metaq.doors.refusals`)."""
+
+    INVALID = "a value in the request is impossible"
+    NO_PERMISSION = "this is forbidden, here or to this client"
+    NO_TOPIC = "there is no such topic, and it is not made"
+    NO_GROUP = "there is no such consumer group, and it is not made"
+    NOT_SUBSCRIBED = "the group is not online, or has not subscribed to the topic"
+    SUBSCRIPTION_OLD = "the subscription that the broker knows is older than the request's"
+    BAD_FILTER = "the filter cannot be parsed"
+    OFFLINE = "no member of the group is connected"
+    NOT_FOUND = "what was asked for is not there"
+    ILLEGAL_MESSAGE = "the message can never be stored"
+    BUSY = "too much is under way; the same request may succeed later"
+    UNAVAILABLE = "the server cannot do it at present; another one may"
+
+
+class Refused(MetaqError):
+    """A service does not do what was asked of it, and nothing has changed. `text` says what, to which topic, group or
+    queue, and what to do."""
+
+    def __init__(self, reason: Reason, text: str) -> None:
+        super().__init__(reason, text)
+        self.reason, self.text = reason, text
+        self.retriable = reason in {Reason.BUSY, Reason.UNAVAILABLE}
+
+    def __str__(self) -> str:
+        return self.text
 
 
 class BrokerError(MetaqError):

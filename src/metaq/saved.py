@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest, shortage
+from metaq.errors import Reason, Refused, shortage
 
 log = logging.getLogger(__name__)
 
@@ -21,8 +21,6 @@ Key = TypeVar("Key")
 Value = TypeVar("Value")
 Version = TypeVar("Version")
 
-REFUSED_CODE: Final = 14
-"""What a change that could not be saved is answered with: SERVICE_NOT_AVAILABLE, upon which clients try elsewhere."""
 SHOWN_PER_TURN: Final = 8
 """Changes that take effect in one go: whoever waits for them works then, and others want their turn."""
 RETRY_SECONDS: Final = 1.0
@@ -63,17 +61,17 @@ class Pending:
 
     def __init__(self) -> None:
         self.done = False
-        self.error: BadRequest | None = None
-        self._acts: list[Callable[[BadRequest | None], None]] = []
+        self.error: Refused | None = None
+        self._acts: list[Callable[[Refused | None], None]] = []
 
-    def when_done(self, act: Callable[[BadRequest | None], None]) -> None:
+    def when_done(self, act: Callable[[Refused | None], None]) -> None:
         """Call `act` at the end, with the refusal if there is one; at once if it is over. First come, first called."""
         if self.done:
             act(self.error)
         else:
             self._acts.append(act)
 
-    def finish(self, error: BadRequest | None = None) -> None:
+    def finish(self, error: Refused | None = None) -> None:
         self.done, self.error = True, error
         acts, self._acts = self._acts, []
         for act in acts:
@@ -189,7 +187,7 @@ class SavedTable(Generic[Key, Value, Version]):
             return latest
         change = _Change(key, value, "" if value is None else self._piece(key, value))
         if self._closed:
-            change.finish(BadRequest(f"{self._what} takes no change any more: the server is stopping", REFUSED_CODE))
+            change.finish(Refused(Reason.UNAVAILABLE, f"{self._what} takes no change any more: the server is stopping"))
             return change
         self._latest[key] = change
         self._waiting.append(change)
@@ -267,10 +265,10 @@ class SavedTable(Generic[Key, Value, Version]):
             for change in batch:
                 self._forget(change)
                 change.finish(
-                    BadRequest(
+                    Refused(
+                        Reason.UNAVAILABLE,
                         f"{self._what} could not be changed: saving {self._file.where} failed ({_reason(error)}). "
                         "Nothing has changed; try again when the disk takes writes",
-                        REFUSED_CODE,
                     )
                 )
         if self._waiting and not self._running:

@@ -6,7 +6,7 @@ import pytest
 
 from metaq.broker.members import SETS_MAX, Members
 from metaq.clock import FakeClock
-from metaq.errors import BadRequest
+from metaq.errors import Refused
 from metaq.model.subscription import subscribe
 from metaq.wire.bodies import ConsumerData, Heartbeat
 from tests.broker.support import FakeChannel
@@ -76,9 +76,9 @@ def test_groups_of_one_connection_are_bounded(members):
     """Heartbeat after heartbeat with new names fills no memory."""
     channel = FakeChannel()
     beat(members, channel, group="", producers=tuple(f"p{n}" for n in range(SETS_MAX)))
-    with pytest.raises(BadRequest, match=str(SETS_MAX)):
+    with pytest.raises(Refused, match=str(SETS_MAX)):
         beat(members, channel, group="", producers=("one more",))
-    with pytest.raises(BadRequest, match=str(SETS_MAX)):
+    with pytest.raises(Refused, match=str(SETS_MAX)):
         beat(members, FakeChannel(), topics=tuple(f"t{n}" for n in range(SETS_MAX + 1)))
     assert len(members.producers) == SETS_MAX
 

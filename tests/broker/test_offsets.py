@@ -8,8 +8,7 @@ import pytest
 
 from metaq.broker.offsets import Offsets
 from metaq.clock import FakeClock
-from metaq.errors import BadRequest, ConfigError
-from metaq.wire.codes import ResponseCode
+from metaq.errors import ConfigError, Reason, Refused
 from tests.broker.support import BORN_HOST, JAVA, MemoryFile, open_broker
 from tests.doors.support import send_header
 
@@ -90,9 +89,9 @@ def test_a_young_queue_begins_at_0_whatever_the_client_prefers(tmp_path):
         assert broker.lookup.consumer_offset("G", "orders", 0) == 2
     with open_broker(tmp_path, store={"access_message_in_memory_max_ratio": 0}) as broker:
         assert broker.lookup.consumer_offset("G", "orders", 0) == 2
-        with pytest.raises(BadRequest) as caught:
+        with pytest.raises(Refused) as caught:
             broker.lookup.consumer_offset("new", "orders", 0)
-        assert caught.value.code == ResponseCode.QUERY_NOT_FOUND
+        assert caught.value.reason is Reason.NOT_FOUND
 
 
 def test_a_failed_save_is_told_and_tried_again(caplog):
@@ -119,6 +118,6 @@ def test_files_that_cannot_be_saved_are_in_the_runtime_information(tmp_path):
         file.error = OSError(errno.EIO, "broken")
         broker.offsets.put("G", "t", 0, 7)
         broker.offsets.save()
-        with pytest.raises(BadRequest):
+        with pytest.raises(Refused):
             broker.topics.auto_create("orders", "TBW102", 4)
         assert broker.reports.runtime()["unsavedFiles"] == "topics.json: broken; consumerOffset.json: broken"

@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 from metaq.clock import FakeClock
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig
 from metaq.model import properties as props
-from metaq.wire.codes import ResponseCode
 from metaq.wire.headers import SendBackHeader
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, JAVA, open_broker
@@ -129,16 +128,16 @@ def test_a_group_without_retry_queues_wants_none(broker):
 def test_a_record_that_is_not_there_is_told(broker, place):
     """An offset where no record begins is answered 1 and named."""
     send(broker)
-    with pytest.raises(BadRequest, match=str(place)):
+    with pytest.raises(Refused, match=str(place)):
         back(broker, place)
 
 
 def test_an_unknown_group_is_told(broker):
     """A group that nobody made is answered 26."""
     place = send(broker)
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(Refused) as caught:
         broker.retries.send_back(SendBackHeader(offset=place, group="nobody", delay_level=0), JAVA)
-    assert caught.value.code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+    assert caught.value.reason is Reason.NO_GROUP
 
 
 # -------------------------------------------------------------------- given back once more

@@ -9,7 +9,7 @@ import pytest
 from metaq.broker.records import put_record
 from metaq.broker.topics import Topics
 from metaq.clock import FakeClock
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import ConfigError, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.options import BrokerOptions
 from metaq.saved import Saving
@@ -68,7 +68,7 @@ def test_switching_automatic_creation_off_holds_after_a_restart():
     make(file)
     topics = make(file, auto_create_topic_enable=False)
     assert topics.require("TBW102").perm == 6
-    with pytest.raises(BadRequest, match="autoCreateTopicEnable"):
+    with pytest.raises(Refused, match="autoCreateTopicEnable"):
         topics.auto_create("orders", "TBW102", 4)
 
 
@@ -93,7 +93,7 @@ def test_system_topics_are_not_administrators(name):
     """They can be neither changed nor deleted."""
     topics = make()
     for act in (lambda: topics.update(TopicConfig(name)), lambda: topics.delete(name)):
-        with pytest.raises(BadRequest, match="conflict with system topic"):
+        with pytest.raises(Refused, match="conflict with system topic"):
             act()
 
 
@@ -167,7 +167,7 @@ def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tm
         with pytest.raises(Saving):
             send(broker, "orders", 2)
         record = put_record("orders", 2, b"x", {}, flag=0, sys_flag=0, born_ms=1, born_host=BORN_HOST)
-        with pytest.raises(BadRequest, match="being made"):
+        with pytest.raises(Refused, match="being made"):
             broker.appender.put([record])
         file.end()
         assert seen == [("orders", 2, None, True)]

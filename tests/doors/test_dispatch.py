@@ -11,7 +11,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.doors.dispatch import RemotingSession
 from metaq.doors.parking import Parking
-from metaq.errors import BadRequest, RemoteProtocolError, StoreFull
+from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError, StoreFull
 from metaq.net.dialer import dial
 from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
@@ -52,7 +52,7 @@ class Later:
 later = Later()
 HANDLERS = {
     ECHO: lambda session, command: reply(command, 0, command.ext, body=bytes(command.body)),
-    BAD: failing(BadRequest("the field x=1 is wrong", 17)),
+    BAD: failing(Refused(Reason.NO_TOPIC, "the field x=1 is wrong")),
     FULL: failing(StoreFull("no room on /data")),
     BUG: failing(ZeroDivisionError("division by zero")),
     LATER: later,

@@ -9,7 +9,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.doors import parking
-from metaq.errors import BadRequest
+from metaq.errors import Refused
 from metaq.model import GroupConfig
 from metaq.wire import bodies, fastjson, headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -417,13 +417,13 @@ def test_the_quota_is_given_back_when_nothing_was_made(tmp_path):
     with open_door(tmp_path, FakeClock(), files={"topics.json": file}, auto_create_topics_per_minute=2) as (broker, _):
         file.error = failed(errno.ENOSPC)
         for n in range(10):
-            with pytest.raises(BadRequest, match="reason"):
+            with pytest.raises(Refused, match="reason"):
                 broker.topics.auto_create(f"t{n}", "TBW102", 4)
         file.error = None
         for n in itertools.count():
             try:
                 broker.topics.auto_create(f"u{n}", "TBW102", 4)
-            except BadRequest as refusal:
+            except Refused as refusal:
                 assert "a minute" in refusal.text
                 break
         assert n == 2

@@ -8,7 +8,7 @@ import pytest
 from tests.broker.support import MemoryFile
 
 from metaq.clock import FakeClock
-from metaq.errors import BadRequest
+from metaq.errors import Refused
 from metaq.model import DataVersion, TopicConfig
 from metaq.namesrv.kv import ORDER_NAMESPACE, VALUES_MAX, KvTable
 from metaq.namesrv.routes import Registration
@@ -41,7 +41,7 @@ def test_a_slave_learns_its_master_and_the_order_configuration():
 def test_a_topic_that_would_leave_its_folder_is_refused_whole():
     """A registration with a name such as ../x registers nothing."""
     names = service()
-    with pytest.raises(BadRequest, match="characters outside"):
+    with pytest.raises(Refused, match="characters outside"):
         names.register(said(topic="../x"), "one")
     assert names.routes.clusters().brokers == {}
 
@@ -83,7 +83,7 @@ def test_a_kv_change_that_cannot_be_saved_is_refused_and_never_was():
     names.put_kv("N", "k", "v")
     file.error = OSError(errno.ENOSPC, "No space left on device")
     for pending in (names.put_kv("N", "k", "w"), names.put_kv("N", "new", "v"), names.delete_kv("N", "k")):
-        with pytest.raises(BadRequest, match=r"memory\.json.*No space left"):
+        with pytest.raises(Refused, match=r"memory\.json.*No space left"):
             pending.settle()
     assert names.kv_table("N") == {"k": "v"}
     file.error = None
@@ -95,9 +95,9 @@ def test_the_kv_table_is_bounded():
     """A long value and one value too many are refused; a replacement is not."""
     tree = {"configTable": {"N": {str(i): "v" for i in range(VALUES_MAX)}}}
     table = KvTable(MemoryFile(fastjson.dumps(tree).decode()), FakeClock())
-    with pytest.raises(BadRequest, match="full"):
+    with pytest.raises(Refused, match="full"):
         table.put("N", "one more", "v")
     table.put("N", "7", "w")
     assert table.get("N", "7") == "w"
-    with pytest.raises(BadRequest, match="characters"):
+    with pytest.raises(Refused, match="characters"):
         service().put_kv("N", "k", "v" * 70_000)

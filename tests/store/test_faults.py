@@ -13,9 +13,9 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.errors import (
-    BadRequest,
     ConfigError,
     MessageIllegal,
+    Refused,
     StoreCorrupt,
     StoreError,
     StoreFailed,
@@ -342,7 +342,7 @@ def test_no_topic_leaves_its_folder(tmp_path, topic):
     with open_store(tmp_path / "s") as store:
         with pytest.raises(MessageIllegal):
             store.put([message(topic, 0, b"x")])
-        with pytest.raises(BadRequest):
+        with pytest.raises(Refused):
             store.queue(topic, 0)
         assert store.log_end == 0
 

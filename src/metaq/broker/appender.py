@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from metaq.broker.hold import HeldPulls
 from metaq.broker.stats import Stats
-from metaq.errors import BadRequest, MessageIllegal, StoreFailed, StoreFull
+from metaq.errors import MessageIllegal, Reason, Refused, StoreFailed, StoreFull
 from metaq.store.message_store import MessageStore, Put, PutRecord
-from metaq.wire.codes import ResponseCode
 from metaq.wire.hot import AppendOutcome, TopicGate
 
 
@@ -31,43 +30,43 @@ class Appender:
         """Whether a topic is being deleted, so that what is put there now would be lost or come back later; or is being
         made, and its queues with it."""
 
-    def refusal(self) -> BadRequest | None:
+    def refusal(self) -> Refused | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
         store = self._store
         if store.failed is not None:
-            return BadRequest(f"service not available now: {store.failed}", ResponseCode.SERVICE_NOT_AVAILABLE)
+            return Refused(Reason.UNAVAILABLE, f"service not available now: {store.failed}")
         if store.log_end - store.flushed > self._unflushed_bytes_max:
-            return BadRequest(
+            return Refused(
+                Reason.BUSY,
                 f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {store.log_end - store.flushed} bytes "
                 f"wait for the disk, the limit is {self._unflushed_bytes_max}",
-                ResponseCode.SYSTEM_BUSY,
             )
         if self.unanswered_bytes() > self._unanswered_bytes_max:
-            return BadRequest(
+            return Refused(
+                Reason.BUSY,
                 f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {self.unanswered_bytes()} bytes of "
                 f"answers wait for the disk, the limit is {self._unanswered_bytes_max}",
-                ResponseCode.SYSTEM_BUSY,
             )
         return None
 
     def put(self, records: Sequence[PutRecord]) -> Put:
         """Store records of one queue, contiguously.
 
-        Raises BadRequest: SERVICE_NOT_AVAILABLE (disk full or failed), SYSTEM_BUSY, or MESSAGE_ILLEGAL.
+        Raises Refused: UNAVAILABLE (disk full or failed), BUSY, or ILLEGAL_MESSAGE.
         """
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
         if self.closed(records[0].topic):
             text = f"the topic {records[0].topic} is being made or deleted, try again"
-            raise BadRequest(text, ResponseCode.SYSTEM_BUSY)
+            raise Refused(Reason.BUSY, text)
         try:
             put = self._store.put(records)
         except (StoreFull, StoreFailed) as error:
             self._stats.put_failures += 1
-            raise BadRequest(f"service not available now: {error}", ResponseCode.SERVICE_NOT_AVAILABLE) from error
+            raise Refused(Reason.UNAVAILABLE, f"service not available now: {error}") from error
         except MessageIllegal as error:
-            raise BadRequest(f"the message is illegal: {error}", ResponseCode.MESSAGE_ILLEGAL) from error
+            raise Refused(Reason.ILLEGAL_MESSAGE, f"the message is illegal: {error}") from error
         self._stats.put(len(records), put.log_end - put.log_offset)
         self._hold.grew(records[0].topic, records[0].queue_id)
         return put
@@ -84,7 +83,7 @@ class Appender:
     ) -> None:
         """Append copies of delayed records where they belong (see `MessageStore.deliver`).
 
-        Raises BadRequest as `put` does; rows before `outcome.row` are delivered.
+        Raises Refused as `put` does; rows before `outcome.row` are delivered.
         """
         outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
         refusal = self.refusal()
@@ -94,7 +93,7 @@ class Appender:
             self._store.deliver(records, units, row, end, level_queue, gates, outcome)
         except (StoreFull, StoreFailed) as error:
             self._stats.put_failures += 1
-            raise BadRequest(f"service not available now: {error}", ResponseCode.SERVICE_NOT_AVAILABLE) from error
+            raise Refused(Reason.UNAVAILABLE, f"service not available now: {error}") from error
         finally:
             self._stats.put(outcome.messages, outcome.size)
             for tail in outcome.touched:

@@ -25,7 +25,7 @@ from metaq.broker.send import SendService
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
-from metaq.errors import BadRequest
+from metaq.errors import Refused
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
 from metaq.options import BrokerOptions, StoreOptions
@@ -177,9 +177,9 @@ class Broker:
         """Take a heartbeat; its consumer groups and their retry topics are made if they are new.
 
         Returns whom to notify, and what is being made: the groups that need it have not joined, so the heartbeat is to
-        be taken again after that. Raises BadRequest if a group could not be made; the others have joined all the same.
+        be taken again after that. Raises Refused if a group could not be made; the others have joined all the same.
         """
-        refused: BadRequest | None = None
+        refused: Refused | None = None
         joining, waiting = [], list[Pending]()
         for view in beat.consumers:
             try:
@@ -188,7 +188,7 @@ class Broker:
                 joining.append(view)
             except Saving as saving:
                 waiting += saving.pending
-            except BadRequest as error:
+            except Refused as error:
                 refused = error
         producers = tuple(check_group(group) for group in beat.producers)
         notices = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
@@ -197,19 +197,19 @@ class Broker:
         return notices, waiting
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        """Take a group's position. Raises BadRequest for an unknown group, topic or queue, or a negative offset."""
+        """Take a group's position. Raises Refused for an unknown group, topic or queue, or a negative offset."""
         self.groups.require(group)
         self.lookup.commit_offset(group, topic, queue_id, offset)
 
     def delete_topic(self, name: str) -> Pending:
-        """Delete a topic, its messages and every group's positions in it. Raises BadRequest for a system topic, Saving."""
+        """Delete a topic, its messages and every group's positions in it. Raises Refused for a system topic, Saving."""
         return self.deletions.delete(name)
 
     def delete_group(self, name: str, *, with_offsets: bool) -> Pending:
         """Forget a group's settings, and with `with_offsets` how far it has come."""
         outcome = Pending()
 
-        def gone(error: BadRequest | None) -> None:
+        def gone(error: Refused | None) -> None:
             if error is not None or not with_offsets:
                 outcome.finish(error)
                 return

@@ -22,7 +22,7 @@ from metaq.broker.appender import Appender
 from metaq.broker.delay_positions import DelayPositions
 from metaq.broker.records import put_record
 from metaq.clock import Clock
-from metaq.errors import BadRequest, RemoteProtocolError
+from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.model import properties as props
@@ -32,7 +32,6 @@ from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import Pulled, PullStatus
-from metaq.wire.codes import ResponseCode
 from metaq.wire.hot import STOP_END, AppendOutcome
 from metaq.wire.record import decode_record
 
@@ -233,7 +232,7 @@ class DelayLadder:
                     if run.row > outcome.row and self.stopwatch() >= self._stop:
                         # One by one, a slice would take the time of many turns.
                         return run.row > began
-            except BadRequest as error:
+            except Refused as error:
                 self._told.warning("held up", "delayed delivery is held up: %s", error)
                 return run.row > began
         return True
@@ -249,7 +248,7 @@ class DelayLadder:
     def _deliver_singly(self, level: _Level, run: _Run) -> None:
         """Deliver the next row, or open its topic's gate, or pass over what can never be delivered.
 
-        Raises BadRequest: it cannot be delivered now.
+        Raises Refused: it cannot be delivered now.
         """
         start = sum(max(0, size) for _, size, _ in UNIT.iter_unpack(run.units[: run.row * UNIT_BYTES]))
         log_offset, size, _ = UNIT.unpack_from(run.units, run.row * UNIT_BYTES)
@@ -258,7 +257,7 @@ class DelayLadder:
             self._check(message, level, log_offset)
             topic = check_topic(message.properties.get(props.REAL_TOPIC, ""))
             queue_id = int(message.properties.get(props.REAL_QUEUE_ID, ""))
-        except (RemoteProtocolError, BadRequest, ValueError) as error:
+        except (RemoteProtocolError, BadRequest, Refused, ValueError) as error:
             self._told.warning(
                 "broken", "the delayed record at log offset %d of level %d cannot be delivered: %s",
                 log_offset, level.number, error,
@@ -292,8 +291,8 @@ class DelayLadder:
                 ("no queue", topic), "a delayed message was delivered to queue %d of topic %s, which has no such queue now: "
                 "it can be read once the queue is there again", queue_id, topic,
             )  # fmt: skip
-        except BadRequest as error:
-            if error.code != ResponseCode.MESSAGE_ILLEGAL:
+        except Refused as error:
+            if error.reason is not Reason.ILLEGAL_MESSAGE:
                 raise
             self._told.error(
                 "illegal", "the delayed record at log offset %d can never be stored in topic %s: %s", log_offset, topic,

@@ -17,9 +17,9 @@ from metaq.broker.admit import Gates
 from metaq.broker.offsets import Offsets
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
-from metaq.saved import REFUSED_CODE, Pending, SavedTable, SavedText, Saving, at_once
+from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
 from metaq.store import deleted
 from metaq.store.message_store import MessageStore
 
@@ -63,7 +63,7 @@ class Deletions:
                 self._offsets.drop_topic(topic)
 
     def delete(self, name: str) -> Pending:
-        """Begin; messages without a topic are deleted too. Raises BadRequest for a system topic, Saving while the topic is being made or changed."""
+        """Begin; messages without a topic are deleted too. Raises Refused for a system topic, Saving while the topic is being made or changed."""
         if name in self._topics.closing:
             return self._topics.closing[name]
         pending = self._topics.saved.pending(name)
@@ -93,19 +93,15 @@ class Deletions:
             self._topics.delete(name).when_done(lambda error: self._mark(name, config, place, outcome, error))
         else:
             text = f"the topic {name} was not deleted: the log could not be made durable"
-            self._end(name, outcome, BadRequest(text, REFUSED_CODE))
+            self._end(name, outcome, Refused(Reason.UNAVAILABLE, text))
 
-    def _mark(
-        self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: BadRequest | None
-    ) -> None:
+    def _mark(self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: Refused | None) -> None:
         if error is not None:
             self._end(name, outcome, error)
             return
         self.marks.change(name, place).when_done(lambda error: self._drop(name, config, place, outcome, error))
 
-    def _drop(
-        self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: BadRequest | None
-    ) -> None:
+    def _drop(self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: Refused | None) -> None:
         if error is not None:
             if config is not None:
                 self._topics.saved.put_back(name, config)
@@ -118,7 +114,7 @@ class Deletions:
         self._offsets.drop_topic(name)
         self._offsets.save(lambda: self._call_soon(lambda: self._end(name, outcome, None)))
 
-    def _end(self, name: str, outcome: Pending, error: BadRequest | None) -> None:
+    def _end(self, name: str, outcome: Pending, error: Refused | None) -> None:
         del self._topics.closing[name]
         outcome.finish(error)
 

@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.model import DataVersion, GroupConfig
 from metaq.model.topic import check_group
 from metaq.options import BrokerOptions
 from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
 from metaq.wire import beans, bodies
-from metaq.wire.codes import ResponseCode
 
 BORN = (
     "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
@@ -76,8 +75,8 @@ class Groups:
     def require(self, name: str) -> GroupConfig:
         """The group, made if that is allowed.
 
-        Raises Saving: it is being made. BadRequest SUBSCRIPTION_GROUP_NOT_EXIST, 1 for an illegal name, or
-        SERVICE_NOT_AVAILABLE: it could not be saved.
+        Raises Saving: it is being made. Refused NO_GROUP, 1 for an illegal name, or
+        UNAVAILABLE: it could not be saved.
         """
         config = self.table.get(name)
         if config is not None:
@@ -91,9 +90,9 @@ class Groups:
         else:
             refusal = "autoCreateSubscriptionGroup is false"
         if refusal:
-            raise BadRequest(
+            raise Refused(
+                Reason.NO_GROUP,
                 f"subscription group [{name}] does not exist and cannot be created automatically: {refusal}",
-                ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST,
             )
         config = GroupConfig(name)
         pending = self.saved.change(name, config)
@@ -102,14 +101,14 @@ class Groups:
         return config
 
     def update(self, config: GroupConfig) -> Pending:
-        """Create or change a group for an administrator. Raises BadRequest for an illegal name or number."""
+        """Create or change a group for an administrator. Raises Refused for an illegal name or number."""
         check_group(config.name)
         for what, value, high in (
             ("retryQueueNums", config.retry_queues, 1024),
             ("retryMaxTimes", config.retry_max, RETRY_MAX),
         ):
             if not -1 <= value <= high:
-                raise BadRequest(f"group {config.name}: {what}={value} is outside -1..{high}")
+                raise Refused(Reason.INVALID, f"group {config.name}: {what}={value} is outside -1..{high}")
         return self.saved.change(config.name, config)
 
     def delete(self, name: str) -> Pending:

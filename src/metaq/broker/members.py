@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest
+from metaq.errors import MetaqError, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model import ConsumeFrom, MessageModel, SubscriptionData
 from metaq.model.topic import RETRY_PREFIX
@@ -103,17 +103,17 @@ class Members:
 
     # -- heartbeats
     def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Notice]:
-        """Take one heartbeat. Returns whom to notify of changed groups. Raises BadRequest for an absurd one."""
+        """Take one heartbeat. Returns whom to notify of changed groups. Raises Refused for an absurd one."""
         for known, named in (
             (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
             (self._producing.get(channel, set()), set(beat.producers)),
         ):
             if len(known | named) > SETS_MAX:
-                raise BadRequest(f"the connection {channel.remote} is in more than {SETS_MAX} groups")
+                raise Refused(Reason.INVALID, f"the connection {channel.remote} is in more than {SETS_MAX} groups")
         now, notices = self._clock.monotonic(), list[Notice]()
         for view in beat.consumers:
             if len(view.subscriptions) > SETS_MAX:
-                raise BadRequest(f"group {view.group} subscribes to more than {SETS_MAX} topics")
+                raise Refused(Reason.INVALID, f"group {view.group} subscribes to more than {SETS_MAX} topics")
             if self._join(Member(channel, beat.client_id, language, version, now), view):
                 notices += self._everyone(view.group)
         for group in beat.producers:
@@ -164,7 +164,7 @@ class Members:
                 )  # fmt: skip
                 return
 
-    def refused(self, remote: str, client_id: str, groups: Sequence[str], error: BadRequest) -> None:
+    def refused(self, remote: str, client_id: str, groups: Sequence[str], error: MetaqError) -> None:
         """A heartbeat was not taken: said in the log, for the client's user only sees that nothing arrives."""
         self._log.warning(
             ("refused", tuple(groups), str(error)),

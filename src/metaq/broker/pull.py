@@ -22,7 +22,7 @@ from metaq.broker.offsets import Offsets
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics, check_client_topic
 from metaq.clock import Clock
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageModel, Perm
 from metaq.model.subscription import subscribe
 from metaq.options import MIB, BrokerOptions, StoreOptions
@@ -126,7 +126,7 @@ class PullService:
     ) -> Verdict:
         """The checks' outcome, from memory if nothing changed. `brought`: the request's own filter counts.
 
-        Raises BadRequest with the code of the first check that fails.
+        Raises Refused with the code of the first check that fails.
         """
         changes = (self._topics.changes, self._groups.changes, self._members.changes)
         if changes != self._seen_changes or len(self._verdicts) > VERDICTS_MAX:
@@ -136,9 +136,9 @@ class PullService:
         known = self._verdicts.get(key)
         if known is None:
             if subscription is not None and len(subscription) > SUBSCRIPTION_BYTES_MAX:
-                raise BadRequest(
+                raise Refused(
+                    Reason.BAD_FILTER,
                     f"a subscription of {len(subscription)} bytes, the limit is {SUBSCRIPTION_BYTES_MAX}",
-                    ResponseCode.SUBSCRIPTION_PARSE_FAILED,
                 )
             known = self._judge(
                 _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), brought
@@ -150,41 +150,43 @@ class PullService:
 
     def _judge(self, group_name: str, topic_name: str, text: str, expression_type: str, brought: bool) -> Verdict:
         if not self._options.broker_permission & Perm.READ:
-            raise BadRequest("the broker pulling message is forbidden", ResponseCode.NO_PERMISSION)
+            raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
         check_client_topic(topic_name)
         group = self._groups.require(group_name)
         if not group.consume_enable:
-            raise BadRequest(f"subscription group no permission, {group_name}", ResponseCode.NO_PERMISSION)
+            raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {group_name}")
         topic = self._topics.require(topic_name)
         if not topic.readable:
-            raise BadRequest(f"the topic[{topic_name}] pulling message is forbidden", ResponseCode.NO_PERMISSION)
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
         if brought:
             if expression_type not in ("TAG", ""):
-                raise BadRequest(f"The broker does not support consumer to filter message by {expression_type}")
+                raise Refused(
+                    Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}"
+                )
             wanted = subscribe(topic_name, text)
             return Verdict(group, topic_name, topic.read_queues, wanted.tag_hashes or None, text, 0)
         online = self._members.consumers.get(group_name)
         if online is None:
-            raise BadRequest(f"the consumer's group info not exist: {group_name}", ResponseCode.SUBSCRIPTION_NOT_EXIST)
+            raise Refused(Reason.NOT_SUBSCRIBED, f"the consumer's group info not exist: {group_name}")
         if not group.consume_broadcast_enable and online.model is MessageModel.BROADCASTING:
-            raise BadRequest(
-                f"the consumer group[{group_name}] can not consume by broadcast way", ResponseCode.NO_PERMISSION
-            )
+            raise Refused(Reason.NO_PERMISSION, f"the consumer group[{group_name}] can not consume by broadcast way")
         stored = online.subscriptions.get(topic_name)
         if stored is None:
-            raise BadRequest(
+            raise Refused(
+                Reason.NOT_SUBSCRIBED,
                 f"the consumer's subscription not exist: group {group_name}, topic {topic_name}",
-                ResponseCode.SUBSCRIPTION_NOT_EXIST,
             )
         if not stored.takes_all and stored.expression_type not in ("TAG", ""):
-            raise BadRequest(f"The broker does not support consumer to filter message by {stored.expression_type}")
+            raise Refused(
+                Reason.INVALID, f"The broker does not support consumer to filter message by {stored.expression_type}"
+            )
         return Verdict(
             group, topic_name, topic.read_queues, stored.tag_hashes or None, stored.expression, stored.version
         )
 
     # -- making a pull
     def from_header(self, channel: Channel, header: PullHeader, reply_to: Any) -> Pull:
-        """The pull of a decoded request. Raises BadRequest."""
+        """The pull of a decoded request. Raises Refused."""
         text, kind = header.subscription, header.expression_type
         return self.make(
             channel,
@@ -220,20 +222,21 @@ class PullService:
         lifted_bytes: int,
         reply_to: Any,
     ) -> Pull:
-        """Check a request and take its piggybacked offset. Raises BadRequest. `lifted_bytes` 0: the usual limits."""
+        """Check a request and take its piggybacked offset. Raises Refused. `lifted_bytes` 0: the usual limits."""
         brought = flags & PullHeader.SUBSCRIPTION != 0
         verdict = self.verdict(group, topic, subscription if brought else None, expression_type, brought=brought)
         if not 0 <= queue_id < verdict.queues:
-            raise BadRequest(
-                f"queueId[{queue_id}] is illegal, topic:[{verdict.topic}] topicConfig.readQueueNums:[{verdict.queues}]"
+            raise Refused(
+                Reason.INVALID,
+                f"queueId[{queue_id}] is illegal, topic:[{verdict.topic}] topicConfig.readQueueNums:[{verdict.queues}]",
             )
         tag_hashes = verdict.tag_hashes
         if version > verdict.version and not brought:
             if subscription is not None and _text(subscription) != verdict.expression:
-                raise BadRequest(
+                raise Refused(
+                    Reason.SUBSCRIPTION_OLD,
                     f"the consumer's subscription not latest: {verdict.topic} asks version {version}, the heartbeat's "
                     f"is {verdict.version}",
-                    ResponseCode.SUBSCRIPTION_NOT_LATEST,
                 )
             if subscription is None:
                 tag_hashes = None

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.model import SysFlag
 from metaq.model import properties as props
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import PutRecord
-from metaq.wire.codes import ResponseCode
 from metaq.wire.record import HOST_V6, copy_mark, tags_code
 
 SENDER_FLAGS = 0x700 | int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS)
@@ -42,12 +41,12 @@ def index_keys(topic: str, pairs: Mapping[str, str]) -> tuple[bytes, ...]:
 
 
 def property_bytes(pairs: Mapping[str, str]) -> bytes:
-    """The stored text. Raises BadRequest MESSAGE_ILLEGAL above the format's 32767 bytes."""
+    """The stored text. Raises Refused ILLEGAL_MESSAGE above the format's 32767 bytes."""
     text = props.join(pairs).encode()
     if len(text) > props.PROPERTIES_BYTES_MAX:
-        raise BadRequest(
+        raise Refused(
+            Reason.ILLEGAL_MESSAGE,
             f"the message is illegal: properties of {len(text)} bytes, the limit is {props.PROPERTIES_BYTES_MAX}",
-            ResponseCode.MESSAGE_ILLEGAL,
         )
     return text
 

@@ -17,13 +17,12 @@ from metaq.broker.rocketmq_settings import DEFAULTS
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.model import MessageQueue
 from metaq.model.message import host_of
 from metaq.options import GIB, KIB, MIB, BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore
 from metaq.wire.bodies import ClientConnection, ConsumerData, ConsumeStats, QueueStats
-from metaq.wire.codes import ResponseCode
 from metaq.wire.command import VERSION
 from metaq.wire.extensions import OUR_MARK
 
@@ -132,7 +131,7 @@ class Reports:
         return "".join(f"{key}={value}\n" for key, value in sorted(table.items()))
 
     def topic_stats(self, topic: str) -> dict[MessageQueue, QueueStats]:
-        """Request 202. Raises BadRequest TOPIC_NOT_EXIST."""
+        """Request 202. Raises Refused NO_TOPIC."""
         config = self._topics.require(topic)
         table = {}
         for queue_id in range(max(config.read_queues, config.write_queues)):
@@ -154,18 +153,18 @@ class Reports:
         return table
 
     def consumer(self, group: str) -> tuple[ConsumerData, list[ClientConnection]]:
-        """Request 203. Raises BadRequest CONSUMER_NOT_ONLINE."""
+        """Request 203. Raises Refused OFFLINE."""
         online = self._members.consumers.get(group)
         if online is None:
-            raise BadRequest(f"the consumer group[{group}] not online", ResponseCode.CONSUMER_NOT_ONLINE)
+            raise Refused(Reason.OFFLINE, f"the consumer group[{group}] not online")
         differs = online.differs()
         return online.view(), [_connection(member, differs=differs) for member in online.members.values()]
 
     def producers(self, group: str) -> list[ClientConnection]:
-        """Request 204. Raises BadRequest if no producer of the group is connected."""
+        """Request 204. Raises Refused if no producer of the group is connected."""
         members = self._members.producers.get(group)
         if not members:
-            raise BadRequest(f"the producer group[{group}] not exist")
+            raise Refused(Reason.INVALID, f"the producer group[{group}] not exist")
         return [_connection(member) for member in members.values()]
 
     def groups_of(self, topic: str) -> list[str]:

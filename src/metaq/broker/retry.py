@@ -19,14 +19,13 @@ from metaq.broker.records import delayed_until, put_record
 from metaq.broker.send import RECONSUME_LIMIT_VERSION
 from metaq.broker.topics import Topics, check_client_topic
 from metaq.clock import Clock
-from metaq.errors import BadRequest, RemoteProtocolError
+from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.options import BrokerOptions
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore, Put
-from metaq.wire.codes import ResponseCode
 from metaq.wire.headers import SendBackHeader
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
@@ -73,18 +72,18 @@ class RetryService:
 
         What was given back already, and still waits, is not stored again: the answer is that of the first time.
 
-        Raises BadRequest: unknown group (26), not writable (16), or no record at that offset (1). Saving: not yet.
+        Raises Refused: unknown group (26), not writable (16), or no record at that offset (1). Saving: not yet.
         """
         group = self._groups.get(header.group)
         if group is None:
-            raise BadRequest(f"subscription group not exist, {header.group}", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+            raise Refused(Reason.NO_GROUP, f"subscription group not exist, {header.group}")
         if not self._options.broker_permission & Perm.WRITE:
-            raise BadRequest("the broker may not be written to", ResponseCode.NO_PERMISSION)
+            raise Refused(Reason.NO_PERMISSION, "the broker may not be written to")
         if group.retry_queues <= 0:
             return None
         topic = self._topics.ensure(RETRY_PREFIX + group.name, group.retry_queues)
         if not topic.writable:
-            raise BadRequest(f"the topic[{topic.name}] sending message is forbidden", ResponseCode.NO_PERMISSION)
+            raise Refused(Reason.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
         message = self._load(header.offset)
         limit = group.retry_max
         if header.max_reconsume_times is not None and version >= RECONSUME_LIMIT_VERSION:
@@ -173,4 +172,4 @@ class RetryService:
                 return message
         except RemoteProtocolError:
             pass
-        raise BadRequest(f"look message by offset failed, {log_offset}")
+        raise Refused(Reason.INVALID, f"look message by offset failed, {log_offset}")

@@ -15,14 +15,13 @@ from metaq.broker.groups import Groups
 from metaq.broker.records import delay_level, delayed_until, put_record
 from metaq.broker.topics import SEND_FORBIDDEN, Topics, check_client_topic
 from metaq.clock import Clock
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.message import TRANSACTION_MASK
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.options import BrokerOptions
 from metaq.store.message_store import Put, PutRecord
-from metaq.wire.codes import ResponseCode
 from metaq.wire.headers import SendHeader
 from metaq.wire.record import decode_batch, offset_id, record_bytes
 
@@ -63,14 +62,14 @@ class SendService:
     def send(self, header: SendHeader, body: bytes, born_host: bytes, version: int) -> Sent:
         """Store one message, or a batch. `version` is the client's.
 
-        Raises BadRequest, or Saving while its topic is being made or deleted: nothing was stored.
+        Raises Refused, or Saving while its topic is being made or deleted: nothing was stored.
         """
         config = self._destination(header)
         queue_id = self._queue(header, config)
         if len(body) > self._body_bytes_max:
-            raise BadRequest(
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE,
                 f"the message is illegal: a body of {len(body)} bytes, the limit is {self._body_bytes_max}",
-                ResponseCode.MESSAGE_ILLEGAL,
             )
         if header.batch:
             return self._send_batch(header, body, born_host, queue_id)
@@ -107,7 +106,7 @@ class SendService:
     def _destination(self, header: SendHeader) -> TopicConfig:
         name = check_client_topic(header.topic)
         if name in SEND_FORBIDDEN:
-            raise BadRequest(f"sending to the topic {name} is forbidden", ResponseCode.NO_PERMISSION)
+            raise Refused(Reason.NO_PERMISSION, f"sending to the topic {name} is forbidden")
         config = self._topics.taking(name)
         if config is None and name.startswith(RETRY_PREFIX):
             self._retry_group(name)
@@ -121,9 +120,9 @@ class SendService:
                 queue_id=header.queue_id,
             )
         if config.order and not self._options.broker_permission & Perm.WRITE:
-            raise BadRequest(
+            raise Refused(
+                Reason.NO_PERMISSION,
                 f"the broker's permission is {self._options.broker_permission}: sending ordered messages is forbidden",
-                ResponseCode.NO_PERMISSION,
             )
         return config
 
@@ -131,27 +130,29 @@ class SendService:
         # The larger count: a queue that is being closed for writing still takes what producers with an old route send.
         count = max(config.read_queues, config.write_queues)
         if header.queue_id >= count:
-            raise BadRequest(f"request queueId[{header.queue_id}] is illegal: topic {config.name} has {count} queues")
+            raise Refused(
+                Reason.INVALID, f"request queueId[{header.queue_id}] is illegal: topic {config.name} has {count} queues"
+            )
         if header.queue_id >= 0:
             return header.queue_id
         if config.write_queues <= 0:
-            raise BadRequest(f"topic {config.name} has no queue to write to")
+            raise Refused(Reason.INVALID, f"topic {config.name} has no queue to write to")
         return self._clock.random_below(config.write_queues)
 
     # -- what
     def _refuse_transaction(self, sys_flag: int, pairs: dict[str, str]) -> None:
         if sys_flag & TRANSACTION_MASK or pairs.get(props.TRANSACTION_PREPARED) == "true":
-            raise BadRequest(
+            raise Refused(
+                Reason.NO_PERMISSION,
                 "transactional (half) messages are refused by this broker: send without TRAN_MSG and transaction flags",
-                ResponseCode.NO_PERMISSION,
             )
 
     def _retry_group(self, topic: str) -> int:
-        """How often the group of a retry topic is served again. Raises BadRequest SUBSCRIPTION_GROUP_NOT_EXIST."""
+        """How often the group of a retry topic is served again. Raises Refused NO_GROUP."""
         group = topic.removeprefix(RETRY_PREFIX)
         config = self._groups.get(group)
         if config is None:
-            raise BadRequest(f"subscription group [{group}] does not exist", ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST)
+            raise Refused(Reason.NO_GROUP, f"subscription group [{group}] does not exist")
         return config.retry_max
 
     def _is_spent(self, header: SendHeader, version: int) -> bool:
@@ -163,20 +164,20 @@ class SendService:
     # -- batches
     def _send_batch(self, header: SendHeader, body: bytes, born_host: bytes, queue_id: int) -> Sent:
         if header.topic.startswith(RETRY_PREFIX):
-            raise BadRequest("the message is illegal: no batch may go to a retry topic", ResponseCode.MESSAGE_ILLEGAL)
+            raise Refused(Reason.ILLEGAL_MESSAGE, "the message is illegal: no batch may go to a retry topic")
         common = props.parse(header.properties)
         self._refuse_transaction(header.sys_flag, common)
         try:
             entries = decode_batch(body)
         except BadRequest as error:
-            raise BadRequest(f"the message is illegal: {error}", ResponseCode.MESSAGE_ILLEGAL) from error
+            raise Refused(Reason.ILLEGAL_MESSAGE, f"the message is illegal: {error}") from error
         common[props.CLUSTER] = self._options.broker_cluster_name
         records = list[PutRecord]()
         for flag, part, text in entries:
             pairs = props.parse(text.decode("utf-8", "replace"))
             self._refuse_transaction(0, pairs)
             if props.DELAY in pairs or props.DELAY in common:
-                raise BadRequest("the message is illegal: no batch may be delayed", ResponseCode.MESSAGE_ILLEGAL)
+                raise Refused(Reason.ILLEGAL_MESSAGE, "the message is illegal: no batch may be delayed")
             records.append(
                 put_record(
                     header.topic,

@@ -13,14 +13,13 @@ from collections.abc import Callable, Collection, Mapping
 
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.model import DataVersion, Perm, TopicConfig
 from metaq.model.topic import AUTO_CREATE_TOPIC, check_topic
 from metaq.options import BrokerOptions
 from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
 from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.wire import beans, bodies
-from metaq.wire.codes import ResponseCode
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +90,7 @@ class Topics:
             try:
                 if name not in self._boot_names:
                     check_topic(name)
-            except BadRequest as error:
+            except Refused as error:
                 log.warning("topics.json: passed over a topic: %s", error)
                 del table[name]
         return SavedTable(
@@ -143,12 +142,12 @@ class Topics:
         return name in self.closing or (name not in self.table and self.saved.pending(name) is not None)
 
     def require(self, name: str) -> TopicConfig:
-        """The topic. Raises BadRequest TOPIC_NOT_EXIST."""
+        """The topic. Raises Refused NO_TOPIC."""
         config = self.table.get(name)
         if config is None:
-            raise BadRequest(
+            raise Refused(
+                Reason.NO_TOPIC,
                 f"topic[{name}] not exist, apply first please! (metaq topic create {name})",
-                ResponseCode.TOPIC_NOT_EXIST,
             )
         return config
 
@@ -167,8 +166,8 @@ class Topics:
 
         Args: queue_id: which of its queues is sent to; -1 if that is not known yet.
 
-        Raises Saving: it is under way. BadRequest TOPIC_NOT_EXIST: no such template, one that hands nothing down, or a
-        limit is reached; SERVICE_NOT_AVAILABLE: it could not be saved.
+        Raises Saving: it is under way. Refused NO_TOPIC: no such template, one that hands nothing down, or a
+        limit is reached; UNAVAILABLE: it could not be saved.
         """
         pending = self.closing.get(name) or self.saved.pending(name)
         if pending is not None:
@@ -182,10 +181,10 @@ class Topics:
         else:
             refusal = self._quota.take(self.saved.count)
         if refusal or template is None:
-            raise BadRequest(
+            raise Refused(
+                Reason.NO_TOPIC,
                 f"topic[{name}] not exist, apply first please! It cannot be created automatically: {refusal}. "
                 f"Create it with `metaq topic create {name}`",
-                ResponseCode.TOPIC_NOT_EXIST,
             )
         count = max(1, min(queues, template.write_queues))
         config = TopicConfig(
@@ -203,7 +202,7 @@ class Topics:
         self._first_queues.pop(name, None)
 
     def ensure(self, name: str, queues: int = 1) -> TopicConfig:
-        """A retry or dead-letter topic, made readable and writable if it is missing. Raises Saving, BadRequest."""
+        """A retry or dead-letter topic, made readable and writable if it is missing. Raises Saving, Refused."""
         config = self.taking(name)
         if config is None:
             config = _topic(name, queues)
@@ -213,16 +212,16 @@ class Topics:
     def update(self, config: TopicConfig) -> Pending:
         """Create or change a topic for an administrator.
 
-        Raises BadRequest for a system topic or impossible numbers, Saving while one of this name is being deleted.
+        Raises Refused for a system topic or impossible numbers, Saving while one of this name is being deleted.
         """
         check_topic(config.name)
         if self.is_system(config.name):
-            raise BadRequest(f"The topic[{config.name}] is conflict with system topic.")
+            raise Refused(Reason.INVALID, f"The topic[{config.name}] is conflict with system topic.")
         for what, count in (("readQueueNums", config.read_queues), ("writeQueueNums", config.write_queues)):
             if not 0 <= count <= QUEUES_MAX:
-                raise BadRequest(f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
+                raise Refused(Reason.INVALID, f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
         if not 0 <= config.perm <= 7:
-            raise BadRequest(f"topic {config.name}: perm={config.perm} is outside 0..7")
+            raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
         if config.name in self.closing:
             raise Saving(self.closing[config.name])
         return self.saved.change(config.name, config)
@@ -234,10 +233,10 @@ class Topics:
     def delete(self, name: str) -> Pending:
         """Take a topic out of the table; what else that means is `metaq.broker.deletion`'s.
 
-        Raises BadRequest for a system topic.
+        Raises Refused for a system topic.
         """
         if self.is_system(name):
-            raise BadRequest(f"The topic[{name}] is conflict with system topic.")
+            raise Refused(Reason.INVALID, f"The topic[{name}] is conflict with system topic.")
         return self.saved.change(name, None)
 
     def _prepare(self, names: list[str]) -> None:
@@ -273,8 +272,8 @@ def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> T
 
 
 def check_client_topic(name: str) -> str:
-    """Return `name` if a client may name it. Raises BadRequest: an illegal name, or NO_PERMISSION for a topic of ours."""
+    """Return `name` if a client may name it. Raises Refused: an illegal name, or NO_PERMISSION for a topic of ours."""
     check_topic(name)
     if name.startswith(OUR_PREFIX):
-        raise BadRequest(f"the topic {name} belongs to the broker itself", ResponseCode.NO_PERMISSION)
+        raise Refused(Reason.NO_PERMISSION, f"the topic {name} belongs to the broker itself")
     return name

@@ -26,7 +26,7 @@ from metaq.cli.output import (
     print_table,
 )
 from metaq.cli.serve import SERVERS
-from metaq.errors import BadRequest, BrokerError, ConfigError, LocalProtocolError, MetaqError, NoRoute
+from metaq.errors import BadRequest, BrokerError, ConfigError, LocalProtocolError, MetaqError, NoRoute, Refused
 
 _EPILOG = (
     "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Exit codes: 0 done, 1 failed, 2 wrong usage, "
@@ -174,7 +174,7 @@ def exit_code(error: MetaqError) -> int:
     from metaq.admin.topics import TopicNotFound
     from metaq.wire.codes import ResponseCode
 
-    if isinstance(error, ConfigError | BadRequest | LocalProtocolError):  # a value that the user gave
+    if isinstance(error, ConfigError | BadRequest | Refused | LocalProtocolError):  # a value that the user gave
         return EXIT_USAGE
     if isinstance(error, NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound):
         return EXIT_NOT_FOUND

@@ -6,19 +6,19 @@ import datetime as dt
 import math
 from collections.abc import Callable
 
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import ConfigError, Refused
 
 EARLIEST, LATEST = "earliest", "latest"
 _ALIASES = {EARLIEST: EARLIEST, LATEST: LATEST, "first": EARLIEST, "last": LATEST}
 
 
 def checked(check: Callable[[str], str], name: str) -> str:
-    """`check(name)`, whose BadRequest, meant for peers, becomes a ConfigError. Raises TypeError for what is no text."""
+    """`check(name)`, whose Refused, meant for peers, becomes a ConfigError. Raises TypeError for what is no text."""
     if not isinstance(name, str):
         raise TypeError(f"{name!r} is no name: pass a str")
     try:
         return check(name)
-    except BadRequest as error:
+    except Refused as error:
         raise ConfigError(str(error)) from None
 
 

@@ -1,7 +1,7 @@
 """What the remoting doors share: frames to commands, commands to handlers, errors to answers.
 
 A handler gets the session and the command and returns the answer, or None if it will answer later or never. What it
-raises becomes an answer too: BadRequest with its own code, anything else as SYSTEM_ERROR; a shortage of files or memory
+raises becomes an answer too: `Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory
 with its remedy. `Saving` is none: the request is kept until what it needs is saved, then handled once more
 (`metaq.doors.parking`). Only a broken frame closes the connection, since nobody knows where the next one would begin.
 """
@@ -13,7 +13,8 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 from metaq.doors.parking import Parked, Parking
-from metaq.errors import BadRequest, LocalProtocolError, MetaqError, shortage
+from metaq.doors.refusals import CODE_OF
+from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
 from metaq.log import RateLimitedLog
 from metaq.net.peer import Peer, join_address
 from metaq.saved import Pending, Saving
@@ -121,7 +122,7 @@ class RemotingSession:
         """Keep a request until what it needs is saved. Returns None, or the answer that too many wait."""
         try:
             self._parking.park(self, command, saving)
-        except BadRequest as busy:
+        except Refused as busy:
             return self.failure(command, busy)
         return None
 
@@ -136,15 +137,17 @@ class RemotingSession:
         if answer is not None and not command.is_oneway:
             self.send(answer)
 
-    def refuse(self, command: Command, error: BadRequest) -> None:
+    def refuse(self, command: Command, error: Refused) -> None:
         """Answer a request that waited: what it needs could not be saved."""
         if not command.is_oneway and not self.gone:
             self.send(self.failure(command, error))
 
     def failure(self, command: Command, error: Exception) -> Command:
         """The answer that tells an error."""
+        if isinstance(error, Refused):
+            return reply(command, CODE_OF[error.reason], remark=error.text[:REMARK_CHARS_MAX])
         if isinstance(error, BadRequest):
-            return reply(command, error.code, remark=str(error)[:REMARK_CHARS_MAX])
+            return reply(command, ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])
         told, text = (command.code, type(error).__name__), f"{type(error).__name__}: {error}"
         if isinstance(error, MetaqError | OSError | MemoryError):
             text = shortage(error) or text

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from metaq.doors.dispatch import RemotingSession, when_saved
 from metaq.doors.parking import Parking
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.route import ClusterInfo
 from metaq.namesrv.routes import Registration
@@ -76,7 +76,9 @@ class NamesrvDoor:
         header = headers.RegisterBrokerHeader.from_ext(command.ext)
         body = command.body
         if header.body_crc32 and crc31(body) != header.body_crc32:
-            raise BadRequest(f"crc32 not match: the registration of {header.broker_name} was damaged on its way")
+            raise Refused(
+                Reason.INVALID, f"crc32 not match: the registration of {header.broker_name} was damaged on its way"
+            )
         bare = command.version < MODERN_REGISTRATION_VERSION
         version, topics = bodies.registration_of(body, compressed=header.compressed, bare=bare)
         said = Registration(
@@ -199,6 +201,4 @@ def _administration(session: RemotingSession, command: Command) -> None:
     address = session.peer.address[0]
     if not is_loopback(address):
         name = RequestCode(command.code).name
-        raise BadRequest(
-            f"{name} is taken from loopback addresses only, not from {address}", ResponseCode.NO_PERMISSION
-        )
+        raise Refused(Reason.NO_PERMISSION, f"{name} is taken from loopback addresses only, not from {address}")

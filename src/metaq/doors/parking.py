@@ -13,10 +13,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.options import MIB
 from metaq.saved import Pending, Saving
-from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
 
 BYTES_MAX = 64 * MIB
@@ -43,7 +42,7 @@ class ParkedSession(Protocol):
         """Handle a request again, or answer it by `work`."""
         ...
 
-    def refuse(self, command: Command, error: BadRequest) -> None:
+    def refuse(self, command: Command, error: Refused) -> None:
         """Answer a request with an error."""
         ...
 
@@ -87,18 +86,18 @@ class Parking:
         self.bytes = 0
 
     def park(self, session: ParkedSession, command: Command, saving: Saving) -> None:
-        """Keep a request until what it needs is there. Raises BadRequest SYSTEM_BUSY: too much waits already."""
+        """Keep a request until what it needs is there. Raises Refused BUSY: too much waits already."""
         size = len(command.body) + REQUEST_BYTES
         if self._attempt >= ATTEMPTS_MAX:
-            raise BadRequest(
+            raise Refused(
+                Reason.BUSY,
                 "[PCBUSY_CLEAN_QUEUE]broker busy: what the request needs is deleted as often as it is made",
-                ResponseCode.SYSTEM_BUSY,
             )
         if self.bytes + size > self._bytes_max or session.parked.bytes + size > self._peer_bytes_max:
-            raise BadRequest(
+            raise Refused(
+                Reason.BUSY,
                 f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {session.parked.bytes} bytes of your "
                 f"requests, {self.bytes} of all, wait for topics and groups to be saved",
-                ResponseCode.SYSTEM_BUSY,
             )
         request = _Request(
             session, command, saving.then, len(saving.pending), self._clock.monotonic() + WAIT_SECONDS, size
@@ -111,7 +110,7 @@ class Parking:
         for pending in saving.pending:
             pending.when_done(lambda error: self._saved(request, error, attempt))
 
-    def _saved(self, request: _Request, error: BadRequest | None, attempt: int) -> None:
+    def _saved(self, request: _Request, error: Refused | None, attempt: int) -> None:
         request.left -= 1
         if request.over or (request.left and error is None):
             return
@@ -144,4 +143,4 @@ class Parking:
                 else "It may still take effect: look, and repeat it if it has not"
             )
             text = f"[TIMEOUT_CLEAN_QUEUE]broker busy: a change that the request needs was not saved within {WAIT_SECONDS:g} s"
-            request.session.refuse(request.command, BadRequest(f"{text}. {outcome}", ResponseCode.SYSTEM_BUSY))
+            request.session.refuse(request.command, Refused(Reason.BUSY, f"{text}. {outcome}"))

@@ -24,7 +24,7 @@ from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
-from metaq.errors import BadRequest, RemoteProtocolError, StoreError
+from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.net.peer import Peer
@@ -33,7 +33,7 @@ from metaq.saved import Saving
 from metaq.store.long_body import LONG_BYTES, LongBody
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire import hot
-from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.codes import RequestCode
 from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 from metaq.wire.headers import ConsumerGroupHeader
@@ -164,16 +164,16 @@ class RemotingDoor:
             self.answer_pull(pull, answer)
 
     def _waits_for_turn(self, pull: Pull) -> bool:
-        """Whether a long pull comes later, because others are being answered. Raises BadRequest: too many wait."""
+        """Whether a long pull comes later, because others are being answered. Raises Refused: too many wait."""
         session = pull.channel
         assert isinstance(session, BrokerSession)
         if session.peer.turn_is_free:
             return False
         if not session.peer.when_its_turn(functools.partial(self._pull_in_turn, session, pull)):
-            raise BadRequest(
+            raise Refused(
+                Reason.BUSY,
                 "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the "
                 "earlier ones first",
-                ResponseCode.SYSTEM_BUSY,
             )
         return True
 
@@ -196,7 +196,7 @@ class RemotingDoor:
         assert pulled.job is not None
         if not self._cold_reads.read(session, pulled.job, functools.partial(self._cold_done, session, pull)):
             text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
-            session.pull_failed(pull, BadRequest(text, ResponseCode.SYSTEM_BUSY))
+            session.pull_failed(pull, Refused(Reason.BUSY, text))
 
     def _cold_done(self, session: BrokerSession, pull: Pull, future: asyncio.Future[Pulled]) -> None:
         if future.cancelled() or session.peer.closed:

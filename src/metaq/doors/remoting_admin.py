@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from metaq.broker.broker import Broker
 from metaq.doors.dispatch import Handler, RemotingSession, when_saved
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
 from metaq.model.topic import check_group, check_topic
 from metaq.wire import bodies, fastjson, headers
@@ -57,7 +57,9 @@ class AdminHandlers:
     def _create_topic(self, session: RemotingSession, command: Command) -> Command | None:
         header = headers.CreateTopicHeader.from_ext(command.ext)
         if header.topic_filter_type not in FILTER_TYPES:
-            raise BadRequest(f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}")
+            raise Refused(
+                Reason.INVALID, f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}"
+            )
         config = TopicConfig(
             header.topic,
             header.read_queues,

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from metaq.broker.broker import Broker
 from metaq.broker.members import Notice
 from metaq.doors.dispatch import Handler, RemotingSession
-from metaq.errors import BadRequest
+from metaq.errors import BadRequest, Reason, Refused
 from metaq.options import MIB
 from metaq.saved import Saving
 from metaq.wire import bodies, headers
@@ -37,10 +37,12 @@ class ClientHandlers:
         beat = None
         try:
             if len(command.body) > HEARTBEAT_BYTES_MAX:
-                raise BadRequest(f"a heartbeat of {len(command.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}")  # noqa: TRY301
+                raise Refused(  # noqa: TRY301
+                    Reason.INVALID, f"a heartbeat of {len(command.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
+                )
             beat = bodies.heartbeat_of(command.body)
             notices, waiting = self._broker.beat(session, command.language, command.version, beat)
-        except BadRequest as error:
+        except (BadRequest, Refused) as error:
             if beat is not None:
                 names = beat.client_id, [view.group for view in beat.consumers]
             else:
@@ -64,12 +66,14 @@ class ClientHandlers:
         group = headers.ConsumerGroupHeader.from_ext(command.ext).consumer_group
         client_ids = self._broker.members.client_ids(group)
         if not client_ids:
-            raise BadRequest(f"no consumer for this group, {group}")
+            raise Refused(Reason.INVALID, f"no consumer for this group, {group}")
         return reply(command, body=bodies.consumer_ids(client_ids))
 
     def _check_filter(self, _session: RemotingSession, command: Command) -> Command:
         """A consumer asks before it starts whether its filter will work. Tags always do."""
         _, _, wanted = bodies.client_check_of(command.body)
         if wanted.expression_type not in ("TAG", ""):
-            raise BadRequest(f"The broker does not support consumer to filter message by {wanted.expression_type}")
+            raise Refused(
+                Reason.INVALID, f"The broker does not support consumer to filter message by {wanted.expression_type}"
+            )
         return reply(command)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
-from metaq.errors import BadRequest, ConfigError, LocalProtocolError
+from metaq.errors import ConfigError, LocalProtocolError, Reason, Refused
 from metaq.model.message import check_tag
 
 ALL = "*"
@@ -52,13 +52,15 @@ class SubscriptionData:
 def subscribe(topic: str, expression: str | None = ALL, version: int = 0) -> SubscriptionData:
     """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`.
 
-    Raises BadRequest if nothing is left between the bars.
+    Raises Refused if nothing is left between the bars.
     """
     if expression is None or not expression.strip() or expression.strip() == ALL:
         return SubscriptionData(topic, ALL, version=version)
     tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
     if not tags:
-        raise BadRequest(f"the subscription {expression!r} of topic {topic} has no tag between its bars", 23)
+        raise Refused(
+            Reason.BAD_FILTER, f"the subscription {expression!r} of topic {topic} has no tag between its bars"
+        )
     hashes = frozenset(java_string_hash(tag) for tag in tags)
     return SubscriptionData(topic, expression, "TAG", tags, hashes, version)
 

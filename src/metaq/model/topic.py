@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from metaq.errors import BadRequest
+from metaq.errors import Reason, Refused
 
 TOPIC_CHARS_MAX = 127
 GROUP_CHARS_MAX = 255
@@ -69,7 +69,7 @@ class TopicConfig:
 
 
 def check_topic(name: str) -> str:
-    """Return `name` if it may become a topic and a folder. Raises BadRequest with the rule that it breaks.
+    """Return `name` if it may become a topic and a folder. Raises Refused with the rule that it breaks.
 
     The rule is RocketMQ's, `[%|a-zA-Z0-9_-]{1,127}`; it has neither dot nor slash, so no name leaves its folder.
     """
@@ -77,7 +77,7 @@ def check_topic(name: str) -> str:
 
 
 def check_group(name: str) -> str:
-    """Return `name` if it may become a consumer or producer group. Raises BadRequest."""
+    """Return `name` if it may become a consumer or producer group. Raises Refused."""
     return _check(name, "group", GROUP_CHARS_MAX)
 
 
@@ -93,9 +93,11 @@ def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
 
 def _check(name: str, what: str, chars_max: int) -> str:
     if not name or name.isspace():
-        raise BadRequest(f"the {what} name is blank")
+        raise Refused(Reason.INVALID, f"the {what} name is blank")
     if len(name) > chars_max:
-        raise BadRequest(f"the {what} name {name[:40]!r}... has {len(name)} characters, the limit is {chars_max}")
+        raise Refused(
+            Reason.INVALID, f"the {what} name {name[:40]!r}... has {len(name)} characters, the limit is {chars_max}"
+        )
     if not _NAME.match(name):
-        raise BadRequest(f"the {what} name {name!r} has characters outside [%|a-zA-Z0-9_-]")
+        raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside [%|a-zA-Z0-9_-]")
     return name

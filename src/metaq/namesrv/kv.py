@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.saved import Pending, SavedTable, SavedText, at_once
 from metaq.wire import beans, bodies
 
@@ -48,12 +48,14 @@ class KvTable:
             self._tables.setdefault(namespace, {})[key] = value
 
     def put(self, namespace: str, key: str, value: str) -> Pending:
-        """Raises BadRequest if the value is too long or the table is full."""
+        """Raises Refused if the value is too long or the table is full."""
         if len(namespace) + len(key) + len(value) > TEXT_CHARS_MAX:
-            raise BadRequest(f"the KV value of {namespace[:40]}/{key[:40]} is above {TEXT_CHARS_MAX} characters")
+            raise Refused(
+                Reason.INVALID, f"the KV value of {namespace[:40]}/{key[:40]} is above {TEXT_CHARS_MAX} characters"
+            )
         place = (namespace, key)
         if self.saved.count >= VALUES_MAX and self.saved.coming(place) is None:
-            raise BadRequest(f"the KV table is full: {VALUES_MAX} values; delete some")
+            raise Refused(Reason.INVALID, f"the KV table is full: {VALUES_MAX} values; delete some")
         return self.saved.change(place, value)
 
     def get(self, namespace: str, key: str) -> str | None:

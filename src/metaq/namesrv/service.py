@@ -35,7 +35,7 @@ class NameService:
     def register(self, said: Registration, connection: object) -> tuple[str | None, str | None, dict[str, str] | None]:
         """Take a registration. Returns (master address, its replication address, order configuration).
 
-        The first two are for a slave whose master is alive. Raises BadRequest for a topic name that no broker may hold.
+        The first two are for a slave whose master is alive. Raises Refused for a topic name that no broker may hold.
         """
         for name in said.topics:
             check_topic(name)
@@ -83,7 +83,7 @@ class NameService:
     # ---------------------------------------------------------------- KV configuration
 
     def put_kv(self, namespace: str, key: str, value: str) -> Pending:
-        """Raises BadRequest if the table cannot take it."""
+        """Raises Refused if the table cannot take it."""
         return self.kv.put(namespace, key, value)
 
     def get_kv(self, namespace: str, key: str) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
 
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import ConfigError, Refused
 from metaq.model.queue import MessageQueue
 from metaq.model.topic import check_group, check_topic
 from metaq.options import OptionTable, camel, option
@@ -91,7 +91,7 @@ class SourceOptions(OptionTable):
         ]:
             try:
                 rule(value)
-            except BadRequest as fault:
+            except Refused as fault:
                 hint = "; name topics, `,`-separated: messages of all tags are read" if rule is check_topic else ""
                 raise ConfigError(f"{name}: {fault}{hint}") from None
         if self.starting_offsets is not None and self.starting_timestamp is not None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Mapping
 from typing import Final
 
-from metaq.errors import BadRequest, ConfigError
+from metaq.errors import ConfigError, Refused
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.topic import check_topic
 from metaq.store.consume_queue import ConsumeQueue, Unit
@@ -48,7 +48,7 @@ def topic_of(head: hot.RecordHead) -> str | None:
     """The record's topic if it is one. A folder is named after it, so bytes from a disk are not taken on trust."""
     try:
         return check_topic(head.topic.decode())
-    except (BadRequest, UnicodeDecodeError):
+    except (Refused, UnicodeDecodeError):
         return None
 
 

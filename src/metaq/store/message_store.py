@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Self
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest, MessageIllegal, StoreError, StoreFailed, StoreFull
+from metaq.errors import MessageIllegal, Reason, Refused, StoreError, StoreFailed, StoreFull
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
 from metaq.model.topic import check_topic
@@ -236,12 +236,12 @@ class MessageStore:
     # ------------------------------------------------------------------ queues
 
     def queue(self, topic: str, queue_id: int) -> ConsumeQueue:
-        """The queue, made if there is none; the disk is touched at its first message. Raises BadRequest."""
+        """The queue, made if there is none; the disk is touched at its first message. Raises Refused."""
         found = self._queues.get((topic, queue_id))
         if found is None:
             check_topic(topic)
             if queue_id < 0:
-                raise BadRequest(f"topic {topic} has no queue {queue_id}")
+                raise Refused(Reason.INVALID, f"topic {topic} has no queue {queue_id}")
             size = queue_file_bytes(self.options)
             found = ConsumeQueue(self.folder.consume_queues, topic, queue_id, size, self.disk)
             with self._queues_lock:
@@ -330,7 +330,7 @@ class MessageStore:
         """Bytes that the record takes at most. Raises MessageIllegal."""
         try:
             check_topic(record.topic)
-        except BadRequest as error:
+        except Refused as error:
             raise MessageIllegal(str(error)) from None
         if record.queue_id < 0:
             raise MessageIllegal(f"topic {record.topic} has no queue {record.queue_id}")

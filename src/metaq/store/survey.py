@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from metaq.errors import BadRequest, StoreCorrupt, StoreForeign
+from metaq.errors import Refused, StoreCorrupt, StoreForeign
 from metaq.model.topic import check_topic
 from metaq.options import StoreOptions
 from metaq.store import deleted
@@ -36,7 +36,7 @@ def find_queues(folder: StoreFolder, options: StoreOptions, disk: Disk) -> Itera
     for topic in _folders(folder.consume_queues):
         try:
             check_topic(topic)
-        except BadRequest:
+        except Refused:
             continue
         for name in _folders(folder.consume_queues / topic):
             if not (name.isascii() and name.isdecimal() and str(int(name)) == name):
