@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from metaq.client.conversation.time_search import TimeSearch
 from metaq.client.core import ClientCore
 from metaq.client.pulling import PullStatus, Wanted, pull
-from metaq.client.time_search import TimeSearch
 from metaq.errors import NoRoute
 from metaq.model import MessageQueue, StoredMessage
 from metaq.model.subscription import subscribe

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Mapping
 from typing import TypeVar
 
-from metaq.client.time_search import TimeSearch
+from metaq.client.conversation.time_search import TimeSearch
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RemoteProtocolError, RequestTimeout
 from metaq.model.queue import MessageQueue

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.client.time_search import TimeSearch
+from metaq.client.conversation.time_search import TimeSearch
 
 TIMES = st.lists(st.integers(0, 40), max_size=60).map(sorted)
 

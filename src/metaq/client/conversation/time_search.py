@@ -1,4 +1,4 @@
-"""Where in a queue a moment lies: the search itself, without I/O, for whoever can read single messages.
+"""Where in a queue a moment lies.
 
 A broker's own search (GET_OFFSET_BY_TIMESTAMP) gives the *nearest* message: it may be older than the moment, any of those
 stored in the same millisecond, and for a moment in the future it is the newest message instead of the end. So the
@@ -6,6 +6,30 @@ messages themselves are asked, some twenty of them: within a queue their store t
 """
 
 from __future__ import annotations
+
+from metaq.client.conversation.call import Conversation, asked
+from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
+from metaq.client.conversation.pulling import TOOLS_GROUP, Pull, PullStatus
+from metaq.model import MessageQueue
+from metaq.wire.record import decode_record
+
+
+def first_at_or_after(queue: MessageQueue, store_ms: int, group: str = TOOLS_GROUP) -> Conversation[int]:
+    """The offset of the first message stored at `store_ms` (ms since the epoch, the broker's clock) or later.
+
+    The max offset if none is. Some twenty small pulls for `group`. Raises RemoteProtocolError: a record is broken.
+    """
+    low = yield from asked(GetMinOffset(queue))
+    high = yield from asked(GetMaxOffset(queue))
+    search = TimeSearch(low, high, store_ms)
+    while (probe := search.probe) is not None:
+        result = yield from asked(Pull(group=group, queue=queue, offset=probe, count=1))
+        if result.status is PullStatus.FOUND and len(result.records):
+            message = decode_record(result.records)
+            search.stored(message.queue_offset, message.store_ms)
+        else:
+            search.gone(result.min_offset, result.next_offset)
+    return search.low
 
 
 class TimeSearch:

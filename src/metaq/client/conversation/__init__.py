@@ -1,0 +1,24 @@
+"""What clients ask of brokers and name servers, once for all who ask: no sockets, no event loop, no clock.
+
+A *call* is a frozen value: `request()` makes the command, `outcome(answer, peer)` makes a value of what came back, or
+raises. `seconds` says how long an answer may take.
+
+    call = GetMaxOffset(queue)
+    offset = call.outcome(exchange(call.request()), address)      # `driver.ask`, for whoever may block
+    offset = await core.ask(address, call)                        # the asyncio client
+
+A *conversation* is a generator that yields calls, is sent their outcomes (or has their errors thrown in), and returns
+its result; `driver.converse` drives it. What must be asked of a peer of its own is an `At(address, call)`.
+
+=================  ====================================================================================================
+`call`             `Call`, `At`, `asked`: the form of all this
+`driver`           `ask`, `converse`, `converse_all`: for threads that may block; `metaq.client.asking` for event loops
+`retry`            `judge`: whether, where and when the same may be asked again; `Patience`: how long that may go on
+`routes`           `GetRoute`, `GetCluster`, `ListTopics`, `ListSystemTopics`, `DeleteTopicRoute`
+`name_servers`     `NameServers`: which one is asked, the next if it fails, and why a topic has no route
+`offsets`          `GetMinOffset`, `GetMaxOffset`, `GetPosition`, `SetPosition` (a group's progress in a queue)
+`pulling`          `Pull`, whose outcome is a `PullResult`: status, records as they came, where to go on
+`time_search`      `first_at_or_after`: the offset of the first message stored at a moment or later
+`slices`           `SliceReading`: every record of [start, end) with two pulls under way, what is gone, what is not there
+=================  ====================================================================================================
+"""

@@ -1,0 +1,80 @@
+"""The form of a question: a value that makes its request and reads its answer."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Container, Generator
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+from metaq.errors import BrokerError
+from metaq.wire.codes import ResponseCode
+from metaq.wire.command import Command
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Call(ABC, Generic[T_co]):
+    """One request and what its answer means. Subclasses are frozen dataclasses."""
+
+    __slots__ = ()
+
+    seconds: ClassVar[float] = 3.0
+    """How long an answer may take, the connection included."""
+    answers: ClassVar[Container[int]] = (ResponseCode.SUCCESS,)
+    """Response codes that are outcomes; every other is a refusal."""
+
+    @property
+    @abstractmethod
+    def action(self) -> str:
+        """Completes "to ..." in the text of an error."""
+
+    @abstractmethod
+    def request(self) -> Command:
+        """The command, anew each time: who sends it numbers it. Raises nothing but LocalProtocolError."""
+
+    def outcome(self, answer: Command, peer: str = "") -> T_co:
+        """What the answer of `peer` says. Raises BrokerError: refused; BadRequest: the answer cannot be read."""
+        if answer.code not in self.answers:
+            raise BrokerError(answer.code, answer.remark or "", peer, self.action)
+        return self.read(answer)
+
+    @abstractmethod
+    def read(self, answer: Command) -> T_co:
+        """The value in an answer with one of the codes in `answers`. Raises BadRequest."""
+
+
+class Order(Call[None]):
+    """A call whose answer says no more than that it was done."""
+
+    __slots__ = ()
+
+    def read(self, answer: Command) -> None:
+        """Nothing is in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class At(Generic[T_co]):
+    """A call for one address, in a conversation with several peers."""
+
+    address: str
+    call: Call[T_co]
+
+
+Conversation = Generator[Call[Any], Any, T]
+"""Calls of one peer, or of whoever holds the queue in question, one after the other; then a result."""
+Consultation = Generator[At[Any], Any, T]
+"""Calls of peers that the conversation chooses."""
+
+
+def asked(call: Call[T]) -> Conversation[T]:
+    """`value = yield from asked(call)`: a step of a conversation, with the type of its outcome."""
+    value: T = yield call
+    return value
+
+
+def asked_at(address: str, call: Call[T]) -> Consultation[T]:
+    """The same for a peer of choice."""
+    value: T = yield At(address, call)
+    return value

@@ -1,0 +1,59 @@
+"""Drives calls and conversations for a thread that may block. The driver for event loops is `metaq.client.asking`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from typing import Any, TypeVar
+
+from metaq.client.conversation.call import Call
+from metaq.errors import MetaqError
+from metaq.wire.command import Command
+
+T = TypeVar("T")
+Key = TypeVar("Key")
+Step = TypeVar("Step")
+
+
+def ask(call: Call[T], exchange: Callable[[Command], Command], peer: str = "") -> T:
+    """Send the request with `exchange`, which returns the answer. Raises what it raises, and what `outcome` raises."""
+    return call.outcome(exchange(call.request()), peer)
+
+
+def converse(conversation: Generator[Step, Any, T], answer: Callable[[Step], object]) -> T:
+    """Let `answer` make an outcome of each step until the conversation has its result.
+
+    A MetaqError of `answer` is the conversation's to judge; what it does not take is raised.
+    """
+    try:
+        step = next(conversation)
+        while True:
+            try:
+                value = answer(step)
+            except MetaqError as error:
+                step = conversation.throw(error)
+            else:
+                step = conversation.send(value)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+
+
+def converse_all(
+    conversations: Mapping[Key, Generator[Step, Any, T]],
+    answer: Callable[[Mapping[Key, Step]], Mapping[Key, object]],
+) -> dict[Key, T]:
+    """Several conversations side by side: `answer` gets one step of each that is not over, and answers them all.
+
+    Raises what `answer` and the conversations raise.
+    """
+    results: dict[Key, T] = {}
+    said: Mapping[Key, object] = dict.fromkeys(conversations)  # None begins a generator.
+    while said:
+        steps: dict[Key, Step] = {}
+        for key, value in said.items():
+            try:
+                steps[key] = conversations[key].send(value)
+            except StopIteration as end:
+                results[key] = end.value
+        said = answer(steps) if steps else {}
+    return results

@@ -1,0 +1,141 @@
+"""Which of several name servers is asked, and what to say when none can help.
+
+Any will do, each knows all. One is kept until it fails; then the next is asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+from metaq.client.conversation.call import Call, Consultation, asked_at
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.conversation.routes import GetCluster, GetRoute, ListSystemTopics, ListTopics
+from metaq.errors import (
+    BadRequest,
+    BrokerError,
+    ClientError,
+    ConfigError,
+    ConnectionFailed,
+    NoRoute,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+from metaq.model import ClusterInfo, Route
+from metaq.model.topic import users_topics
+from metaq.wire.codes import ResponseCode
+
+T = TypeVar("T")
+
+
+def parse_addresses(text: str) -> tuple[str, ...]:
+    """`host:port;host:port` (commas do as well) as addresses; a port left out is 9876. Raises ConfigError, TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"the name servers are {text!r}: pass one text, 'host:port', several joined by ';'")
+    addresses = []
+    for part in text.replace(",", ";").split(";"):
+        if address := part.strip():
+            host, colon, port = address.rpartition(":")
+            if not colon:
+                host, port = address, "9876"
+            if "/" in address:
+                raise ConfigError(
+                    f"the name server address {address!r} is a URL or a path: write host:port, without http://"
+                )
+            if not host or any(map(str.isspace, host)) or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+                raise ConfigError(f"the name server address {address!r} is not host:port")
+            addresses.append(f"{host}:{port}")
+    if not addresses:
+        raise ConfigError("no name server: pass its address, such as 'localhost:9876', or set NAMESRV_ADDR")
+    return tuple(dict.fromkeys(addresses))
+
+
+class NameServers:
+    """The name servers of a cluster, and the one that answered last. Every method is a conversation."""
+
+    def __init__(self, addresses: Sequence[str], chosen: int = 0) -> None:
+        """Args: chosen: the index of the one to begin with."""
+        self.addresses, self._chosen = tuple(addresses), chosen
+
+    def __str__(self) -> str:
+        return ";".join(self.addresses)
+
+    def ask(self, call: Call[T]) -> Consultation[T]:
+        """Ask one name server, the next if it cannot be reached or is none.
+
+        Raises ConnectionFailed or RequestTimeout when none can be reached, BrokerError when those that can are no name
+        servers or refuse, BadRequest: an answer cannot be read.
+        """
+        failure: ClientError | BrokerError | RemoteProtocolError | BadRequest | None = None
+        for step in range(len(self.addresses)):
+            index = (self._chosen + step) % len(self.addresses)
+            address = self.addresses[index]
+            try:
+                outcome = yield from asked_at(address, call)
+            except (ClientError, RemoteProtocolError, BadRequest) as error:
+                if not judge(error, Purpose.LOOK_UP).elsewhere:
+                    raise
+                failure = failure or error
+            except BrokerError as error:
+                if not judge(error, Purpose.LOOK_UP).elsewhere:
+                    self._chosen = index
+                    raise
+                none = error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
+                failure = _no_name_server(address, error) if none else error
+            else:
+                self._chosen = index
+                return outcome
+        assert failure is not None
+        raise self._unreachable(failure) if isinstance(failure, ConnectionFailed | RequestTimeout) else failure
+
+    def _unreachable(self, failure: ConnectionFailed | RequestTimeout) -> ConnectionFailed | RequestTimeout:
+        raised = type(failure)(f"no name server of {self} can be reached, is one running there? {failure}")
+        raised.sent = False  # What was to be sent to a broker, that is.
+        raised.__cause__ = failure
+        return raised
+
+    def route(self, topic: str) -> Consultation[Route]:
+        """A topic's route. Raises NoRoute, and what `ask` raises."""
+        found = yield from self.ask(GetRoute(topic))
+        if found is None:
+            raise self._unknown(topic)
+        return found
+
+    def cluster(self) -> Consultation[ClusterInfo]:
+        """All brokers of all clusters. Raises what `ask` raises."""
+        return (yield from self.ask(GetCluster()))
+
+    def topics(self, *, system: bool = False) -> Consultation[list[str]]:
+        """Names of the topics, sorted; `system` adds those of brokers, retries and dead letters."""
+        found = yield from self.ask(ListTopics())
+        if system:
+            return sorted(set(found))
+        own = yield from self.ask(ListSystemTopics())
+        return users_topics(found, own)
+
+    def no_route(self, topic: str) -> Consultation[NoRoute]:
+        """Why a topic has no route: it does not exist, or no broker is there that could hold it."""
+        try:
+            nobody = not (yield from self.cluster()).brokers
+        except (ClientError, BrokerError, BadRequest, RemoteProtocolError):
+            nobody = False  # Then say what is known.
+        if nobody:
+            return NoRoute(
+                f"no broker is registered at name servers {self}, so topic {topic} has no route: is the broker running, "
+                "and was it started with this name server's address?"
+            )
+        return self._unknown(topic)
+
+    def _unknown(self, topic: str) -> NoRoute:
+        return NoRoute(
+            f"no route for topic {topic} at name servers {self}: create it with `metaq topic create {topic}`"
+        )
+
+
+def _no_name_server(address: str, error: BrokerError) -> BrokerError:
+    return BrokerError(
+        error.code,
+        f"{address} is no name server, a broker perhaps: pass the name server's address; its port is 9876 by default",
+        address,
+        "find the brokers",
+    )

@@ -1,0 +1,100 @@
+"""Where a queue begins and ends, and how far a group has come in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.client.conversation.call import Call, Order
+from metaq.model import MessageQueue
+from metaq.wire import headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, request
+
+
+@dataclass(frozen=True, slots=True)
+class GetMinOffset(Call[int]):
+    """The oldest offset kept."""
+
+    queue: MessageQueue
+
+    @property
+    def action(self) -> str:
+        return f"find where {self.queue} begins"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_MIN_OFFSET, _queue_header(self.queue))
+
+    def read(self, answer: Command) -> int:
+        return headers.OffsetReplyHeader.from_ext(answer.ext).offset
+
+
+@dataclass(frozen=True, slots=True)
+class GetMaxOffset(Call[int]):
+    """One past the newest offset."""
+
+    queue: MessageQueue
+
+    @property
+    def action(self) -> str:
+        return f"find where {self.queue} ends"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_MAX_OFFSET, _queue_header(self.queue))
+
+    def read(self, answer: Command) -> int:
+        return headers.OffsetReplyHeader.from_ext(answer.ext).offset
+
+
+@dataclass(frozen=True, slots=True)
+class GetPosition(Call[int | None]):
+    """The offset that a group consumes next; None if it has no progress in the queue."""
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+    group: str
+    queue: MessageQueue
+
+    @property
+    def action(self) -> str:
+        return f"load the offset of {self.queue}"
+
+    def request(self) -> Command:
+        queue = self.queue
+        header = headers.QueryOffsetHeader(
+            group=self.group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker
+        )
+        return request(RequestCode.QUERY_CONSUMER_OFFSET, header)
+
+    def read(self, answer: Command) -> int | None:
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        offset = headers.OffsetReplyHeader.from_ext(answer.ext).offset
+        return offset if offset >= 0 else None
+
+
+@dataclass(frozen=True, slots=True)
+class SetPosition(Order):
+    """Keep `offset` as the one that the group consumes next."""
+
+    group: str
+    queue: MessageQueue
+    offset: int
+
+    @property
+    def action(self) -> str:
+        return f"keep the offset of {self.queue}"
+
+    def request(self) -> Command:
+        queue = self.queue
+        header = headers.UpdateOffsetHeader(
+            group=self.group,
+            topic=queue.topic,
+            queue_id=queue.queue_id,
+            commit_offset=self.offset,
+            broker_name=queue.broker,
+        )
+        return request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+def _queue_header(queue: MessageQueue) -> headers.QueueHeader:
+    return headers.QueueHeader(topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker)

@@ -1,0 +1,84 @@
+"""What name servers know: where topics live, which brokers there are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.client.conversation.call import Call, Order
+from metaq.model import ClusterInfo, Route
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, request
+
+
+@dataclass(frozen=True, slots=True)
+class GetRoute(Call[Route | None]):
+    """Where a topic's queues are; None for a topic that the name server does not know."""
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
+
+    topic: str
+
+    @property
+    def action(self) -> str:
+        return f"find topic {self.topic}"
+
+    def request(self) -> Command:
+        header = headers.RouteHeader(topic=self.topic, accept_standard_json_only=True)
+        return request(RequestCode.GET_ROUTEINFO_BY_TOPIC, header)
+
+    def read(self, answer: Command) -> Route | None:
+        return None if answer.code == ResponseCode.TOPIC_NOT_EXIST else bodies.route_of(self.topic, answer.body)
+
+
+@dataclass(frozen=True, slots=True)
+class GetCluster(Call[ClusterInfo]):
+    """All brokers of all clusters."""
+
+    action = "list the brokers"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_BROKER_CLUSTER_INFO)
+
+    def read(self, answer: Command) -> ClusterInfo:
+        return bodies.cluster_info_of(answer.body)
+
+
+@dataclass(frozen=True, slots=True)
+class ListTopics(Call[list[str]]):
+    """The names of all topics, those of retries, dead letters and brokers included."""
+
+    action = "list the topics"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)
+
+    def read(self, answer: Command) -> list[str]:
+        return bodies.topic_list_of(answer.body)
+
+
+@dataclass(frozen=True, slots=True)
+class ListSystemTopics(Call[list[str]]):
+    """The names of the topics that brokers and clusters have for themselves (`metaq.model.topic.users_topics`)."""
+
+    action = "list the topics"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS)
+
+    def read(self, answer: Command) -> list[str]:
+        return bodies.topic_list_of(answer.body)
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicRoute(Order):
+    """A topic is gone: each name server must be told."""
+
+    topic: str
+
+    @property
+    def action(self) -> str:
+        return f"delete topic {self.topic}"
+
+    def request(self) -> Command:
+        return request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic=self.topic))

@@ -1,0 +1,126 @@
+"""Reading one slice of a queue: every record of [start, end), once, in order, or a loud account of what is gone.
+
+Two pulls are under way at a time, so that the broker gathers the next megabyte while this one is decoded. The second is
+sent before the first is answered, so its offset is a guess: the first asks for a *count* of messages that should fill
+the wanted bytes, the second begins behind that count. When an answer is shorter than asked (a RocketMQ gives 32 messages
+and 256 KiB at most, our broker what `maxMsgBytes` says), what is missing is asked for again before going on.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator
+from typing import Any, NamedTuple
+
+from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
+from metaq.errors import RemoteProtocolError
+from metaq.model import MessageQueue
+
+COUNT_FIRST = 1024
+COUNT_MAX = 65_535
+PULLS_UNDER_WAY = 2
+
+
+class Post(NamedTuple):
+    """To be done: send the pull. Send the number of the request into the conversation."""
+
+    pull: Pull
+
+
+class Receive(NamedTuple):
+    """To be done: wait for the answer to the request of that number. Send the pull's outcome into the conversation."""
+
+    number: int
+    pull: Pull
+
+
+class Records(NamedTuple):
+    """The records of [start, stop), back to back. Others than these offsets may be missing among them."""
+
+    start: int
+    stop: int
+    body: memoryview
+    max_offset: int
+
+
+class Gone(NamedTuple):
+    """Messages have left the log: [start, stop) is passed over."""
+
+    start: int
+    stop: int
+
+
+class TooShort(NamedTuple):
+    """The queue, which keeps `kept`, ends before the slice does: its broker may be restarting, and know more later."""
+
+    kept: range
+
+
+Step = Post | Receive | Records | Gone | TooShort
+
+
+class SliceReading:
+    """How far a slice has been read. `pulls` goes on from there, over one connection after the other if need be."""
+
+    def __init__(self, queue: MessageQueue, start: int, end: int, *, group: str, pull_bytes: int) -> None:
+        """Args: pull_bytes: what one pull should bring."""
+        self.queue, self.next_offset, self.end = queue, start, end
+        self._group, self._pull_bytes = group, pull_bytes
+        self._count = COUNT_FIRST
+
+    def pulls(self) -> Generator[Step, Any, None]:
+        """The conversation over one connection, until the end is reached.
+
+        `Records`, `Gone` and `TooShort` are what was found; nothing is sent in for them. After TooShort it ends: begin
+        again later. Raises RemoteProtocolError: the answer is none to what was asked.
+        """
+        under_way: deque[Receive] = deque()
+        ask_at = self.next_offset
+        while self.next_offset < self.end:
+            while len(under_way) < PULLS_UNDER_WAY and ask_at < self.end:
+                pull = self._pull(ask_at, min(self._count, self.end - ask_at))
+                under_way.append(Receive((yield Post(pull)), pull))
+                ask_at += pull.count
+            oldest = under_way.popleft()
+            pull = oldest.pull
+            result: PullResult = yield oldest
+            found = self._found(pull, result)
+            if isinstance(found, TooShort):
+                yield found
+                return
+            if isinstance(found, Gone):  # What is under way begins in the wrong place.
+                while under_way:
+                    yield under_way.popleft()
+                ask_at = found.stop
+            else:
+                if found.stop < pull.offset + pull.count:
+                    rest = self._pull(found.stop, pull.offset + pull.count - found.stop)
+                    under_way.appendleft(Receive((yield Post(rest)), rest))
+                self._learn(pull, found)
+            self.next_offset = found.stop  # No sooner: the connection may break at any step before this.
+            yield found
+
+    def _pull(self, offset: int, count: int) -> Pull:
+        # Some room: the count aims at pull_bytes, and a pull that is cut short costs one more.
+        return Pull(group=self._group, queue=self.queue, offset=offset, count=count, bytes_max=2 * self._pull_bytes)
+
+    def _found(self, pull: Pull, result: PullResult) -> Records | Gone | TooShort:
+        start, to = pull.offset, result.next_offset
+        if result.status is PullStatus.FOUND:
+            if start < to <= start + pull.count and len(result.records):
+                return Records(start, to, memoryview(result.records), result.max_offset)
+            raise RemoteProtocolError(
+                f"asked for {pull.count} messages of {self.queue} at {start}, the answer goes on at {to}"
+            )
+        if result.min_offset > start:
+            return Gone(start, min(result.min_offset, self.end))
+        if to > start:  # Units whose records are just being removed.
+            return Gone(start, min(to, self.end))
+        return TooShort(range(result.min_offset, result.max_offset))
+
+    def _learn(self, pull: Pull, found: Records) -> None:
+        """Choose the count of the next pulls: as many as fill pull_bytes, judged by this answer."""
+        got = found.stop - found.start
+        fitting = got * self._pull_bytes // max(1, len(found.body))
+        # A short answer is the peer's limit, which is lower than ours: do not guess beyond it.
+        self._count = max(1, min(fitting, COUNT_MAX, pull.count * 8 if got == pull.count else got))

@@ -1,0 +1,107 @@
+"""Whether, where and when the same is asked again."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.client.conversation.retry import Judgement, Patience, Purpose, judge
+from metaq.errors import (
+    BadRequest,
+    BrokerError,
+    ClientClosed,
+    ConnectionFailed,
+    LocalProtocolError,
+    NoRoute,
+    RemoteProtocolError,
+    RequestTimeout,
+)
+from metaq.wire.codes import ResponseCode
+
+
+def refused(code: int) -> BrokerError:
+    return BrokerError(code, "no")
+
+
+def unsent() -> ConnectionFailed:
+    error = ConnectionFailed("refused")
+    error.sent = False
+    return error
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_busy_peer_is_asked_again_whatever_for_and_it_costs_no_try(purpose):
+    judgement = judge(refused(ResponseCode.SYSTEM_BUSY), purpose)
+    assert judgement.again
+    assert judgement.only_busy
+    assert judgement.pause > 0
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_a_closed_client_and_a_message_that_cannot_be_encoded_are_final(purpose):
+    assert not judge(ClientClosed("closed"), purpose).again
+    assert not judge(LocalProtocolError("too long"), purpose).again
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_an_answer_that_never_came_or_cannot_be_read_may_have_been_a_yes(purpose):
+    for error in (ConnectionFailed("broke"), RequestTimeout("late"), BadRequest("no offset"), RemoteProtocolError("x")):
+        assert judge(error, purpose).again
+        assert judge(error, purpose).maybe_done
+    assert judge(unsent(), purpose).again
+    assert not judge(unsent(), purpose).maybe_done
+    assert not judge(NoRoute("no broker is up"), purpose).maybe_done
+
+
+def test_a_send_goes_to_another_broker_for_what_is_this_ones_fault_only():
+    """RocketMQ's list of codes; an illegal message is illegal everywhere."""
+    for code in (
+        ResponseCode.SYSTEM_ERROR,
+        ResponseCode.SERVICE_NOT_AVAILABLE,
+        ResponseCode.NO_PERMISSION,
+        ResponseCode.TOPIC_NOT_EXIST,
+        ResponseCode.NO_BUYER_ID,
+        ResponseCode.NOT_IN_CURRENT_UNIT,
+    ):
+        assert judge(refused(code), Purpose.SEND).elsewhere
+        assert not judge(refused(code), Purpose.SEND).only_busy
+    assert judge(ConnectionFailed("down"), Purpose.SEND).elsewhere
+    assert judge(refused(ResponseCode.MESSAGE_ILLEGAL), Purpose.SEND) == Judgement(again=False, pause=0.05)
+
+
+def test_a_pull_cannot_go_elsewhere():
+    """A queue is at one broker."""
+    for purpose in (Purpose.PULL, Purpose.READ):
+        assert not judge(ConnectionFailed("down"), purpose).elsewhere
+        assert not judge(refused(ResponseCode.SERVICE_NOT_AVAILABLE), purpose).elsewhere
+
+
+def test_only_a_member_of_a_group_can_help_a_broker_that_knows_no_subscription():
+    for code in (ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST):
+        assert judge(refused(code), Purpose.PULL) == Judgement(again=True, pause=0.1, no_heartbeat=True)
+        assert not judge(refused(code), Purpose.READ).again
+
+
+def test_who_is_no_name_server_is_a_reason_to_ask_the_next():
+    assert judge(refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), Purpose.LOOK_UP).elsewhere
+    assert not judge(refused(ResponseCode.REQUEST_CODE_NOT_SUPPORTED), Purpose.SEND).again
+
+
+def test_pauses_double_up_to_a_limit():
+    assert [judge(unsent(), Purpose.SEND, failed).pause for failed in (1, 2, 3, 5, 6, 1000)] == [
+        0.05, 0.1, 0.2, 0.8, 1.0, 1.0,
+    ]  # fmt: skip
+    assert {judge(unsent(), Purpose.PULL, failed).pause for failed in (1, 2, 9)} == {1.0}
+
+
+def test_patience_ends_with_its_time_and_begins_anew_with_every_success():
+    patience = Patience(Purpose.LOOK_UP, 1.0, now=100.0)
+    assert [patience.pause(unsent(), 100.0), patience.pause(unsent(), 100.2)] == [0.2, 0.4]
+    with pytest.raises(ConnectionFailed):
+        patience.pause(unsent(), 100.6)
+    patience.renew(100.6)
+    assert patience.pause(unsent(), 100.6) == 0.2
+
+
+def test_patience_does_not_wait_where_waiting_cannot_help():
+    with pytest.raises(BrokerError, match="code 16"):
+        Patience(Purpose.COMMIT, 1.0, now=0.0).pause(refused(ResponseCode.NO_PERMISSION), 0.0)
