@@ -7,8 +7,8 @@ import pytest
 from metaq.broker.members import SETS_MAX, Members
 from metaq.clock import FakeClock
 from metaq.errors import Refused
+from metaq.model import ConsumerView, Heartbeat
 from metaq.model.subscription import subscribe
-from metaq.wire.bodies import ConsumerData, Heartbeat
 from tests.broker.support import FakeChannel
 
 
@@ -23,7 +23,7 @@ def members(clock):
 
 
 def beat(members, channel, group="G", topics=("orders",), version=1, client_id="a@1", producers=()):
-    view = ConsumerData(group, {topic: subscribe(topic, "*", version) for topic in topics})
+    view = ConsumerView(group, {topic: subscribe(topic, "*", version) for topic in topics})
     return members.beat(channel, "JAVA", 409, Heartbeat(client_id, (view,) if group else (), producers))
 
 
@@ -86,7 +86,7 @@ def test_groups_of_one_connection_are_bounded(members):
 def join(members, name, topics, **kwargs):
     """A client of its own with these topics → tag expressions; returns its channel."""
     channel = FakeChannel()
-    view = ConsumerData("G", {topic: subscribe(topic, tags, 1) for topic, tags in topics.items()}, **kwargs)
+    view = ConsumerView("G", {topic: subscribe(topic, tags, 1) for topic, tags in topics.items()}, **kwargs)
     members.beat(channel, "JAVA", 409, Heartbeat(name, (view,)))
     return channel
 
@@ -104,10 +104,10 @@ def test_members_that_subscribe_differently_are_told_with_both_texts(members, cl
     assert members.consumers["G"].differs()
     caplog.clear()
     clock.advance(60)
-    view = ConsumerData("G", {"orders": subscribe("orders", "new", 2)})
+    view = ConsumerView("G", {"orders": subscribe("orders", "new", 2)})
     members.beat(channel, "JAVA", 409, Heartbeat("c@1", (view,)))
     assert not caplog.records
-    view = ConsumerData("G", {"orders": subscribe("orders", "*", 3), "bills": subscribe("bills", "*", 3)})
+    view = ConsumerView("G", {"orders": subscribe("orders", "*", 3), "bills": subscribe("bills", "*", 3)})
     members.beat(channel, "JAVA", 409, Heartbeat("c@1", (view,)))
     assert "c@1 at" in caplog.text
     assert "to bills (*), orders (*)" in caplog.text

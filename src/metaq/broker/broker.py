@@ -26,13 +26,12 @@ from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import Refused
-from metaq.model import DataVersion, TopicConfig
+from metaq.model import DataVersion, Heartbeat, TopicConfig
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Pending, SavedText, Saving, at_once
 from metaq.store import deleted
 from metaq.store.message_store import MessageStore
-from metaq.wire.bodies import Heartbeat
 
 log = logging.getLogger(__name__)
 

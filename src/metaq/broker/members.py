@@ -18,9 +18,8 @@ from typing import NamedTuple, Protocol
 from metaq.clock import Clock
 from metaq.errors import MetaqError, Reason, Refused
 from metaq.log import RateLimitedLog
-from metaq.model import ConsumeFrom, MessageModel, SubscriptionData
+from metaq.model import ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
 from metaq.model.topic import RETRY_PREFIX
-from metaq.wire.bodies import ConsumerData, Heartbeat
 from metaq.wire.command import Command
 
 log = logging.getLogger(__name__)
@@ -84,9 +83,9 @@ class ConsumerGroup:
         first, *others = wants.values()
         return any(other != first for other in others)
 
-    def view(self) -> ConsumerData:
+    def view(self) -> ConsumerView:
         """The group as a heartbeat would tell it."""
-        return ConsumerData(self.name, dict(self.subscriptions), self.push, self.model, self.consume_from)
+        return ConsumerView(self.name, dict(self.subscriptions), self.push, self.model, self.consume_from)
 
 
 class Members:
@@ -121,7 +120,7 @@ class Members:
             self._producing.setdefault(channel, set()).add(group)
         return notices
 
-    def _join(self, member: Member, view: ConsumerData) -> bool:
+    def _join(self, member: Member, view: ConsumerView) -> bool:
         """Returns whether the group's members or its topics changed; a newer version of a filter alone does not count."""
         group = self.consumers.get(view.group)
         if group is None:
@@ -238,7 +237,7 @@ class Members:
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]
 
 
-def _wants(view: ConsumerData) -> dict[str, str]:
+def _wants(view: ConsumerView) -> dict[str, str]:
     return {
         topic: data.spelling for topic, data in sorted(view.subscriptions.items()) if not topic.startswith(RETRY_PREFIX)
     }

@@ -18,11 +18,10 @@ from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
-from metaq.model import MessageQueue
+from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageQueue, QueueStats
 from metaq.model.message import host_of
 from metaq.options import GIB, KIB, MIB, BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore
-from metaq.wire.bodies import ClientConnection, ConsumerData, ConsumeStats, QueueStats
 from metaq.wire.command import VERSION
 from metaq.wire.extensions import OUR_MARK
 
@@ -152,7 +151,7 @@ class Reports:
                 table[self._queue(name, queue_id)] = ConsumeStats(end, at, max(0, last))
         return table
 
-    def consumer(self, group: str) -> tuple[ConsumerData, list[ClientConnection]]:
+    def consumer(self, group: str) -> tuple[ConsumerView, list[ClientConnection]]:
         """Request 203. Raises Refused OFFLINE."""
         online = self._members.consumers.get(group)
         if online is None:

@@ -6,10 +6,8 @@ BadRequest for a wrong part; it names body and field. `x_tree` gives the parsed 
 `beans.Value`; the configuration files share them.
 """
 
+from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, QueueStats
 from metaq.wire.bodies.clients import (
-    ClientConnection,
-    ConsumerData,
-    Heartbeat,
     client_check_of,
     connections_of,
     consumer_connections,
@@ -35,8 +33,6 @@ from metaq.wire.bodies.routes import (
     topic_list_of,
 )
 from metaq.wire.bodies.stats import (
-    ConsumeStats,
-    QueueStats,
     consume_stats,
     consume_stats_of,
     queue_key,
@@ -77,6 +73,8 @@ from metaq.wire.bodies.topics import (
     topic_table_tree,
     topic_tree,
 )
+
+ConsumerData = ConsumerView
 
 __all__ = [
     "FILTER_TYPES",

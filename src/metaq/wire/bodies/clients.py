@@ -2,37 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable
 
 from metaq.errors import BadRequest
-from metaq.model import ConsumeFrom, MessageModel, SubscriptionData
+from metaq.model import ClientConnection, ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.topics import Body, Tree
 from metaq.wire.command import LANGUAGES
 from metaq.wire.extensions import MEMBER_WANTS
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerData:
-    """What one member says of its consumer group."""
-
-    group: str
-    subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
-    push: bool = True
-    model: MessageModel = MessageModel.CLUSTERING
-    consume_from: ConsumeFrom = ConsumeFrom.LAST
-    unit_mode: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
-    """What a client process says of itself."""
-
-    client_id: str
-    consumers: tuple[ConsumerData, ...] = ()
-    producers: tuple[str, ...] = ()
 
 
 def subscription_tree(data: SubscriptionData) -> Tree:
@@ -108,12 +86,12 @@ def heartbeat_names_of(body: Body) -> tuple[str, list[str]]:
         return "", []
 
 
-def _consumer_of_tree(tree: Value) -> ConsumerData:
+def _consumer_of_tree(tree: Value) -> ConsumerView:
     return _consumer(tree, map(subscription_of_tree, tree["subscriptionDataSet"].objects()))
 
 
-def _consumer(tree: Value, subscriptions: Iterable[SubscriptionData]) -> ConsumerData:
-    return ConsumerData(
+def _consumer(tree: Value, subscriptions: Iterable[SubscriptionData]) -> ConsumerView:
+    return ConsumerView(
         tree.text_in("groupName"),
         {data.topic: data for data in subscriptions},
         tree.enum_in("consumeType", (_ACTIVELY, _PASSIVELY), _PASSIVELY) != _ACTIVELY,
@@ -129,18 +107,6 @@ def client_check_of(body: Body) -> tuple[str, str, SubscriptionData]:
     return tree.text_in("clientId"), tree.text_in("group"), subscription_of_tree(tree["subscriptionData"])
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConnection:
-    """One member of a group, as 203 and 204 list it."""
-
-    client_id: str
-    address: str
-    language: str
-    version: int
-    wants: Mapping[str, str] | None = None
-    """Topic → filter, where the members of a consumer group differ; only a broker of ours tells it."""
-
-
 def _connections_tree(connections: Iterable[ClientConnection]) -> list[Tree]:
     return [
         {"clientAddr": one.address, "clientId": one.client_id, "language": one.language, "version": one.version}
@@ -154,7 +120,7 @@ def producer_connections(connections: Iterable[ClientConnection]) -> bytes:
     return fastjson.dumps({"connectionSet": _connections_tree(connections)})
 
 
-def consumer_connections(consumer: ConsumerData, connections: Iterable[ClientConnection]) -> bytes:
+def consumer_connections(consumer: ConsumerView, connections: Iterable[ClientConnection]) -> bytes:
     """203."""
     return fastjson.dumps(
         {
@@ -167,7 +133,7 @@ def consumer_connections(consumer: ConsumerData, connections: Iterable[ClientCon
     )
 
 
-def connections_of(body: Body) -> tuple[list[ClientConnection], ConsumerData]:
+def connections_of(body: Body) -> tuple[list[ClientConnection], ConsumerView]:
     """203 and 204. The consumer part has no group name: the request named it."""
     tree = beans.parse(body, "connection list")
     connections = [

@@ -3,30 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
-from metaq.model import MessageQueue
+from metaq.model import ConsumeStats, MessageQueue, QueueStats
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.topics import Body
-
-
-@dataclass(frozen=True, slots=True)
-class QueueStats:
-    """One queue in 202. `last_ms`: store time of its newest message, 0 if it has none."""
-
-    min_offset: int
-    max_offset: int
-    last_ms: int
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumeStats:
-    """One queue in 208. `last_ms`: store time of the newest message that the group has consumed."""
-
-    broker_offset: int
-    consumer_offset: int
-    last_ms: int
 
 
 def queue_key(queue: MessageQueue) -> fastjson.ObjectKey:

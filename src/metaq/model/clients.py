@@ -1,0 +1,43 @@
+"""What clients say of themselves, and what a broker tells of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from metaq.model.group import ConsumeFrom, MessageModel
+from metaq.model.subscription import SubscriptionData
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerView:
+    """A consumer group as one member sees it, or as its broker does: the newest word of all members."""
+
+    group: str
+    subscriptions: Mapping[str, SubscriptionData] = field(default_factory=dict)
+    push: bool = True
+    model: MessageModel = MessageModel.CLUSTERING
+    consume_from: ConsumeFrom = ConsumeFrom.LAST
+    unit_mode: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """What a client process says of itself."""
+
+    client_id: str
+    consumers: tuple[ConsumerView, ...] = ()
+    producers: tuple[str, ...] = ()
+    """Names of its producer groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientConnection:
+    """One member of a group, as administrators are told of it."""
+
+    client_id: str
+    address: str
+    language: str
+    version: int
+    wants: Mapping[str, str] | None = None
+    """Topic → filter, where the members of a consumer group differ; only a broker of ours tells it."""
