@@ -22,9 +22,10 @@ from metaq.broker.records import delayed_until, put_record
 from metaq.clock import FakeClock
 from metaq.errors import MetaqError
 from metaq.model.message import host_bytes
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.config_file import ConfigFile
-from metaq.store.dispatch import SCHEDULE_TOPIC, delay_ladder
+from metaq.store.dispatch import delay_ladder
 from metaq.store.message_store import MessageStore
 from metaq.store.reader import StoreReader
 from metaq.wire.record import copied_from

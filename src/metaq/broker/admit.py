@@ -6,8 +6,9 @@ Nothing here sees a body. A topic without a gate goes the slow way, message by m
 from __future__ import annotations
 
 from metaq.broker.hold import HeldPulls
-from metaq.broker.topics import OUR_PREFIX, SEND_FORBIDDEN, Topics
+from metaq.broker.topics import Topics
 from metaq.model import TopicConfig
+from metaq.model.system import OUR_PREFIX, SEND_FORBIDDEN
 from metaq.model.topic import RETRY_PREFIX
 from metaq.store.message_store import MessageStore
 from metaq.wire.hot import TopicGate

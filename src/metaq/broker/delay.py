@@ -26,10 +26,10 @@ from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.model import properties as props
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_topic
 from metaq.saved import SavedText
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire.hot import STOP_END, AppendOutcome

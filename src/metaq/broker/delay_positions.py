@@ -11,9 +11,9 @@ from collections import deque
 from typing import Final
 
 from metaq.errors import BadRequest, ConfigError, RemoteProtocolError
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX
 from metaq.saved import SavedText
-from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore
 from metaq.wire import beans, bodies, fastjson
 from metaq.wire.hot import RecordHead

@@ -12,16 +12,12 @@ from metaq.broker.quota import Quota
 from metaq.clock import Clock
 from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.model import DataVersion, GroupConfig
+from metaq.model.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from metaq.model.topic import check_group
 from metaq.options import BrokerOptions
 from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
 from metaq.wire import beans, bodies
 
-BORN = (
-    "TOOLS_CONSUMER", "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
-    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
-)  # fmt: skip
-SYSTEM_PREFIX = "CID_RMQ_SYS_"
 RETRY_MAX = 1_000_000
 """Largest retryMaxTimes: an orderly consumer sends Integer.MAX of its own, a group's setting needs no more than this."""
 
@@ -46,7 +42,7 @@ class Groups:
                 version, table = bodies.group_table_of_tree(tree)
             except BadRequest as error:
                 raise ConfigError(f"subscriptionGroup.json cannot be read ({error}); restore its .bak") from error
-        for name in BORN:
+        for name in SYSTEM_GROUPS:
             table.setdefault(name, GroupConfig(name))
         self.saved = SavedTable(
             file,
@@ -85,7 +81,7 @@ class Groups:
         pending = self.saved.pending(name)
         if pending is not None:
             raise Saving(pending)
-        if self._options.auto_create_subscription_group or name.startswith(SYSTEM_PREFIX):
+        if self._options.auto_create_subscription_group or name.startswith(SYSTEM_GROUP_PREFIX):
             refusal = self._quota.take(self.saved.count)
         else:
             refusal = "autoCreateSubscriptionGroup is false"

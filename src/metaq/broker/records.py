@@ -11,7 +11,7 @@ from collections.abc import Mapping, MutableMapping
 from metaq.errors import Reason, Refused
 from metaq.model import SysFlag
 from metaq.model import properties as props
-from metaq.store.dispatch import SCHEDULE_TOPIC
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.store.message_store import PutRecord
 from metaq.wire.record import HOST_V6, copy_mark, tags_code
 

@@ -22,9 +22,9 @@ from metaq.clock import Clock
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.options import BrokerOptions
-from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.store.message_store import MessageStore, Put
 from metaq.wire.headers import SendBackHeader
 from metaq.wire.hot import RecordHead

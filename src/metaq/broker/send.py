@@ -13,12 +13,13 @@ from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
 from metaq.broker.groups import Groups
 from metaq.broker.records import delay_level, delayed_until, put_record
-from metaq.broker.topics import SEND_FORBIDDEN, Topics, check_client_topic
+from metaq.broker.topics import Topics, check_client_topic
 from metaq.clock import Clock
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.message import TRANSACTION_MASK
+from metaq.model.system import SEND_FORBIDDEN
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.options import BrokerOptions
 from metaq.store.message_store import Put, PutRecord

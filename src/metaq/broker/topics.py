@@ -15,27 +15,22 @@ from metaq.broker.quota import Quota
 from metaq.clock import Clock
 from metaq.errors import BadRequest, ConfigError, Reason, Refused
 from metaq.model import DataVersion, Perm, TopicConfig
-from metaq.model.topic import AUTO_CREATE_TOPIC, check_topic
+from metaq.model.system import (
+    AUTO_CREATE_TOPIC,
+    OUR_PREFIX,
+    SCHEDULE_TOPIC,
+    SYSTEM_PREFIX,
+    SYSTEM_TOPIC_NAMES,
+    SYSTEM_TOPICS,
+    reply_topic,
+)
+from metaq.model.topic import check_topic
 from metaq.options import BrokerOptions
 from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
-from metaq.store.dispatch import SCHEDULE_TOPIC
 from metaq.wire import beans, bodies
 
 log = logging.getLogger(__name__)
 
-HALF_TOPIC = "RMQ_SYS_TRANS_HALF_TOPIC"
-OP_TOPIC = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
-CHECK_MAX_TOPIC = "TRANS_CHECK_MAX_TIME_TOPIC"
-SELF_TEST_TOPIC = "SELF_TEST_TOPIC"
-OFFSET_MOVED_TOPIC = "OFFSET_MOVED_EVENT"
-TRACE_TOPIC = "RMQ_SYS_TRACE_TOPIC"
-BENCHMARK_TOPIC = "BenchmarkTest"
-OUR_PREFIX = "rmq_sys_METAQ_"
-"""Topics of our extensions (docs/formats/extensions.md): no client may send to, pull from or administer them."""
-
-SEND_FORBIDDEN = frozenset({SCHEDULE_TOPIC, HALF_TOPIC, OP_TOPIC, CHECK_MAX_TOPIC, SELF_TEST_TOPIC, OFFSET_MOVED_TOPIC})
-SYSTEM = SEND_FORBIDDEN | {AUTO_CREATE_TOPIC, BENCHMARK_TOPIC, TRACE_TOPIC}
-SYSTEM_PREFIX = "rmq_sys_"
 QUEUES_MAX = 65_536
 """Queues of one topic: each costs memory once it is used, and a wrong zero too many should not cost the broker."""
 
@@ -54,7 +49,7 @@ class Topics:
     ) -> None:
         self._options = options
         self._quota = Quota(clock, options.auto_create_topics_max, options.auto_create_topics_per_minute)
-        self._boot_names = {options.broker_cluster_name, broker_name, f"{options.broker_cluster_name}_REPLY_TOPIC"}
+        self._boot_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         self.changes = 0
         self.on_change: list[Callable[[str | None], None]] = []
         """Called with the topic that was made, changed or deleted; None for several at once."""
@@ -109,13 +104,11 @@ class Topics:
         options = self._options
         inherit, usable = int(Perm.INHERIT), int(Perm.INHERIT | Perm.READ | Perm.WRITE)
         born = [
-            _topic(SELF_TEST_TOPIC, 1),
-            _topic(BENCHMARK_TOPIC, 1024),
+            *(_topic(topic.name, topic.queues) for topic in SYSTEM_TOPICS if topic.queues),
             _topic(options.broker_cluster_name, 16, usable if options.cluster_topic_enable else inherit),
             _topic(broker_name, 1, usable if options.broker_topic_enable else inherit),
-            _topic(OFFSET_MOVED_TOPIC, 1),
             _topic(SCHEDULE_TOPIC, delay_levels),
-            _topic(f"{options.broker_cluster_name}_REPLY_TOPIC", 1),
+            _topic(reply_topic(options.broker_cluster_name), 1),
         ]
         if options.auto_create_topic_enable:
             born.append(_topic(AUTO_CREATE_TOPIC, options.default_topic_queue_nums, usable))
@@ -153,10 +146,10 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """Whether administrators may not change or delete it."""
-        return name in SYSTEM or name.startswith(SYSTEM_PREFIX) or name in self._boot_names
+        return name in SYSTEM_TOPIC_NAMES or name.startswith(SYSTEM_PREFIX) or name in self._boot_names
 
     def system_names(self) -> list[str]:
-        return sorted(SYSTEM | self._boot_names)
+        return sorted(SYSTEM_TOPIC_NAMES | self._boot_names)
 
     # -- changes
     def auto_create(

@@ -15,7 +15,7 @@ from metaq.client.transport import Transport
 from metaq.clock import Clock
 from metaq.errors import BadRequest, BrokerError, ClientError, ConfigError, ConnectionFailed, NoRoute, RequestTimeout
 from metaq.model import BrokerData, ClusterInfo, MessageQueue, Route
-from metaq.model.topic import AUTO_CREATE_TOPIC
+from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request

@@ -8,29 +8,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaq.errors import Reason, Refused
+from metaq.model.system import SYSTEM_PREFIX, SYSTEM_TOPIC_NAMES, reply_topic
 
 TOPIC_CHARS_MAX = 127
 GROUP_CHARS_MAX = 255
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
-AUTO_CREATE_TOPIC = "TBW102"
-"""The template that automatic topic creation copies (RocketMQ 4.9, section 5.1 of its broker)."""
-
-SYSTEM_TOPICS = frozenset(
-    {
-        AUTO_CREATE_TOPIC,
-        "SCHEDULE_TOPIC_XXXX",
-        "BenchmarkTest",
-        "RMQ_SYS_TRANS_HALF_TOPIC",
-        "RMQ_SYS_TRACE_TOPIC",
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        "TRANS_CHECK_MAX_TIME_TOPIC",
-        "SELF_TEST_TOPIC",
-        "OFFSET_MOVED_EVENT",
-    }
-)
-"""Topics that every RocketMQ broker makes for itself."""
-_HIDDEN_PREFIXES = ("rmq_sys_", RETRY_PREFIX, DEAD_LETTER_PREFIX)
+_HIDDEN_PREFIXES = (SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
 
@@ -87,7 +71,7 @@ def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
     `own`: the names of its clusters and brokers, each of which is a topic too (code 304 lists them).
     """
     own = set(own)
-    hidden = own | SYSTEM_TOPICS | {f"{name}_REPLY_TOPIC" for name in own}
+    hidden = own | SYSTEM_TOPIC_NAMES | {reply_topic(name) for name in own}
     return sorted(name for name in set(found) - hidden if not name.startswith(_HIDDEN_PREFIXES))
 
 

@@ -12,13 +12,12 @@ from typing import Final
 
 from metaq.errors import ConfigError, Refused
 from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_topic
 from metaq.store.consume_queue import ConsumeQueue, Unit
 from metaq.store.index_file import Index
 from metaq.wire import hot
 
-SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
-"""Where delayed messages wait; its units hold the time of delivery in place of a tag hash."""
 _SCHEDULE = SCHEDULE_TOPIC.encode()
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 

@@ -12,12 +12,13 @@ from metaq.clock import Clock
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError, StoreFailed, StoreFull
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_topic
 from metaq.options import StoreOptions
 from metaq.store.commit_log import BLANK_BYTES, CommitLog
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.disk import Disk, reserving
-from metaq.store.dispatch import SCHEDULE_TOPIC, delay_ladder, is_queued
+from metaq.store.dispatch import delay_ladder, is_queued
 from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
 from metaq.store.housekeeping import Housekeeper

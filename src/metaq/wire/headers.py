@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, NamedTuple, Self
 
 from metaq.errors import BadRequest
-from metaq.model.topic import AUTO_CREATE_TOPIC
+from metaq.model.system import AUTO_CREATE_TOPIC
 
 
 class _Bits(NamedTuple):

@@ -13,8 +13,6 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
-TOOLS_GROUP = "TOOLS_CONSUMER"
-"""Every RocketMQ has this group from its start; pulls without a group of their own are counted there."""
 PLAIN_COUNT = 32
 """Messages that a broker which is not ours gives at most."""
 HOLD_MS = 15_000

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from metaq.client.conversation.call import Conversation, asked
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
-from metaq.client.conversation.pulling import TOOLS_GROUP, Pull, PullStatus
+from metaq.client.conversation.pulling import Pull, PullStatus
 from metaq.model import MessageQueue
+from metaq.model.system import TOOLS_GROUP
 from metaq.wire.record import decode_record
 
 

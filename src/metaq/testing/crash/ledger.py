@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.testing.crash.bare import BareRecord
 
 Key = tuple[str, int]
-SCHEDULE_TOPIC = "SCHEDULE_TOPIC_XXXX"
-"""Where delayed messages wait."""
 
 
 class Broken(AssertionError):

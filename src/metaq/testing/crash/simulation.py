@@ -19,13 +19,14 @@ from metaq.errors import MetaqError, RemoteProtocolError
 from metaq.model import TopicConfig
 from metaq.model import properties as props
 from metaq.model.message import host_bytes
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Pending, Saving
 from metaq.store.config_file import ConfigFile
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import PullStatus
 from metaq.testing.crash.bare import BareRecord, Unreadable, log_files, read_log, read_units
-from metaq.testing.crash.ledger import SCHEDULE_TOPIC, Broken, Key, Ledger, short
+from metaq.testing.crash.ledger import Broken, Key, Ledger, short
 from metaq.testing.power import PowerLossDisk
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode

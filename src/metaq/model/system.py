@@ -1,0 +1,64 @@
+"""The topics and groups that brokers have for themselves, listed once.
+
+Who may send to them, which are made when a broker starts and what users do not see in lists all follow from here: a new
+one is an entry of these tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+AUTO_CREATE_TOPIC: Final = "TBW102"
+"""The template that automatic topic creation copies (RocketMQ 4.9, section 5.1 of its broker)."""
+SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
+"""Where delayed messages wait: a queue for each level, whose units hold the time of delivery in place of a tag hash."""
+BENCHMARK_TOPIC: Final = "BenchmarkTest"
+
+SYSTEM_PREFIX: Final = "rmq_sys_"
+"""Topics whose names begin so are nobody's to administer."""
+OUR_PREFIX: Final = "rmq_sys_METAQ_"
+"""Topics of our extensions (docs/formats/extensions.md): no client may send to, pull from or administer them."""
+
+
+@dataclass(frozen=True, slots=True)
+class SystemTopic:
+    """A topic that every RocketMQ broker has for itself, and no administrator changes."""
+
+    name: str
+    queues: int = 0
+    """It is made with so many at the start; 0: it is not, or a setting says how many."""
+    takes_sends: bool = False
+    """Whether clients may send to it."""
+
+
+SYSTEM_TOPICS: Final = (
+    SystemTopic("SELF_TEST_TOPIC", queues=1),
+    SystemTopic(BENCHMARK_TOPIC, queues=1024, takes_sends=True),
+    SystemTopic("OFFSET_MOVED_EVENT", queues=1),
+    SystemTopic(SCHEDULE_TOPIC),
+    SystemTopic("RMQ_SYS_TRANS_HALF_TOPIC"),
+    SystemTopic("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
+    SystemTopic("TRANS_CHECK_MAX_TIME_TOPIC"),
+    SystemTopic("RMQ_SYS_TRACE_TOPIC", takes_sends=True),
+    SystemTopic(AUTO_CREATE_TOPIC, takes_sends=True),
+)
+"""A broker's name and its cluster's are topics too, and so is `reply_topic`."""
+SYSTEM_TOPIC_NAMES: Final = frozenset(topic.name for topic in SYSTEM_TOPICS)
+SEND_FORBIDDEN: Final = frozenset(topic.name for topic in SYSTEM_TOPICS if not topic.takes_sends)
+
+
+def reply_topic(cluster: str) -> str:
+    """The topic that carries the answers of a cluster's request-reply clients."""
+    return f"{cluster}_REPLY_TOPIC"
+
+
+TOOLS_GROUP: Final = "TOOLS_CONSUMER"
+"""Pulls without a group of their own are counted there."""
+SYSTEM_GROUPS: Final = (
+    TOOLS_GROUP, "FILTERSRV_CONSUMER", "SELF_TEST_C_GROUP", "CID_ONS-HTTP-PROXY", "CID_ONSAPI_PULL",
+    "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
+)  # fmt: skip
+"""Groups that every RocketMQ broker has from its start."""
+SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
+"""Groups whose names begin so are made even where automatic creation is off."""
