@@ -209,6 +209,24 @@ def stale_tail(tmp_path, advance_ms, *, topic="T"):
     return root
 
 
+@pytest.mark.parametrize("before", [0, 3], ids=["the first messages of all", "behind durable ones"])
+def test_a_record_that_lost_the_end_of_its_properties_is_cut_off(tmp_path, before):
+    """What was put and never synced ends at a sector's border, where nothing but properties is missing: no checksum
+    covers them, and the record of a store of ours never ends in zeros."""
+    store = open_store(tmp_path / "store")
+    for number in range(before):
+        put(store, "orders", 0, b"%d" % number)
+    checkpoint(store)
+    whole = put(store, "orders", 0, b"%d" % before, tag="a" * 40)
+    overhead = whole.log_end - whole.log_offset - 1
+    torn = put(store, "orders", 0, bytes((20 - whole.log_end - overhead) % 512), tag="a" * 40)
+    assert torn.log_end % 512 == 20
+    crashed = crash(store, tmp_path / "crashed")
+    overwrite(log_file(crashed), torn.log_end - 20, bytes(20))
+    with open_store(crashed) as store:
+        assert read_all(store, "orders", 0) == [b"%d" % number for number in range(before + 1)]
+
+
 def test_old_records_behind_a_cut_tail_do_not_come_back_to_life(tmp_path):
     """They have checksum, place and even queue offset right, and are older than the record before them."""
     with open_store(stale_tail(tmp_path, 5000)) as store:

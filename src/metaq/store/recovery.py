@@ -46,6 +46,8 @@ class Facts:
     index_unfit: tuple[str, ...] = ()
     deleted: Mapping[str, int] = field(default_factory=dict)
     """Topic → the log offset below which its records are dead, because it was deleted there."""
+    began_empty: bool = False
+    """The tails say that the log was empty where it begins now: all records are ours, and none is known to be durable."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +237,8 @@ class Recovery:
                 records += 1
         if head is not None and self._ends_in_zeros(head):
             tails = self._facts.tails
-            if tails is not None and head.log_offset + head.size > tails.log_end:
+            undurable = tails is not None and head.log_offset + head.size > tails.log_end
+            if undurable or self._facts.began_empty:
                 return head.log_offset, "a record whose last properties are missing", records - 1
             log.warning(
                 "the newest record, of queue %d of topic %s at log offset %d, ends in zeros: a power cut may have taken "

@@ -70,6 +70,8 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
     commit_log.run.load("mappedFileSizeCommitLog")
     unfit = [path.name for path in index.load()] if index else []
     tails = Tails.load(folder.tails)
+    log_min = commit_log.run.files[0].start if commit_log.run.files else 0
+    began_empty = tails is not None and tails.last_record < 0 and tails.log_end == log_min
     if tails is not None and not _fits(tails, commit_log):
         tails = None
     # Every start of ours writes tails, and an end in order leaves some that fit. Without a file of them it was a RocketMQ's.
@@ -79,11 +81,12 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
         clean=in_order,
         checkpoint=Checkpoint.load(folder.checkpoint),
         tails=tails,
-        log_min=files[0].start if files else 0,
+        log_min=log_min,
         first_ms=tuple((file.start, max(0, commit_log.store_time(file.start, written=True))) for file in files),
         index=tuple((file.name, file.header) for file in index.files) if index else None,
         index_unfit=tuple(unfit),
         deleted=deleted.parse(ConfigFile(folder.config / deleted.FILE).load()),
+        began_empty=began_empty,
     )
 
 
