@@ -2,30 +2,50 @@
 
 from __future__ import annotations
 
+import dataclasses
+import threading
+
 import pytest
 
 from metaq.errors import ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster import Cluster
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.link import Link
 from metaq.spark.offsets import Slice
 from metaq.wire.codes import RequestCode
-from tests.spark.fake_cluster import FakeCluster
+from metaq.wire.command import Command
+from tests.scripted import Fate, Later, Script, ScriptedCluster, Verdict, goes_on
 from tests.support import PATIENCE
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
 
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """1000 messages in one queue; tests that put or expire make a cluster of their own."""
+    with ScriptedCluster(tmp_path_factory.mktemp("filled")) as running:
+        running.put("orders", 0, [b"%d" % i for i in range(1000)])
+        yield running
+
+
 @pytest.fixture
-def cluster():
-    with FakeCluster() as fake:
-        fake.put("orders", 0, [b"%d" % i for i in range(1000)])
-        yield fake
+def cluster(filled):
+    yield filled
+    filled.script = filled.answer_script = goes_on
 
 
-def fetch(fake: FakeCluster, start: int, end: int, **settings) -> list[bytes]:
-    asking = Cluster(fake.address, retry_seconds=settings.get("retry_seconds", 5.0))
+@pytest.fixture
+def expiring(tmp_path):
+    """1000 messages in one queue, the first 250 in a log file of their own."""
+    with ScriptedCluster(tmp_path) as running:
+        running.put("orders", 0, [b"%d" % i for i in range(250)])
+        running.new_log_file()
+        running.put("orders", 0, [b"%d" % i for i in range(250, 1000)])
+        yield running
+
+
+def fetch(cluster: ScriptedCluster, start: int, end: int, **settings) -> list[bytes]:
+    asking = Cluster(cluster.namesrv, retry_seconds=settings.get("retry_seconds", PATIENCE))
     try:
         batches = read_slice(asking, Slice(QUEUE, start, end), FetchSettings(**settings))
         return [body for decoded in batches for body in decoded.to_batch(("body",))["body"].to_pylist()]
@@ -33,92 +53,115 @@ def fetch(fake: FakeCluster, start: int, end: int, **settings) -> list[bytes]:
         asking.close()
 
 
-@pytest.mark.parametrize("messages_max", [1, 7, 32, 100_000])
+def pulls(fate) -> Script:
+    """A script for pulls: `fate(number)` of each, counted from 1."""
+    number = 0
+
+    def script(asked: Command) -> Verdict:
+        nonlocal number
+        if asked.code != RequestCode.PULL_MESSAGE:
+            return None
+        number += 1
+        return fate(number)
+
+    return script
+
+
+def at_most(messages: int) -> Script:
+    """A RocketMQ's way: it knows nothing of `maxMsgBytes`, and gives no more than so many messages a pull."""
+
+    def script(asked: Command) -> Verdict:
+        if asked.code != RequestCode.PULL_MESSAGE:
+            return None
+        count = str(min(messages, int(asked.ext["maxMsgNums"])))
+        ext = {name: text for name, text in asked.ext.items() if name != "maxMsgBytes"}
+        return dataclasses.replace(asked, ext=ext | {"maxMsgNums": count})
+
+    return script
+
+
+@pytest.mark.parametrize("script", [at_most(1), at_most(7), at_most(32), goes_on], ids=["1", "7", "32", "ours"])
 @pytest.mark.parametrize(("start", "end"), [(0, 1000), (0, 1), (999, 1000), (13, 988), (500, 500)])
-def test_a_slice_is_read_exactly_and_in_order(cluster, messages_max, start, end):
+def test_a_slice_is_read_exactly_and_in_order(cluster, script, start, end):
     """Whatever the broker's cap, the rows are the slice's: none before, none behind, none twice."""
-    cluster.messages_max = messages_max
+    cluster.script = script
     assert fetch(cluster, start, end) == [b"%d" % i for i in range(start, end)]
 
 
-def test_two_pulls_are_under_way(cluster, monkeypatch):
-    """While one answer is decoded, the broker works on the next."""
-    cluster.messages_max = 100_000
-    cluster.put("orders", 0, [b"more"] * 4000)
-    under_way, most = set(), []
-    post, answer = Link.post, Link.answer
+def test_two_pulls_are_under_way(tmp_path):
+    """While one answer is decoded, the broker works on the next: the second is asked for before the first is answered."""
+    with ScriptedCluster(tmp_path) as cluster:
+        cluster.put("orders", 0, [b"more"] * 5000)
+        under_way: list[int] = []
+        most = asked_for = 0
+        second = threading.Event()
 
-    def noting_post(link, command):
-        opaque = post(link, command)
-        if command.code == RequestCode.PULL_MESSAGE:
-            under_way.add(opaque)
-            most.append(len(under_way))
-        return opaque
+        def asked(command: Command) -> Verdict:
+            nonlocal most, asked_for
+            if command.code != RequestCode.PULL_MESSAGE:
+                return None
+            asked_for += 1
+            under_way.append(command.opaque)
+            most = max(most, len(under_way))
+            if asked_for == 2:
+                second.set()
+            return Later(second) if asked_for == 1 else None
 
-    def noting_answer(link, opaque):
-        got = answer(link, opaque)
-        under_way.discard(opaque)
-        return got
+        def answered(answer: Command) -> Verdict:
+            if answer.opaque in under_way:
+                under_way.remove(answer.opaque)
+            return None
 
-    monkeypatch.setattr(Link, "post", noting_post)
-    monkeypatch.setattr(Link, "answer", noting_answer)
-    assert len(fetch(cluster, 0, 5000, pull_bytes=40_000)) == 5000
-    assert max(most) == 2
-    assert len(most) < 50  # Of about 200 messages each, after what was learnt on the way.
+        cluster.script, cluster.answer_script = asked, answered
+        assert len(fetch(cluster, 0, 5000, pull_bytes=40_000)) == 5000
+    assert second.is_set()
+    assert most == 2
+    assert asked_for < 50  # Of about 200 messages each, after what was learnt on the way.
 
 
 def test_a_broken_connection_is_made_again_where_it_stood(cluster):
     """A broker that hangs up in the middle costs a new connection, no message and no copy."""
-
-    def hang_up_at_times(number):
-        if number % 5 == 3:
-            raise ConnectionResetError
-
-    cluster.on_pull = hang_up_at_times
+    few, hang_up = at_most(32), pulls(lambda number: Fate.HANG_UP if number % 5 == 3 else None)
+    cluster.script = lambda asked: hang_up(asked) or few(asked)
     assert fetch(cluster, 0, 1000) == [b"%d" % i for i in range(1000)]
 
 
 def test_a_broker_that_stays_away_fails_the_read_after_its_patience(cluster):
     """After `retrySeconds` without progress the last fault comes out."""
-
-    def hang_up(number):
-        raise ConnectionResetError
-
-    cluster.on_pull = hang_up
+    cluster.script = pulls(lambda number: Fate.HANG_UP)
     with pytest.raises(ConnectionFailed, match="closed the connection"):
         fetch(cluster, 0, 1000, retry_seconds=0.5)
 
 
-def test_messages_that_left_the_log_fail_the_read_and_are_counted(cluster):
+def test_messages_that_left_the_log_fail_the_read_and_are_counted(expiring):
     """The text says how many are gone and which offsets."""
-    cluster.expire("orders", 0, 250)
+    expiring.expire("orders", 0, 250)
     with pytest.raises(
         MessagesLost, match=r"150 messages of orders@broker-a:0 are gone: offsets \[100, 250\)"
     ) as caught:
-        fetch(cluster, 100, 1000)
+        fetch(expiring, 100, 1000)
     assert "failOnDataLoss=false" in str(caught.value)
 
 
-def test_without_fail_on_data_loss_the_rest_is_read_and_the_loss_is_logged(cluster, caplog):
+def test_without_fail_on_data_loss_the_rest_is_read_and_the_loss_is_logged(expiring, caplog):
     """failOnDataLoss=false goes on behind the gap, with a warning that counts."""
-    cluster.expire("orders", 0, 250)
-    assert fetch(cluster, 100, 1000, fail_on_data_loss=False) == [b"%d" % i for i in range(250, 1000)]
-    assert fetch(cluster, 100, 200, fail_on_data_loss=False) == []
+    expiring.expire("orders", 0, 250)
+    assert fetch(expiring, 100, 1000, fail_on_data_loss=False) == [b"%d" % i for i in range(250, 1000)]
+    assert fetch(expiring, 100, 200, fail_on_data_loss=False) == []
     assert "150 messages of orders@broker-a:0 are gone" in caplog.text
 
 
-def test_messages_that_leave_while_they_are_read_are_noticed(cluster, caplog):
+def test_messages_that_leave_while_they_are_read_are_noticed(expiring, caplog):
     """The log may move on in the middle of a slice."""
 
-    def expire_later(number):
+    def expire_later(number: int) -> None:
         if number == 4:
-            kept = cluster.queues[QUEUE]
-            del kept.records[:600], kept.times[:600]
-            kept.first += 600
+            expiring.expire("orders", 0, 250)
 
-    cluster.on_pull = expire_later
-    got = fetch(cluster, 0, 1000, fail_on_data_loss=False)
-    assert got == [b"%d" % i for i in [*range(96), *range(600, 1000)]]
+    few, later = at_most(32), pulls(expire_later)
+    expiring.script = lambda asked: later(asked) or few(asked)
+    got = fetch(expiring, 0, 1000, fail_on_data_loss=False)
+    assert got == [b"%d" % i for i in [*range(96), *range(250, 1000)]]
     assert caplog.text.count("are gone") == 1
 
 
@@ -135,9 +178,9 @@ def test_a_queue_that_ends_before_the_slice_is_told_and_nothing_is_called_gone(c
 
 def test_an_unknown_topic_says_how_to_make_one(cluster):
     """No route names topic, name server and command."""
-    asking = Cluster(cluster.address, retry_seconds=0.1)
+    asking = Cluster(cluster.namesrv, retry_seconds=0.1)
     with pytest.raises(
-        NoRoute, match=f"topic nix at name servers {cluster.address}: create it with `metaq topic create nix`"
+        NoRoute, match=f"topic nix at name servers {cluster.namesrv}: create it with `metaq topic create nix`"
     ):
         asking.queues(["nix"])
     asking.close()
@@ -145,16 +188,18 @@ def test_an_unknown_topic_says_how_to_make_one(cluster):
 
 def test_a_name_server_that_is_down_is_passed_over(cluster):
     """The next one in the list is asked."""
-    asking = Cluster(f"127.0.0.1:1;{cluster.address}", retry_seconds=PATIENCE)
+    asking = Cluster(f"127.0.0.1:1;{cluster.namesrv}", retry_seconds=PATIENCE)
     assert asking.queues(["orders"]) == [QUEUE]
     asking.close()
 
 
-def test_a_pattern_is_a_glob_over_topic_names(cluster):
-    """System and retry topics never match a pattern."""
-    for topic in ("orders-old", "%RETRY%orders", "rmq_sys_TRACE", "DefaultCluster", "other"):
-        cluster.put(topic, 0, [b"x"])
-    asking = Cluster(cluster.address, retry_seconds=PATIENCE)
-    assert asking.topics("orders*") == ["orders", "orders-old"]
-    assert asking.topics("*") == ["orders", "orders-old", "other"]
-    asking.close()
+def test_a_pattern_is_a_glob_over_topic_names(tmp_path):
+    """System and retry topics never match a pattern, nor do the topics of cluster and broker."""
+    with ScriptedCluster(tmp_path) as cluster:
+        for topic in ("orders", "orders-old", "%RETRY%orders", "other"):
+            cluster.make_topic(topic, 1)
+        asking = Cluster(cluster.namesrv, retry_seconds=PATIENCE)
+        assert asking.topics("orders*") == ["orders", "orders-old"]
+        assert asking.topics("*") == ["orders", "orders-old", "other"]
+        assert asking.queues(["%RETRY%orders"]) == cluster.queues("%RETRY%orders")
+        asking.close()

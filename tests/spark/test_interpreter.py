@@ -11,7 +11,7 @@ import pytest
 
 from metaq.errors import ConfigError
 from metaq.spark import interpreter
-from tests.spark.fake_cluster import FakeCluster
+from tests.scripted import ScriptedCluster
 from tests.support import WHOLE_PATIENCE, environment
 
 PLAIN = """
@@ -100,18 +100,18 @@ def test_a_wrong_choice_is_told_before_the_jvm_starts(other_python, monkeypatch)
 
 
 @pytest.mark.spark
-def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_source(other_python):
+def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_source(other_python, tmp_path):
     """By itself and when it is registered, because `metaq.spark` was imported first."""
     from tests.spark.conftest import spark_conf
 
     env = environment(PATH=f"{other_python.parent}:/usr/bin:/bin", JAVA_HOME=str(find_java_home()))
     env.pop("PYSPARK_PYTHON", None)
     env.pop("PYSPARK_DRIVER_PYTHON", None)
-    with FakeCluster() as fake:
-        fake.put("orders", 0, [b"x"] * 10)
+    with ScriptedCluster(tmp_path) as cluster:
+        cluster.put("orders", 0, [b"x"] * 10)
         conf = [word for pair in spark_conf().items() for word in pair]
         done = subprocess.run(
-            [sys.executable, "-c", PLAIN, fake.address, *conf],
+            [sys.executable, "-c", PLAIN, cluster.namesrv, *conf],
             env=env, capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False,
         )  # fmt: skip
     assert done.stdout.split() == ["found", "10", "registered", "10"], done.stderr[-3000:]

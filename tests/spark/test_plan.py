@@ -13,43 +13,48 @@ from metaq.spark import offsets, source
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqStreamReader
-from tests.spark.fake_cluster import FakeCluster
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, reply
+from tests.scripted import ScriptedCluster
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", i) for i in range(3))
 NO_LIMIT = ReadAllAvailable()
+START = 1_700_000_000_000
 
 
 @pytest.fixture
-def cluster():
-    with FakeCluster() as fake:
-        fake.put("orders", 0, [b"x" * 100] * 100, 1000)
-        fake.put("orders", 1, [b"x" * 100] * 300, 2000)
-        yield fake
+def cluster(tmp_path):
+    with ScriptedCluster(tmp_path) as running:
+        running.put("orders", 0, [b"x" * 100] * 60, START)
+        running.new_log_file()
+        running.put("orders", 0, [b"x" * 100] * 40)
+        running.put("orders", 1, [b"x" * 100] * 300, START + 1000)
+        yield running
         clusters.cluster_of.cache_clear()
 
 
-def options(fake, **more) -> SourceOptions:
+def options(cluster, **more) -> SourceOptions:
     chosen = {} if {"assign", "subscribePattern"} & set(more) else {"subscribe": "orders"}
-    return SourceOptions.of({"nameServers": fake.address, "retrySeconds": "0.2"} | chosen | more)
+    return SourceOptions.of({"nameServers": cluster.namesrv, "retrySeconds": "0.2"} | chosen | more)
 
 
-def reader(fake, **more) -> MetaqStreamReader:
-    return MetaqStreamReader(options(fake, **more), StructType([]))
+def reader(cluster, **more) -> MetaqStreamReader:
+    return MetaqStreamReader(options(cluster, **more), StructType([]))
 
 
 def test_the_start_is_what_the_options_say(cluster):
     """earliest, latest, a time, or offsets, where a queue that is not named is read from its first message."""
-    cluster.expire("orders", 0, 10)
+    cluster.expire("orders", 0, 60)
 
     def start(**more):
         return Planner(options(cluster, **more)).start("latest")
 
     assert start() == {Q0: 100, Q1: 300}
-    assert start(startingOffsets="earliest") == {Q0: 10, Q1: 0}
-    assert start(startingTimestamp="1500") == {Q0: 100, Q1: 0}
-    assert start(startingTimestamp="0") == {Q0: 10, Q1: 0}
-    assert start(startingTimestamp="2001") == {Q0: 100, Q1: 300}
-    assert start(startingOffsets=offsets.to_text({Q1: 7})) == {Q0: 10, Q1: 7}
+    assert start(startingOffsets="earliest") == {Q0: 60, Q1: 0}
+    assert start(startingTimestamp=str(START + 500)) == {Q0: 100, Q1: 0}
+    assert start(startingTimestamp="0") == {Q0: 60, Q1: 0}
+    assert start(startingTimestamp=str(START + 1001)) == {Q0: 100, Q1: 300}
+    assert start(startingOffsets=offsets.to_text({Q1: 7})) == {Q0: 60, Q1: 7}
     with pytest.raises(ConfigError, match="startingOffsets names queues that are not read: orders@broker-a:9"):
         start(startingOffsets=offsets.to_text({MessageQueue("orders", "broker-a", 9): 1}))
 
@@ -89,7 +94,9 @@ def test_a_new_queue_is_pinned_first_and_read_then(cluster):
     """Its first message is where the query's checkpoint says it begins."""
     stream = reader(cluster)
     begin = {Q0: 100, Q1: 300}
-    cluster.put("orders", 2, [b"x"] * 5)
+    cluster.put("orders", 2, [b"x"] * 2)
+    cluster.new_log_file()
+    cluster.put("orders", 2, [b"x"] * 3)
     cluster.expire("orders", 2, 2)
     pinned = stream.latestOffset(offsets.to_json(begin), NO_LIMIT)
     assert offsets.from_json(pinned) == {**begin, Q2: 2}
@@ -123,9 +130,9 @@ def test_an_idle_query_waits_for_news_and_asks_seldom(cluster, monkeypatch):
     monkeypatch.setattr(source, "IDLE_SECONDS", 0.3)
     stream = reader(cluster)
     here = offsets.to_json({Q0: 100, Q1: 300})
-    cluster.asked.clear()
+    before = len(cluster.requests)
     assert stream.latestOffset(here, NO_LIMIT) == here
-    assert len(cluster.asked) < 100
+    assert len(cluster.requests) - before < 100
     assert stream.reportLatestOffset() == here
 
 
@@ -169,11 +176,18 @@ def test_given_offsets_beyond_the_end_are_an_error_of_the_option(cluster, given,
         planner.end([Q0, Q1]) if given == "endingOffsets" else planner.start("latest")
 
 
-def test_progress_is_reported_when_the_next_batch_is_asked_for(cluster):
+def test_progress_is_reported_when_the_next_batch_is_asked_for(cluster, caplog):
     """Then the one before it is committed. A broker that refuses does not stop the query."""
     stream = reader(cluster, progressGroup="readers")
     stream.latestOffset(offsets.to_json({Q0: 50, Q1: 60}), NO_LIMIT)
-    assert cluster.progress == {("readers", Q0): 50, ("readers", Q1): 60}
-    del cluster.queues[Q1]
-    stream._report({Q0: 51, Q1: 61})
-    assert cluster.progress["readers", Q0] == 51
+    assert cluster.progress("readers", "orders") == {Q0: 50, Q1: 60}
+
+    def refuse_q1(asked: Command) -> Command | None:
+        if asked.code != RequestCode.UPDATE_CONSUMER_OFFSET or asked.ext["queueId"] != "1":
+            return None
+        return reply(asked, ResponseCode.SYSTEM_ERROR, remark="not today")
+
+    cluster.script = refuse_q1
+    stream.latestOffset(offsets.to_json({Q0: 51, Q1: 61}), NO_LIMIT)
+    assert cluster.progress("readers", "orders") == {Q0: 51, Q1: 60}
+    assert "the progress of group readers was not stored: code 1" in caplog.text

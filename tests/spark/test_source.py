@@ -1,4 +1,4 @@
-"""`format("metaq")` in Spark, against a scripted cluster."""
+"""`format("metaq")` in Spark, against a real broker."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ import pytest
 from metaq.client import arrow
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
+from tests.scripted import ScriptedCluster
 from tests.spark.conftest import finished
-from tests.spark.fake_cluster import FakeCluster
 
 pytestmark = pytest.mark.spark
 QUEUES = [MessageQueue("orders", "broker-a", i) for i in range(2)]
 
 
 @pytest.fixture
-def cluster():
-    with FakeCluster(messages_max=1000) as fake:
+def cluster(tmp_path):
+    with ScriptedCluster(tmp_path / "cluster") as running:
         for queue_id in range(2):
-            fake.put("orders", queue_id, [b"%d-%d" % (queue_id, i) for i in range(500)])
-        yield fake
+            running.put("orders", queue_id, [b"%d-%d" % (queue_id, i) for i in range(500)])
+        yield running
 
 
-def read(spark, fake, **options):
-    return spark.read.format("metaq").options(nameServers=fake.address, subscribe="orders", **options).load()
+def read(spark, cluster, **options):
+    return spark.read.format("metaq").options(nameServers=cluster.namesrv, subscribe="orders", **options).load()
 
 
 def offsets_of(frame) -> list[tuple[int, int]]:
@@ -64,7 +64,7 @@ def test_columns_can_be_chosen_by_option_and_by_schema(spark, cluster):
     frame = read(spark, cluster, columns="properties,queue_offset")
     assert frame.columns == ["properties", "queue_offset"]
     assert frame.where("queue_offset = 3").select("properties.TAGS").collect()[0][0] == "t"
-    reader = spark.read.format("metaq").options(nameServers=cluster.address, subscribe="orders")
+    reader = spark.read.format("metaq").options(nameServers=cluster.namesrv, subscribe="orders")
     assert reader.schema("max_offset bigint, body binary").load().where("max_offset = 500").count() == 1000
     with pytest.raises(Exception, match="the column body is a nullable binary, not string"):
         reader.schema("body string").load().collect()
@@ -90,7 +90,7 @@ def test_a_stream_with_an_end_fails_when_it_is_started(spark, cluster, tmp_path)
         stream(spark, cluster, tmp_path, [], endingOffsets="latest")
 
 
-def stream(spark, fake, folder, seen: list, **options):
+def stream(spark, cluster, folder, seen: list, **options):
     """Run what is there through a streaming query, and note (batch, queue, offset) of every row."""
 
     def note(frame, batch):
@@ -98,7 +98,7 @@ def stream(spark, fake, folder, seen: list, **options):
             (batch, row.queue_id, row.queue_offset) for row in frame.select("queue_id", "queue_offset").collect()
         )
 
-    source = spark.readStream.format("metaq").options(nameServers=fake.address, subscribe="orders", **options).load()
+    source = spark.readStream.format("metaq").options(nameServers=cluster.namesrv, subscribe="orders", **options).load()
     writer = source.writeStream.foreachBatch(note).option("checkpointLocation", str(folder))
     return finished(writer.trigger(availableNow=True).start)
 
@@ -110,14 +110,14 @@ def test_a_stream_goes_on_where_it_stopped_and_reports_its_progress(spark, clust
     assert sorted(row[1:] for row in seen) == all_offsets()
     sizes = [sum(row[0] == batch for row in seen) for batch in sorted({row[0] for row in seen})]
     assert sizes == [300, 300, 300, 100]
-    assert cluster.progress == {("g", queue): 500 for queue in QUEUES}
+    assert cluster.progress("g", "orders") == dict.fromkeys(QUEUES, 500)
 
     cluster.put("orders", 1, [b"new"] * 3)
     cluster.put("orders", 2, [b"a queue of its own"] * 2)
     seen.clear()
     stream(spark, cluster, tmp_path, seen, startingOffsets="earliest", progressGroup="g")
     assert sorted(row[1:] for row in seen) == [(1, 500), (1, 501), (1, 502), (2, 0), (2, 1)]
-    assert cluster.progress["g", MessageQueue("orders", "broker-a", 2)] == 2
+    assert cluster.progress("g", "orders")[MessageQueue("orders", "broker-a", 2)] == 2
 
 
 def test_batch_0_is_empty_and_pins_the_start(spark, cluster, tmp_path):
@@ -136,7 +136,9 @@ def test_a_stream_whose_messages_expired_fails_and_counts_them(spark, cluster, t
     """failOnDataLoss is on by default, and the failure names queue and number."""
     seen: list = []
     stream(spark, cluster, tmp_path, seen, startingOffsets="latest")
-    cluster.put("orders", 0, [b"new"] * 20)
+    cluster.put("orders", 0, [b"new"] * 10)
+    cluster.new_log_file()
+    cluster.put("orders", 0, [b"new"] * 10)
     cluster.expire("orders", 0, 510)
     with pytest.raises(Exception, match=r"10 messages of orders@broker-a:0 are gone: offsets \[500, 510\)"):
         stream(spark, cluster, tmp_path, seen, startingOffsets="latest")
