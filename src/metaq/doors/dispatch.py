@@ -1,22 +1,25 @@
 """What the remoting doors share: frames to commands, commands to handlers, errors to answers.
 
-A handler gets the session and the command and returns the answer, or None if it will answer later or never. What it
-raises becomes an answer too: `Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory
-with its remedy. `Saving` is none: the request is kept until what it needs is saved, then handled once more
-(`metaq.doors.parking`). Only a broken frame closes the connection, since nobody knows where the next one would begin.
+A handler (`metaq.doors.handlers`) gets a decoded request and returns what to answer. What it raises becomes an answer too:
+`Refused` with the code of its reason, anything else as SYSTEM_ERROR; a shortage of files or memory with its remedy. `Saving`
+is none: the request is kept until what it needs is saved, then handled once more (`metaq.doors.parking`). Only a broken
+frame closes the connection, since nobody knows where the next one would begin.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
+from metaq.doors.handlers import After, Answer, Call, Handler, Later, Reply
 from metaq.doors.parking import Parked, Parking
 from metaq.doors.refusals import CODE_OF
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
 from metaq.log import RateLimitedLog
-from metaq.net.peer import Peer, join_address
+from metaq.model.access import Authorise, Identity, everybody
+from metaq.net.peer import Peer, is_loopback, join_address
 from metaq.saved import Pending, Saving
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import Command, decode, encode, reply
@@ -24,7 +27,7 @@ from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
 
 log = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[["RemotingSession", Command], Command | None]
+PlainHandler: TypeAlias = Callable[["RemotingSession", Command], Command | None]
 
 REMARK_CHARS_MAX = 4096
 """Of an error text in an answer: some carry what the peer sent."""
@@ -44,10 +47,11 @@ class RemotingSession:
     def __init__(
         self,
         peer: Peer,
-        handlers: Mapping[int, Handler],
+        handlers: Mapping[int, Handler | PlainHandler],
         parking: Parking,
         frame_bytes_max: int = FRAME_BYTES_MAX,
         faults: RateLimitedLog | None = None,
+        authorise: Authorise = everybody,
     ) -> None:
         """`faults`: the log of failed requests, one for all sessions of a door; so is `parking`."""
         self.peer = peer
@@ -57,6 +61,7 @@ class RemotingSession:
         self.remote = join_address(*peer.address)
         self._handlers = handlers
         self._frame_bytes_max = frame_bytes_max
+        self._authorise = authorise
         self._needed = 0
         self._pushes = 0
 
@@ -102,7 +107,38 @@ class RemotingSession:
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f" request type {request_name(command.code)} not supported",
             )
+        if isinstance(handler, Handler):
+            return self._outcome(command, functools.partial(self._run, handler, command))
         return self._outcome(command, lambda: handler(self, command))
+
+    @functools.cached_property
+    def identity(self) -> Identity:
+        """Who is at the other end."""
+        address = self.peer.address[0]
+        return Identity(address, is_loopback(address))
+
+    def _run(self, handler: Handler, command: Command) -> Command | None:
+        header = handler.header.from_ext(command.ext)
+        self._authorise(self.identity, handler.action, handler.resource_of(header))
+        return self._made(command, handler.run(Call(self, header, command)))
+
+    def _made(self, command: Command, answer: Answer) -> Command | None:
+        """The answer that a handler's result stands for; None: it comes later, or never."""
+        if isinstance(answer, After):
+            return when_saved(answer.pending, lambda: self._made(command, answer.then()))
+        if isinstance(answer, Later):
+            return None
+        if isinstance(answer, Reply):
+            return reply(command, answer.code, answer.header, remark=answer.remark, body=answer.body)
+        if isinstance(answer, bytes):
+            return reply(command, body=answer)
+        return reply(command, 0, answer)
+
+    def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
+        """Answer a request that a handler has put off."""
+        late = self._outcome(command, lambda: self._made(command, work()))
+        if late is not None and not command.is_oneway and not self.gone:
+            self.send(late)
 
     def _outcome(self, command: Command, work: Callable[[], Command | None]) -> Command | None:
         try:

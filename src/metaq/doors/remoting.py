@@ -17,13 +17,14 @@ from concurrent.futures import ThreadPoolExecutor
 from metaq.broker.broker import Broker
 from metaq.broker.members import Notice
 from metaq.broker.pull import Pull, PullAnswer
-from metaq.doors.dispatch import Handler, RemotingSession
+from metaq.doors.dispatch import RemotingSession
 from metaq.doors.flush_gate import FlushGate
+from metaq.doors.handlers import table_of
 from metaq.doors.parking import Parking
 from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
-from metaq.doors.remoting_messages import MessageHandlers
+from metaq.doors.remoting_messages import SENDS, MessageHandlers
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
@@ -45,7 +46,6 @@ JOINED_BYTES_MAX = 256 * 1024
 """Answers of one read event are gathered up to this, then written."""
 LONG_BODY_BYTES = 64 * 1024
 """A pull's body from here on is written by itself: copying it costs more than a write."""
-SENDS = frozenset({RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE})
 COLD_READERS = 2
 
 CallSoon = Callable[[Callable[[], None]], None]
@@ -77,11 +77,11 @@ class RemotingDoor:
         )
         self.parking = Parking(broker.clock)
         broker.appender.unanswered_bytes = lambda: self.flush_gate.bytes
-        self.handlers: dict[int, Handler] = {
-            **MessageHandlers(broker, self.acks, self.pull_one).table(),
-            **ClientHandlers(broker, self.notify).table(),
-            **AdminHandlers(broker, self._when_registered).table(),
-        }
+        self.handlers = table_of(
+            MessageHandlers(broker, self.acks, self.pull_one),
+            ClientHandlers(broker, self.notify),
+            AdminHandlers(broker, self._when_registered),
+        )
         self.after_registration: Callable[[Callable[[], None]], None] = _at_once
         """Calls its argument when the name servers know the topics as they are; set by whoever registers the broker."""
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")

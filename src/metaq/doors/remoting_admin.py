@@ -10,13 +10,13 @@ import logging
 from collections.abc import Callable
 
 from metaq.broker.broker import Broker
-from metaq.doors.dispatch import Handler, RemotingSession, when_saved
+from metaq.doors.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
+from metaq.model.access import Action
 from metaq.model.topic import check_group, check_topic
 from metaq.wire import bodies, fastjson, headers
 from metaq.wire.codes import RequestCode
-from metaq.wire.command import Command, reply
 
 log = logging.getLogger(__name__)
 
@@ -33,29 +33,10 @@ class AdminHandlers:
     def __init__(self, broker: Broker, after_registration: Callable[[Callable[[], None]], None]) -> None:
         self._broker, self._after_registration = broker, after_registration
 
-    def table(self) -> dict[int, Handler]:
-        return {
-            RequestCode.UPDATE_AND_CREATE_TOPIC: self._create_topic,
-            RequestCode.DELETE_TOPIC_IN_BROKER: self._delete_topic,
-            RequestCode.GET_ALL_TOPIC_CONFIG: self._topics,
-            RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER: self._system_topics,
-            RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP: self._create_group,
-            RequestCode.DELETE_SUBSCRIPTIONGROUP: self._delete_group,
-            RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG: self._groups,
-            RequestCode.GET_ALL_CONSUMER_OFFSET: self._offsets,
-            RequestCode.GET_ALL_DELAY_OFFSET: self._delay_offsets,
-            RequestCode.GET_BROKER_CONFIG: self._config,
-            RequestCode.GET_BROKER_RUNTIME_INFO: self._runtime,
-            RequestCode.GET_TOPIC_STATS_INFO: self._topic_stats,
-            RequestCode.GET_CONSUME_STATS: self._consume_stats,
-            RequestCode.GET_CONSUMER_CONNECTION_LIST: self._consumers,
-            RequestCode.GET_PRODUCER_CONNECTION_LIST: self._producers,
-            RequestCode.QUERY_TOPIC_CONSUME_BY_WHO: self._groups_of_topic,
-        }
-
     # -- topics
-    def _create_topic(self, session: RemotingSession, command: Command) -> Command | None:
-        header = headers.CreateTopicHeader.from_ext(command.ext)
+    @handles(RequestCode.UPDATE_AND_CREATE_TOPIC, headers.CreateTopicHeader, Action.ADMINISTER)
+    def _create_topic(self, call: Call[headers.CreateTopicHeader]) -> Answer:
+        header = call.header
         if header.topic_filter_type not in FILTER_TYPES:
             raise Refused(
                 Reason.INVALID, f"topicFilterType={header.topic_filter_type!r:.40}: need {' or '.join(FILTER_TYPES)}"
@@ -68,72 +49,80 @@ class AdminHandlers:
             header.topic_sys_flag,
             filter_type=header.topic_filter_type,
         )
-        log.info("%s creates or changes the topic %s", session.remote, header.topic)
+        log.info("%s creates or changes the topic %s", call.session.remote, header.topic)
 
-        def saved() -> None:
-            if not command.is_oneway:
-                self._after_registration(lambda: session.send(reply(command)))
+        def saved() -> Later:
+            self._after_registration(lambda: call.answer(None))
+            return LATER
 
-        return when_saved(self._broker.topics.update(config), saved)
+        return After(self._broker.topics.update(config), saved)
 
-    def _delete_topic(self, session: RemotingSession, command: Command) -> Command | None:
-        topic = check_topic(headers.TopicHeader.from_ext(command.ext).topic)
-        log.info("%s deletes the topic %s", session.remote, topic)
-        return when_saved(self._broker.delete_topic(topic), lambda: reply(command))
+    @handles(RequestCode.DELETE_TOPIC_IN_BROKER, headers.TopicHeader, Action.ADMINISTER)
+    def _delete_topic(self, call: Call[headers.TopicHeader]) -> Answer:
+        topic = check_topic(call.header.topic)
+        log.info("%s deletes the topic %s", call.session.remote, topic)
+        return After(self._broker.delete_topic(topic))
 
-    def _topics(self, _session: RemotingSession, command: Command) -> Command:
-        return reply(command, body=fastjson.dumps(self._broker.topics.to_tree()))
+    @handles(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader, Action.OBSERVE)
+    def _topics(self, _call: Call[NoHeader]) -> bytes:
+        return fastjson.dumps(self._broker.topics.to_tree())
 
-    def _system_topics(self, _session: RemotingSession, command: Command) -> Command:
-        return reply(command, body=bodies.topic_list(self._broker.topics.system_names()))
+    @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, NoHeader, Action.OBSERVE)
+    def _system_topics(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.topic_list(self._broker.topics.system_names())
 
     # -- groups
-    def _create_group(self, session: RemotingSession, command: Command) -> Command | None:
-        group = bodies.group_of(command.body)
-        log.info("%s creates or changes the group %s", session.remote, group.name)
-        return when_saved(self._broker.groups.update(group), lambda: reply(command))
+    @handles(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, NoHeader, Action.ADMINISTER)
+    def _create_group(self, call: Call[NoHeader]) -> Answer:
+        group = bodies.group_of(call.body)
+        log.info("%s creates or changes the group %s", call.session.remote, group.name)
+        return After(self._broker.groups.update(group))
 
-    def _delete_group(self, session: RemotingSession, command: Command) -> Command | None:
-        header = headers.DeleteGroupHeader.from_ext(command.ext)
-        log.info("%s deletes the group %s", session.remote, check_group(header.group))
-        gone = self._broker.delete_group(header.group, with_offsets=header.remove_offset)
-        return when_saved(gone, lambda: reply(command))
+    @handles(RequestCode.DELETE_SUBSCRIPTIONGROUP, headers.DeleteGroupHeader, Action.ADMINISTER)
+    def _delete_group(self, call: Call[headers.DeleteGroupHeader]) -> Answer:
+        group = check_group(call.header.group)
+        log.info("%s deletes the group %s", call.session.remote, group)
+        return After(self._broker.delete_group(group, with_offsets=call.header.remove_offset))
 
-    def _groups(self, _session: RemotingSession, command: Command) -> Command:
-        return reply(command, body=fastjson.dumps(self._broker.groups.to_tree()))
+    @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NoHeader, Action.OBSERVE)
+    def _groups(self, _call: Call[NoHeader]) -> bytes:
+        return fastjson.dumps(self._broker.groups.to_tree())
 
-    def _offsets(self, _session: RemotingSession, command: Command) -> Command:
-        return reply(command, body=fastjson.dumps_java(self._broker.offsets.to_tree()))
+    @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, NoHeader, Action.OBSERVE)
+    def _offsets(self, _call: Call[NoHeader]) -> bytes:
+        return fastjson.dumps_java(self._broker.offsets.to_tree())
 
-    def _delay_offsets(self, _session: RemotingSession, command: Command) -> Command:
-        return reply(command, body=fastjson.dumps_java(self._broker.ladder.positions.to_tree()))
+    @handles(RequestCode.GET_ALL_DELAY_OFFSET, NoHeader, Action.OBSERVE)
+    def _delay_offsets(self, _call: Call[NoHeader]) -> bytes:
+        return fastjson.dumps_java(self._broker.ladder.positions.to_tree())
 
     # -- figures
-    def _config(self, _session: RemotingSession, command: Command) -> Command:
+    @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
+    def _config(self, _call: Call[NoHeader]) -> Reply:
         version = bodies.data_version(self._broker.topics.version).decode()
-        answer = headers.VersionReplyHeader(version=version)
-        return reply(command, 0, answer, body=self._broker.reports.configuration().encode())
+        return Reply(headers.VersionReplyHeader(version=version), self._broker.reports.configuration().encode())
 
-    def _runtime(self, _session: RemotingSession, command: Command) -> Command:
-        return reply(command, body=bodies.kv_table(self._broker.reports.runtime()))
+    @handles(RequestCode.GET_BROKER_RUNTIME_INFO, NoHeader, Action.OBSERVE)
+    def _runtime(self, _call: Call[NoHeader]) -> bytes:
+        return bodies.kv_table(self._broker.reports.runtime())
 
-    def _topic_stats(self, _session: RemotingSession, command: Command) -> Command:
-        topic = headers.TopicHeader.from_ext(command.ext).topic
-        return reply(command, body=bodies.topic_stats(self._broker.reports.topic_stats(topic)))
+    @handles(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader, Action.OBSERVE)
+    def _topic_stats(self, call: Call[headers.TopicHeader]) -> bytes:
+        return bodies.topic_stats(self._broker.reports.topic_stats(call.header.topic))
 
-    def _consume_stats(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.ConsumeStatsHeader.from_ext(command.ext)
-        stats = self._broker.reports.consume_stats(header.consumer_group, header.topic)
-        return reply(command, body=bodies.consume_stats(stats, 0.0))
+    @handles(RequestCode.GET_CONSUME_STATS, headers.ConsumeStatsHeader, Action.OBSERVE)
+    def _consume_stats(self, call: Call[headers.ConsumeStatsHeader]) -> bytes:
+        stats = self._broker.reports.consume_stats(call.header.consumer_group, call.header.topic)
+        return bodies.consume_stats(stats, 0.0)
 
-    def _consumers(self, _session: RemotingSession, command: Command) -> Command:
-        group = headers.ConsumerGroupHeader.from_ext(command.ext).consumer_group
-        return reply(command, body=bodies.consumer_connections(*self._broker.reports.consumer(group)))
+    @handles(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerGroupHeader, Action.OBSERVE)
+    def _consumers(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:
+        return bodies.consumer_connections(*self._broker.reports.consumer(call.header.consumer_group))
 
-    def _producers(self, _session: RemotingSession, command: Command) -> Command:
-        group = headers.ProducerGroupHeader.from_ext(command.ext).producer_group
-        return reply(command, body=bodies.producer_connections(self._broker.reports.producers(group)))
+    @handles(RequestCode.GET_PRODUCER_CONNECTION_LIST, headers.ProducerGroupHeader, Action.OBSERVE)
+    def _producers(self, call: Call[headers.ProducerGroupHeader]) -> bytes:
+        return bodies.producer_connections(self._broker.reports.producers(call.header.producer_group))
 
-    def _groups_of_topic(self, _session: RemotingSession, command: Command) -> Command:
-        topic = headers.TopicHeader.from_ext(command.ext).topic
-        return reply(command, body=bodies.group_list(self._broker.reports.groups_of(topic)))
+    @handles(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader, Action.OBSERVE)
+    def _groups_of_topic(self, call: Call[headers.TopicHeader]) -> bytes:
+        return bodies.group_list(self._broker.reports.groups_of(call.header.topic))

@@ -6,13 +6,13 @@ from collections.abc import Callable, Iterable
 
 from metaq.broker.broker import Broker
 from metaq.broker.members import Notice
-from metaq.doors.dispatch import Handler, RemotingSession
+from metaq.doors.handlers import Call, NoHeader, Reply, handles
 from metaq.errors import BadRequest, Reason, Refused
+from metaq.model.access import Action
 from metaq.options import MIB
 from metaq.saved import Saving
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
-from metaq.wire.command import Command, reply
 from metaq.wire.extensions import OUR_MARK
 
 HEARTBEAT_BYTES_MAX = 4 * MIB
@@ -25,55 +25,47 @@ class ClientHandlers:
     def __init__(self, broker: Broker, notify: Callable[[Iterable[Notice]], None]) -> None:
         self._broker, self._notify = broker, notify
 
-    def table(self) -> dict[int, Handler]:
-        return {
-            RequestCode.HEART_BEAT: self._beat,
-            RequestCode.UNREGISTER_CLIENT: self._unregister,
-            RequestCode.GET_CONSUMER_LIST_BY_GROUP: self._members,
-            RequestCode.CHECK_CLIENT_CONFIG: self._check_filter,
-        }
-
-    def _beat(self, session: RemotingSession, command: Command) -> Command:
-        beat = None
+    @handles(RequestCode.HEART_BEAT, NoHeader, Action.SUBSCRIBE)
+    def _beat(self, call: Call[NoHeader]) -> Reply:
+        beat, size = None, len(call.body)
         try:
-            if len(command.body) > HEARTBEAT_BYTES_MAX:
+            if size > HEARTBEAT_BYTES_MAX:
                 raise Refused(  # noqa: TRY301
-                    Reason.INVALID, f"a heartbeat of {len(command.body)} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
+                    Reason.INVALID, f"a heartbeat of {size} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
                 )
-            beat = bodies.heartbeat_of(command.body)
-            notices, waiting = self._broker.beat(session, command.language, command.version, beat)
+            beat = bodies.heartbeat_of(call.body)
+            notices, waiting = self._broker.beat(call.session, call.language, call.version, beat)
         except (BadRequest, Refused) as error:
             if beat is not None:
                 names = beat.client_id, [view.group for view in beat.consumers]
             else:
-                names = (
-                    bodies.heartbeat_names_of(command.body) if len(command.body) <= HEARTBEAT_BYTES_MAX else ("", [])
-                )
-            self._broker.members.refused(session.remote, *names, error)
+                names = bodies.heartbeat_names_of(call.body) if size <= HEARTBEAT_BYTES_MAX else ("", [])
+            self._broker.members.refused(call.session.remote, *names, error)
             raise
         self._notify(notices)
         if waiting:
             raise Saving(*waiting)
-        return reply(command, 0, OUR_MARK)
+        return Reply(OUR_MARK)
 
-    def _unregister(self, session: RemotingSession, command: Command) -> Command:
-        session.parked.in_turn()  # a heartbeat before it must not join the groups that this leaves
-        header = headers.UnregisterClientHeader.from_ext(command.ext)
-        self._notify(self._broker.members.unregister(session, header.producer_group, header.consumer_group))
-        return reply(command)
+    @handles(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClientHeader, Action.SUBSCRIBE)
+    def _unregister(self, call: Call[headers.UnregisterClientHeader]) -> None:
+        call.session.parked.in_turn()  # a heartbeat before it must not join the groups that this leaves
+        header = call.header
+        self._notify(self._broker.members.unregister(call.session, header.producer_group, header.consumer_group))
 
-    def _members(self, _session: RemotingSession, command: Command) -> Command:
-        group = headers.ConsumerGroupHeader.from_ext(command.ext).consumer_group
+    @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ConsumerGroupHeader, Action.OBSERVE)
+    def _members(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:
+        group = call.header.consumer_group
         client_ids = self._broker.members.client_ids(group)
         if not client_ids:
             raise Refused(Reason.INVALID, f"no consumer for this group, {group}")
-        return reply(command, body=bodies.consumer_ids(client_ids))
+        return bodies.consumer_ids(client_ids)
 
-    def _check_filter(self, _session: RemotingSession, command: Command) -> Command:
+    @handles(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, Action.OBSERVE)
+    def _check_filter(self, call: Call[NoHeader]) -> None:
         """A consumer asks before it starts whether its filter will work. Tags always do."""
-        _, _, wanted = bodies.client_check_of(command.body)
+        _, _, wanted = bodies.client_check_of(call.body)
         if wanted.expression_type not in ("TAG", ""):
             raise Refused(
                 Reason.INVALID, f"The broker does not support consumer to filter message by {wanted.expression_type}"
             )
-        return reply(command)

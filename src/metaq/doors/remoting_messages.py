@@ -6,12 +6,15 @@ from collections.abc import Callable
 
 from metaq.broker.broker import Broker
 from metaq.broker.pull import Pull
-from metaq.doors.dispatch import Handler, RemotingSession
+from metaq.doors.handlers import LATER, Answer, Call, Later, Reply, handles
+from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
-from metaq.wire.command import Command, SerializeType, reply
 from metaq.wire.hot import Replies
+
+SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 
 
 class MessageHandlers:
@@ -20,95 +23,76 @@ class MessageHandlers:
     def __init__(self, broker: Broker, acks: Replies, pull: Callable[[Pull], None]) -> None:
         self._broker, self._acks, self._pull_one = broker, acks, pull
 
-    def table(self) -> dict[int, Handler]:
-        return {
-            RequestCode.SEND_MESSAGE: self._send,
-            RequestCode.SEND_MESSAGE_V2: self._send,
-            RequestCode.SEND_BATCH_MESSAGE: self._send,
-            RequestCode.CONSUMER_SEND_MSG_BACK: self._send_back,
-            RequestCode.PULL_MESSAGE: self._pull,
-            RequestCode.LITE_PULL_MESSAGE: self._pull,
-            RequestCode.QUERY_MESSAGE: self._query,
-            RequestCode.VIEW_MESSAGE_BY_ID: self._view,
-            RequestCode.QUERY_CONSUMER_OFFSET: self._query_offset,
-            RequestCode.UPDATE_CONSUMER_OFFSET: self._update_offset,
-            RequestCode.SEARCH_OFFSET_BY_TIMESTAMP: self._search_offset,
-            RequestCode.GET_MAX_OFFSET: self._max_offset,
-            RequestCode.GET_MIN_OFFSET: self._min_offset,
-            RequestCode.GET_EARLIEST_MSG_STORETIME: self._earliest,
-        }
-
     # -- in
-    def _send(self, session: RemotingSession, command: Command) -> Command | None:
-        header = headers.SendHeader.from_ext(command.ext)
-        host, port = session.peer.address
+    @handles(SENDS, headers.SendHeader, Action.PUBLISH)
+    def _send(self, call: Call[headers.SendHeader]) -> Answer:
+        host, port = call.session.peer.address
         born_host = host_bytes(host.partition("%")[0], port)
-        sent = self._broker.sends.send(header, bytes(command.body), born_host, command.version)
-        if command.is_oneway:
-            return None
-        binary = command.serialize is SerializeType.BINARY
+        sent = self._broker.sends.send(call.header, call.body, born_host, call.version)
+        if call.oneway:
+            return LATER
         if sent.wait:
-            self._acks.add_send(command.opaque, binary, sent.queue_id, sent.message_id, sent.put.queue_offset)
-            return None
+            self._acks.add_send(*call.reply_to, sent.queue_id, sent.message_id, sent.put.queue_offset)
+            return LATER
         options = self._broker.options
         answer = headers.SendReplyHeader(
             message_id=sent.message_id, queue_id=sent.queue_id, queue_offset=sent.put.queue_offset
         )
         trace = "true" if options.trace_on else "false"
-        return reply(command, 0, {**answer.to_ext(), "MSG_REGION": options.region_id, "TRACE_ON": trace})
+        return Reply({**answer.to_ext(), "MSG_REGION": options.region_id, "TRACE_ON": trace})
 
-    def _send_back(self, _session: RemotingSession, command: Command) -> Command:
-        self._broker.retries.send_back(headers.SendBackHeader.from_ext(command.ext), command.version)
-        return reply(command)
+    @handles(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendBackHeader, Action.SUBSCRIBE)
+    def _send_back(self, call: Call[headers.SendBackHeader]) -> None:
+        self._broker.retries.send_back(call.header, call.version)
 
     # -- out
-    def _pull(self, session: RemotingSession, command: Command) -> Command | None:
-        header = headers.PullHeader.from_ext(command.ext)
-        if not command.is_oneway:
-            reply_to = (command.opaque, command.serialize is SerializeType.BINARY)
-            self._pull_one(self._broker.pulls.from_header(session, header, reply_to))
-        return None
+    @handles(PULLS, headers.PullHeader, Action.SUBSCRIBE)
+    def _pull(self, call: Call[headers.PullHeader]) -> Later:
+        if not call.oneway:
+            self._pull_one(self._broker.pulls.from_header(call.session, call.header, call.reply_to))
+        return LATER
 
-    def _query(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.QueryMessageHeader.from_ext(command.ext)
-        found = self._broker.lookup.query(header)
+    @handles(RequestCode.QUERY_MESSAGE, headers.QueryMessageHeader, Action.SUBSCRIBE)
+    def _query(self, call: Call[headers.QueryMessageHeader]) -> Reply:
+        found = self._broker.lookup.query(call.header)
         store = self._broker.store
         answer = headers.QueryMessageReplyHeader(
             index_last_update_ms=store.newest_ms, index_last_update_offset=store.indexed_log
         )
-        return reply(command, 0, answer, body=b"".join(found))
+        return Reply(answer, b"".join(found))
 
-    def _view(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.ViewMessageHeader.from_ext(command.ext)
-        return reply(command, body=self._broker.lookup.record(header.offset))
+    @handles(RequestCode.VIEW_MESSAGE_BY_ID, headers.ViewMessageHeader, Action.SUBSCRIBE)
+    def _view(self, call: Call[headers.ViewMessageHeader]) -> bytes:
+        return self._broker.lookup.record(call.header.offset)
 
     # -- offsets
-    def _query_offset(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.QueryOffsetHeader.from_ext(command.ext)
+    @handles(RequestCode.QUERY_CONSUMER_OFFSET, headers.QueryOffsetHeader, Action.SUBSCRIBE)
+    def _query_offset(self, call: Call[headers.QueryOffsetHeader]) -> headers.OffsetReplyHeader:
+        header = call.header
         offset = self._broker.lookup.consumer_offset(header.group, header.topic, header.queue_id)
-        return reply(command, 0, headers.OffsetReplyHeader(offset=offset))
+        return headers.OffsetReplyHeader(offset=offset)
 
-    def _update_offset(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.UpdateOffsetHeader.from_ext(command.ext)
+    @handles(RequestCode.UPDATE_CONSUMER_OFFSET, headers.UpdateOffsetHeader, Action.SUBSCRIBE)
+    def _update_offset(self, call: Call[headers.UpdateOffsetHeader]) -> None:
+        header = call.header
         self._broker.commit_offset(header.group, header.topic, header.queue_id, header.commit_offset)
-        return reply(command)
 
-    def _search_offset(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.SearchOffsetHeader.from_ext(command.ext)
-        offset = self._broker.lookup.offset_at(header.topic, header.queue_id, header.timestamp)
-        return reply(command, 0, headers.OffsetReplyHeader(offset=offset))
+    @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, headers.SearchOffsetHeader, Action.OBSERVE)
+    def _search_offset(self, call: Call[headers.SearchOffsetHeader]) -> headers.OffsetReplyHeader:
+        header = call.header
+        return headers.OffsetReplyHeader(
+            offset=self._broker.lookup.offset_at(header.topic, header.queue_id, header.timestamp)
+        )
 
-    def _max_offset(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.QueueHeader.from_ext(command.ext)
-        offset = self._broker.lookup.max_offset(header.topic, header.queue_id)
-        return reply(command, 0, headers.OffsetReplyHeader(offset=offset))
+    @handles(RequestCode.GET_MAX_OFFSET, headers.QueueHeader, Action.OBSERVE)
+    def _max_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
+        return headers.OffsetReplyHeader(offset=self._broker.lookup.max_offset(call.header.topic, call.header.queue_id))
 
-    def _min_offset(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.QueueHeader.from_ext(command.ext)
-        offset = self._broker.lookup.min_offset(header.topic, header.queue_id)
-        return reply(command, 0, headers.OffsetReplyHeader(offset=offset))
+    @handles(RequestCode.GET_MIN_OFFSET, headers.QueueHeader, Action.OBSERVE)
+    def _min_offset(self, call: Call[headers.QueueHeader]) -> headers.OffsetReplyHeader:
+        return headers.OffsetReplyHeader(offset=self._broker.lookup.min_offset(call.header.topic, call.header.queue_id))
 
-    def _earliest(self, _session: RemotingSession, command: Command) -> Command:
-        header = headers.QueueHeader.from_ext(command.ext)
-        at = self._broker.lookup.earliest_time(header.topic, header.queue_id)
-        return reply(command, 0, headers.TimestampReplyHeader(timestamp=at))
+    @handles(RequestCode.GET_EARLIEST_MSG_STORETIME, headers.QueueHeader, Action.OBSERVE)
+    def _earliest(self, call: Call[headers.QueueHeader]) -> headers.TimestampReplyHeader:
+        at = self._broker.lookup.earliest_time(call.header.topic, call.header.queue_id)
+        return headers.TimestampReplyHeader(timestamp=at)
