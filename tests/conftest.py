@@ -21,10 +21,9 @@ def patient_clients() -> Iterator[None]:
     """Requests get a minute where a test says nothing: three seconds are for users, who have their machine to themselves."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(metaq.Producer.__init__.__kwdefaults__, "timeout", 60.0)
-        patch.setattr("metaq.client.core.CALL_SECONDS", 60.0)
+        patch.setattr("metaq.client.conversation.call.Call.seconds", 60.0)
         patch.setattr("metaq.client.reader.CALL_SECONDS", 60.0)
         patch.setattr("metaq.aio.CALL_SECONDS", 60.0)
-        patch.setattr("metaq.client.routes.NAMESRV_SECONDS", 60.0)
         yield
 
 

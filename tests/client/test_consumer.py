@@ -468,7 +468,7 @@ def test_broken_body_goes_to_the_dead_letters(broker, producer, topic):
     """A body that claims to be compressed and is not, or expands without end, stops nobody."""
     import zlib
 
-    from metaq.client.sending import Outgoing
+    from metaq.client.conversation.sending import Outgoing
 
     for body in (b"no zlib stream", zlib.compress(bytes(64 * 1024 * 1024))):
         outgoing = Outgoing(topic, body, sys_flag=1, properties="")

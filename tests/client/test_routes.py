@@ -6,7 +6,7 @@ import pytest
 
 import metaq
 from metaq import Producer
-from metaq.client.routes import parse_addresses
+from metaq.client.conversation.name_servers import parse_addresses
 from metaq.wire.codes import RequestCode
 from tests.client.cluster import FakeCluster, swallow
 from tests.support import PATIENCE, eventually, free_port

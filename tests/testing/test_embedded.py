@@ -122,7 +122,7 @@ def test_network_can_stall_and_tear_a_frame(metaq_broker, monkeypatch):
         admin.list_brokers()
         network.stall()
         with monkeypatch.context() as patch, pytest.raises(metaq.RequestTimeout):
-            patch.setattr("metaq.client.routes.NAMESRV_SECONDS", 0.5)
+            patch.setattr("metaq.client.conversation.call.Call.seconds", 0.5)
             admin.list_topics()
         network.resume()
         network.cut_after(7)

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from metaq.client.conversation.administration import GetRuntime
 from metaq.client.core import ClientCore
 from metaq.errors import BrokerError, ClientError, MetaqError
 from metaq.model import BrokerData
 from metaq.model.route import MASTER_ID
-from metaq.wire import bodies
-from metaq.wire.codes import RequestCode
 
 
 class BrokerNotFound(MetaqError):
@@ -62,14 +61,14 @@ def _first_number(text: str) -> float:
 
 async def statuses(core: ClientCore) -> list[BrokerStatus]:
     """Every broker that the name servers know, masters first. One that does not answer has its `error` set."""
-    info = await core.name_servers.cluster()
+    info = await core.consult(core.name_servers.cluster())
 
     async def one(data: BrokerData, broker_id: int, address: str) -> BrokerStatus:
         try:
-            answer = await core.ask(address, RequestCode.GET_BROKER_RUNTIME_INFO, None, "tell how it is")
+            runtime = await core.ask(address, GetRuntime())
         except (ClientError, BrokerError) as error:
             return BrokerStatus(data.cluster, data.broker, broker_id, address, str(error))
-        return BrokerStatus(data.cluster, data.broker, broker_id, address, "", bodies.kv_table_of(answer.body))
+        return BrokerStatus(data.cluster, data.broker, broker_id, address, "", runtime)
 
     found = await asyncio.gather(
         *(
@@ -83,7 +82,7 @@ async def statuses(core: ClientCore) -> list[BrokerStatus]:
 
 async def masters(core: ClientCore, *, cluster: str | None = None, broker: str | None = None) -> dict[str, str]:
     """Broker name → master's address; of one broker, one cluster, or all. Raises BrokerNotFound."""
-    info = await core.name_servers.cluster()
+    info = await core.consult(core.name_servers.cluster())
     if broker is not None:
         wanted = {broker} & info.brokers.keys()
     elif cluster is not None:

@@ -6,16 +6,12 @@ import asyncio
 from dataclasses import dataclass
 
 from metaq.admin.brokers import masters
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats
+from metaq.client.conversation.time_search import store_time_from
 from metaq.client.core import ClientCore
-from metaq.errors import BrokerError, MetaqError
-from metaq.model import MessageModel, MessageQueue
+from metaq.errors import MetaqError
+from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageModel, MessageQueue
 from metaq.model.topic import RETRY_PREFIX
-from metaq.wire import bodies, headers, record
-from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import request
-
-TOOLS_GROUP = "TOOLS_CONSUMER"
-"""The group under which tools look at messages; every RocketMQ broker has it."""
 
 _PULL_SECONDS = 5.0
 
@@ -53,10 +49,10 @@ class GroupProgress:
 
     group: str
     now_ms: int
-    members: tuple[bodies.ClientConnection, ...]
+    members: tuple[ClientConnection, ...]
     rate: float
     queues: tuple[QueueProgress, ...]
-    consumer: bodies.ConsumerData | None = None
+    consumer: ConsumerView | None = None
 
     @property
     def subscriptions(self) -> dict[str, str]:
@@ -91,10 +87,11 @@ class GroupProgress:
 async def progress(core: ClientCore, group: str) -> GroupProgress:
     """How far `group` has come. Raises GroupNotFound."""
     addresses = await masters(core)
-    parts = await asyncio.gather(*(_stats(core, address, group) for address in addresses.values()))
-    online = [found for address in addresses.values() if (found := await _members(core, address, group)) is not None]
+    stats_call, members_call = GetConsumeStats(group), GetConnections(group)
+    parts = await asyncio.gather(*(core.ask(address, stats_call) for address in addresses.values()))
+    online = [found for address in addresses.values() if (found := await core.ask(address, members_call)) is not None]
     members = [member for found, _ in online for member in found]
-    stats: dict[MessageQueue, bodies.ConsumeStats] = {}
+    stats: dict[MessageQueue, ConsumeStats] = {}
     for table, _ in parts:
         stats |= table
     if not stats and not members:
@@ -102,7 +99,7 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     queues = await asyncio.gather(
         *(_queue(core, addresses.get(queue.broker), queue, stats[queue]) for queue in sorted(stats))
     )
-    unique: dict[str, bodies.ClientConnection] = {}
+    unique: dict[str, ClientConnection] = {}
     for member in members:
         if member.client_id not in unique or member.wants is not None:
             unique[member.client_id] = member
@@ -112,56 +109,8 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     return GroupProgress(group, core.clock.now_ms(), sorted_members, rate, tuple(queues), known)
 
 
-async def _stats(core: ClientCore, address: str, group: str) -> tuple[dict[MessageQueue, bodies.ConsumeStats], float]:
-    header = headers.ConsumeStatsHeader(consumer_group=group)
-    answer = await core.ask(address, RequestCode.GET_CONSUME_STATS, header, f"tell how far group {group} is")
-    return bodies.consume_stats_of(answer.body)
-
-
-async def _members(
-    core: ClientCore, address: str, group: str
-) -> tuple[list[bodies.ClientConnection], bodies.ConsumerData] | None:
-    """Members of the group at one broker, and what they subscribe to; None: nobody."""
-    header = headers.ConsumerGroupHeader(consumer_group=group)
-    try:
-        answer = await core.ask(
-            address, RequestCode.GET_CONSUMER_CONNECTION_LIST, header, f"list the members of group {group}"
-        )
-    except BrokerError as error:
-        if error.code == ResponseCode.CONSUMER_NOT_ONLINE:
-            return None
-        raise
-    return bodies.connections_of(answer.body)
-
-
-async def _queue(
-    core: ClientCore, address: str | None, queue: MessageQueue, stats: bodies.ConsumeStats
-) -> QueueProgress:
+async def _queue(core: ClientCore, address: str | None, queue: MessageQueue, stats: ConsumeStats) -> QueueProgress:
     if address is None or stats.consumer_offset >= stats.broker_offset:
         return QueueProgress(queue, stats.broker_offset, stats.consumer_offset)
-    waiting = await _store_time(core, address, queue, stats.consumer_offset)
+    waiting = await core.converse_at(address, store_time_from(queue, stats.consumer_offset), _PULL_SECONDS)
     return QueueProgress(queue, stats.broker_offset, stats.consumer_offset, waiting)
-
-
-async def _store_time(core: ClientCore, address: str, queue: MessageQueue, offset: int) -> int | None:
-    # No request tells the store time of an offset, so one message is pulled. An offset that retention has passed is
-    # answered with the first that is kept.
-    for _ in range(2):
-        header = headers.PullHeader(
-            group=TOOLS_GROUP,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            queue_offset=offset,
-            max_messages=1,
-            sys_flag=headers.PullHeader.SUBSCRIPTION,
-            suspend_ms=0,
-            subscription="*",
-            expression_type="TAG",
-        )
-        answer = await core.transport.call(address, request(RequestCode.PULL_MESSAGE, header), _PULL_SECONDS)
-        if answer.code == ResponseCode.SUCCESS and answer.body:
-            return record.decode_record(answer.body).store_ms
-        if answer.code != ResponseCode.PULL_OFFSET_MOVED:
-            return None
-        offset = headers.PullReplyHeader.from_ext(answer.ext).next_offset
-    return None

@@ -26,7 +26,7 @@ from metaq.cli.output import (
     print_table,
 )
 from metaq.cli.serve import SERVERS
-from metaq.errors import BadRequest, BrokerError, ConfigError, LocalProtocolError, MetaqError, NoRoute, Refused
+from metaq.errors import BadRequest, ConfigError, LocalProtocolError, MetaqError, NoRoute, Refused
 
 _EPILOG = (
     "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Exit codes: 0 done, 1 failed, 2 wrong usage, "
@@ -172,15 +172,13 @@ def exit_code(error: MetaqError) -> int:
     from metaq.admin.brokers import BrokerNotFound
     from metaq.admin.groups import GroupNotFound
     from metaq.admin.topics import TopicNotFound
-    from metaq.wire.codes import ResponseCode
+    from metaq.client.conversation.call import unknown_topic
 
     if isinstance(error, ConfigError | BadRequest | Refused | LocalProtocolError):  # a value that the user gave
         return EXIT_USAGE
     if isinstance(error, NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound):
         return EXIT_NOT_FOUND
-    if isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST:
-        return EXIT_NOT_FOUND
-    return EXIT_FAILED
+    return EXIT_NOT_FOUND if unknown_topic(error) else EXIT_FAILED
 
 
 def _stop(number: int, _frame: FrameType | None) -> None:

@@ -24,9 +24,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.core import ClientCore
-from metaq.client.futures import SendBatch, SendFuture, Stored, future_of
-from metaq.client.sending import Choose, Outgoing, Sender
+from metaq.client.futures import SendBatch, SendFuture, future_of
+from metaq.client.sending import Choose, Sender
 from metaq.errors import (
     BrokerError,
     BufferFull,

@@ -14,27 +14,30 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol, TypeVar
 
+from metaq.client import asking
 from metaq.client import loop as loops
+from metaq.client.conversation.call import Call, Consultation, Conversation
+from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
+from metaq.client.conversation.name_servers import NameServers, parse_addresses
+from metaq.client.conversation.notices import MembersChanged, OffsetsReset, not_supported, notice_of
 from metaq.client.ids import IdPrefixes
-from metaq.client.routes import NameServers, RouteTable, parse_addresses
+from metaq.client.routes import KnownRoutes
 from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BadRequest, BrokerError, ClientError, ClientForked, ConfigError
-from metaq.model import BrokerData
+from metaq.errors import BadRequest, BrokerError, ClientError, ClientForked, ConfigError, NoRoute
+from metaq.model import BrokerData, ConsumerView, Heartbeat, MessageQueue
 from metaq.net.local import local_address
-from metaq.wire import bodies, headers
-from metaq.wire.codes import RequestCode, ResponseCode, request_name
-from metaq.wire.command import Command, reply, request
-from metaq.wire.extensions import MARK_FIELD
+from metaq.wire.command import Command
 
 log = logging.getLogger("metaq.client")
 
+T = TypeVar("T")
+
 ROUTE_POLL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 30.0
-CALL_SECONDS = 3.0
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 
@@ -43,7 +46,7 @@ class Member(Protocol):
 
     group: str
 
-    def heartbeat(self) -> bodies.ConsumerData:
+    def heartbeat(self) -> ConsumerView:
         """What brokers are told of the member."""
         ...
 
@@ -53,8 +56,8 @@ class Member(Protocol):
 
     def uses(self, topic: str) -> bool: ...
 
-    def reset_offsets(self, topic: str, offsets: dict[int, int], broker: str) -> None:
-        """An administrator moved the group's position."""
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """An administrator moved the group's progress."""
         ...
 
 
@@ -70,12 +73,13 @@ class ClientCore:
         self.client_id = f"{host}@{instance}"
         self.id_prefixes = IdPrefixes(host, clock)
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
-        self.name_servers = NameServers(self.transport, addresses, clock)
-        self.routes = RouteTable(self.name_servers, self._on_route_change)
+        self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
+        self.routes = KnownRoutes(self.name_servers, self.consult, self._on_route_change)
         self.users = 0
         self._producer_groups: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
-        self._met: dict[str, str | None] = {}
+        self._levels: dict[str, int] = {}
+        """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
@@ -159,11 +163,11 @@ class ClientCore:
     def remove_member(self, member: Member) -> None:
         self._members.pop(member.group, None)
 
-    # -------------------------------------------------------------- brokers
+    # -------------------------------------------------------------- calls and conversations
 
     def is_ours(self, broker: str) -> bool:
         """Whether the broker of that name told us that it knows our extensions."""
-        return self._met.get(broker) is not None
+        return self._levels.get(broker, 0) > 0
 
     def address_of(self, broker: str, broker_id: int = 0) -> str | None:
         """Where a broker listens, in the wanted role if that one is up, else in any."""
@@ -172,18 +176,41 @@ class ClientCore:
             return None
         return data.addresses.get(broker_id) or data.any_address
 
-    async def ask(self, address: str, code: int, header: headers.Header | None, action: str, **rest: object) -> Command:
-        """A request whose answer must be SUCCESS. `action` completes "to ..." in the error's text.
+    async def ask(self, address: str, call: Call[T], seconds: float | None = None) -> T:
+        """The outcome of a call; `seconds` to wait for it, if not the call's own.
 
-        Raises: BrokerError, and what `Transport.call` raises. Keywords: `body`, `timeout` (seconds).
+        Raises what `Transport.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
         """
-        body, timeout = rest.get("body", b""), rest.get("timeout", CALL_SECONDS)
-        assert isinstance(body, bytes)
-        assert isinstance(timeout, int | float)
-        answer = await self.transport.call(address, request(code, header, body), timeout)
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark or "", address, action)
-        return answer
+        return await asking.ask(self.transport, address, call, seconds)
+
+    async def ask_broker(self, broker: str, call: Call[T], *, broker_id: int = 0) -> T:
+        """The same, of the broker of that name: in the wanted role if that one is up. Raises also NoRoute: none is."""
+        address = self.address_of(broker, broker_id)
+        if address is None:
+            raise NoRoute(f"no broker named {broker} is up")
+        return await asking.ask(self.transport, address, call)
+
+    async def converse(self, broker: str, conversation: Conversation[T]) -> T:
+        """A conversation with the broker of that name. Raises what `ask_broker` and the conversation raise."""
+
+        def answer(step: Call[Any]) -> Awaitable[object]:
+            return self.ask_broker(broker, step)
+
+        return await asking.converse(conversation, answer)
+
+    async def converse_at(self, address: str, conversation: Conversation[T], seconds: float | None = None) -> T:
+        """A conversation with whoever listens there; `seconds` as in `ask`. Raises what that and the conversation raise."""
+
+        def answer(step: Call[Any]) -> Awaitable[object]:
+            return self.ask(address, step, seconds)
+
+        return await asking.converse(conversation, answer)
+
+    async def consult(self, consultation: Consultation[T]) -> T:
+        """A conversation with peers that it chooses itself."""
+        return await asking.consult(self.transport, consultation)
+
+    # -------------------------------------------------------------- heartbeats
 
     async def send_heartbeats(self) -> None:
         """Tell the brokers of all routes in use who we are: masters only, all addresses if somebody consumes."""
@@ -195,38 +222,34 @@ class ClientCore:
             for data in brokers.values()
             for address in (data.addresses.values() if self._members else filter(None, [data.master]))
         ]
-        body = self._heartbeat_body()
-        await asyncio.gather(*(self._send_heartbeat(data, address, body) for data, address in targets))
+        call = self._heartbeat()
+        await asyncio.gather(*(self._send_heartbeat(data, address, call) for data, address in targets))
 
-    async def greet(self, topic: str) -> None:
-        """Introduce ourselves to the topic's masters, to learn which brokers are ours. Raises NoRoute."""
+    async def learn_levels(self, topic: str) -> None:
+        """Send a heartbeat to those of the topic's masters that have had none, to learn which are ours. Raises NoRoute."""
         route = await self.routes.route(topic)
-        strangers = [data for data in route.brokers if data.broker not in self._met and data.master]
-        body = self._heartbeat_body()
-        await asyncio.gather(*(self._send_heartbeat(data, data.master or "", body) for data in strangers))
+        unknown = [data for data in route.brokers if data.broker not in self._levels and data.master]
+        call = self._heartbeat()
+        await asyncio.gather(*(self._send_heartbeat(data, data.master or "", call) for data in unknown))
 
-    def _heartbeat_body(self) -> bytes:
+    def _heartbeat(self) -> SendHeartbeat:
         consumers = tuple(member.heartbeat() for member in self._members.values())
-        return bodies.heartbeat(bodies.Heartbeat(self.client_id, consumers, tuple(self._producer_groups)))
+        return SendHeartbeat(Heartbeat(self.client_id, consumers, tuple(self._producer_groups)))
 
-    async def _send_heartbeat(self, broker: BrokerData, address: str, body: bytes) -> None:
+    async def _send_heartbeat(self, broker: BrokerData, address: str, call: SendHeartbeat) -> None:
         try:
-            answer = await self.ask(address, RequestCode.HEART_BEAT, None, "register this client", body=body)
+            self._levels[broker.broker] = await self.ask(address, call)
         except (ClientError, BrokerError) as error:
             log.debug("no heartbeat to %s: %s", address, error)
-            return
-        self._met[broker.broker] = answer.ext.get(MARK_FIELD)
 
-    async def unregister(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
+    async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
         """Tell every connected broker that this client has left the group. Brokers out of reach will notice."""
-        header = headers.UnregisterClientHeader(
-            client_id=self.client_id, producer_group=producer_group, consumer_group=consumer_group
-        )
+        call = LeaveGroup(self.client_id, producer_group, consumer_group)
         connected = set(self.transport.addresses) - set(self.name_servers.addresses)
 
         async def one(address: str) -> None:
             try:
-                await self.ask(address, RequestCode.UNREGISTER_CLIENT, header, "unregister this client", timeout=1.0)
+                await self.ask(address, call)
             except (ClientError, BrokerError) as error:
                 log.debug("not unregistered at %s: %s", address, error)
 
@@ -245,36 +268,33 @@ class ClientCore:
                 member.rebalance_soon()
 
     def _on_connected(self, address: str) -> None:
-        """Introduce ourselves first: brokers know clients by their connection."""
+        """A heartbeat goes first: brokers know clients by their connection."""
         if not (self._members or self._producer_groups):
             return
         for data in self.routes.brokers().values():
             if address in data.addresses.values():
-                self.spawn(self._send_heartbeat(data, address, self._heartbeat_body()))
+                self.spawn(self._send_heartbeat(data, address, self._heartbeat()))
                 return
 
     def _on_lost(self, address: str) -> None:
         log.info("lost the connection to %s", address)
 
     def _on_request(self, address: str, command: Command) -> Command | None:
-        if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
-            member = self._members.get(command.ext.get("consumerGroup", ""))
-            if member is not None:
+        try:
+            notice = notice_of(command)
+        except BadRequest as error:
+            log.warning("%s sent what cannot be read: %s", address, error)
+            return None
+        if notice is None:
+            answer = not_supported(command)
+            log.debug("refused from %s:%s", address, answer.remark)
+            return answer
+        if (member := self._members.get(notice.group)) is not None:
+            if isinstance(notice, MembersChanged):
                 member.rebalance_soon()
-            return None
-        if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
-            self._reset_offsets(command)
-            return None
-        remark = f" request type {request_name(command.code)} not supported by this client"
-        log.debug("refused from %s:%s", address, remark)
-        return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)
-
-    def _reset_offsets(self, command: Command) -> None:
-        member = self._members.get(command.ext.get("group", ""))
-        if member is None:
-            return
-        for queue, offset in bodies.queue_offsets_of(command.body).items():
-            member.reset_offsets(queue.topic, {queue.queue_id: offset}, queue.broker)
+            elif isinstance(notice, OffsetsReset):
+                member.reset_offsets(notice.offsets)
+        return None
 
 
 _cores: dict[tuple[tuple[str, ...], str], ClientCore] = {}

@@ -12,11 +12,11 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from metaq.client.conversation.sending import Stored
 from metaq.errors import RequestTimeout
-from metaq.model import MessageQueue, SendReceipt, SendStatus
+from metaq.model import SendReceipt
 from metaq.wire import hot
 
 log = logging.getLogger("metaq.client")
@@ -32,16 +32,6 @@ def _new_lock() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)
-
-
-@dataclass(frozen=True, slots=True)
-class Stored:
-    """Where a request's messages ended up: the offset of the first, the offset ids of all, comma-joined."""
-
-    queue: MessageQueue
-    offset: int
-    status: SendStatus
-    offset_ids: str
 
 
 class SendBatch(hot.Batch):

@@ -9,17 +9,13 @@ import pathlib
 from collections.abc import Mapping
 from typing import Protocol
 
+from metaq.client.conversation.offsets import GetPosition, SetPosition
 from metaq.client.core import ClientCore
-from metaq.client.queue_offsets import broker_address
 from metaq.errors import BadRequest, BrokerError, ClientError
 from metaq.model import MessageQueue
-from metaq.wire import bodies, headers
-from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import request
+from metaq.wire import bodies
 
 log = logging.getLogger("metaq.client")
-
-CALL_SECONDS = 3.0
 
 
 class OffsetStore(Protocol):
@@ -42,40 +38,18 @@ class BrokerOffsets:
         self._kept: dict[MessageQueue, int] = {}
 
     async def load(self, queue: MessageQueue) -> int | None:
-        header = headers.QueryOffsetHeader(
-            group=self._group, topic=queue.topic, queue_id=queue.queue_id, broker_name=queue.broker
-        )
-        address = broker_address(self._core, queue)
-        answer = await self._core.transport.call(
-            address, request(RequestCode.QUERY_CONSUMER_OFFSET, header), CALL_SECONDS
-        )
-        if answer.code == ResponseCode.QUERY_NOT_FOUND:
-            return None
-        if answer.code != ResponseCode.SUCCESS:
-            raise BrokerError(answer.code, answer.remark or "", address, f"load the offset of {queue}")
-        offset = headers.OffsetReplyHeader.from_ext(answer.ext).offset
-        self._kept[queue] = offset
-        return offset if offset >= 0 else None
+        position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
+        if position is not None:
+            self._kept[queue] = position
+        return position
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         changed = [(queue, offset) for queue, offset in offsets.items() if self._kept.get(queue) != offset]
         await asyncio.gather(*(self._keep(queue, offset) for queue, offset in changed))
 
     async def _keep(self, queue: MessageQueue, offset: int) -> None:
-        header = headers.UpdateOffsetHeader(
-            group=self._group,
-            topic=queue.topic,
-            queue_id=queue.queue_id,
-            commit_offset=offset,
-            broker_name=queue.broker,
-        )
         try:
-            await self._core.ask(
-                broker_address(self._core, queue),
-                RequestCode.UPDATE_CONSUMER_OFFSET,
-                header,
-                f"keep the offset of {queue}",
-            )
+            await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
         except (ClientError, BrokerError) as error:
             log.warning("the offset %d of %s for group %s was not kept: %s", offset, queue, self._group, error)
         else:

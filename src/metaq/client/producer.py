@@ -226,13 +226,13 @@ class ProducerBase:
         await self._sender.send_oneway(outgoing, choose)
 
     async def _close(self) -> None:
-        """In the loop: flush, say goodbye, let go of the core."""
+        """In the loop: flush, leave the group, release the core."""
         self._accumulator.close()
         try:
             await self._accumulator.flush()
         finally:
             if self._core.remove_producer(self.group):
-                await self._core.unregister(producer_group=self.group)
+                await self._core.leave(producer_group=self.group)
             await cores.release(self._core)
 
     def _check_open(self) -> None:

@@ -1,43 +1,23 @@
-"""One pull: the request, its four kinds of answer, and messages out of the bytes."""
+"""One pull of a consumer or reader: from the queue's broker, and messages out of the bytes."""
 
 from __future__ import annotations
 
-import enum
 import logging
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
+from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
 from metaq.client.core import ClientCore
-from metaq.errors import BadRequest, BrokerError, ConfigError, NoRoute
+from metaq.errors import BadRequest, ConfigError
 from metaq.model import MessageQueue, StoredMessage, SubscriptionData, SysFlag
 from metaq.model.message import BODY_BYTES_MAX
-from metaq.wire import compression, headers, hot
-from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import request
+from metaq.wire import compression, hot
 
 log = logging.getLogger("metaq.client")
 
 M = TypeVar("M", bound=StoredMessage)
 
-SUSPEND_SECONDS = 15.0
-"""How long a broker may hold a pull that finds nothing."""
-PULL_SECONDS = 30.0
-"""How long we wait for the answer: brokers look at held pulls every 5 s."""
 _COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per message.
-PLAIN_COUNT = 32
-"""Messages that a broker which is not ours gives at most."""
-
-
-class PullStatus(enum.Enum):
-    """What a pull found."""
-
-    FOUND = ResponseCode.SUCCESS
-    NOTHING_NEW = ResponseCode.PULL_NOT_FOUND
-    NOTHING_MATCHED = ResponseCode.PULL_RETRY_IMMEDIATELY
-    OUT_OF_RANGE = ResponseCode.PULL_OFFSET_MOVED
-
-
-_STATUS = {int(status.value): status for status in PullStatus}
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,18 +37,15 @@ class Wanted(Generic[M]):
 
 
 @dataclass(frozen=True, slots=True)
-class Pulled(Generic[M]):
-    """The answer. `next_offset` is where to go on; `broken` are messages whose body cannot be expanded, with the reason."""
+class PulledMessages(Generic[M]):
+    """What a pull brought: its answer, and the messages in it that are wanted.
 
-    status: PullStatus
+    `broken` are messages whose body cannot be expanded, with the reason; they are not among `messages`.
+    """
+
+    result: PullResult
     messages: list[M]
-    next_offset: int
-    min_offset: int
-    max_offset: int
-    suggested_broker_id: int = 0
     broken: tuple[tuple[M, str], ...] = ()
-    size: int = 0
-    """Bytes of the records."""
 
 
 async def pull(
@@ -81,51 +58,35 @@ async def pull(
     *,
     commit_offset: int = 0,
     broker_id: int = 0,
-) -> Pulled[M]:
+) -> PulledMessages[M]:
     """Pull up to `count` messages of `queue` from `offset` on, and commit `commit_offset` if that is above 0.
 
-    Raises: BrokerError: refused. RemoteProtocolError: the answer's records are broken. And what `Transport.call` raises.
+    `broker_id`: the one that is asked if it is up; only a master keeps progress.
+
+    Raises: NoRoute: the broker is not up. BrokerError: refused. RemoteProtocolError: the answer's records are broken.
+    And what `Transport.call` raises.
     """
-    address = core.address_of(queue.broker, broker_id)
-    if address is None:
-        raise NoRoute(f"no broker named {queue.broker} is up")
-    sys_flag = headers.PullHeader.SUSPEND if wanted.hold else 0
-    if commit_offset > 0 and broker_id == 0:
-        sys_flag |= headers.PullHeader.COMMIT_OFFSET
-    if wanted.inline:
-        sys_flag |= headers.PullHeader.SUBSCRIPTION
-    header = headers.PullHeader(
+    call = Pull(
         group=wanted.group,
-        topic=queue.topic,
-        queue_id=queue.queue_id,
-        queue_offset=offset,
-        max_messages=count,
-        sys_flag=sys_flag,
-        commit_offset=max(commit_offset, 0),
-        suspend_ms=int(SUSPEND_SECONDS * 1000),
-        subscription=subscription.expression if wanted.inline else None,
-        sub_version=subscription.version,
-        expression_type=subscription.expression_type,
-        broker_name=queue.broker,
-        max_msg_bytes=wanted.bytes_max if core.is_ours(queue.broker) else None,
+        queue=queue,
+        offset=offset,
+        count=count,
+        subscription=subscription,
+        inline=wanted.inline,
+        hold=wanted.hold,
+        commit_offset=commit_offset if broker_id == 0 else 0,
+        bytes_max=wanted.bytes_max if core.is_ours(queue.broker) else None,
     )
-    answer = await core.transport.call(address, request(RequestCode.PULL_MESSAGE, header), PULL_SECONDS)
-    status = _STATUS.get(answer.code)
-    if status is None:
-        raise BrokerError(answer.code, answer.remark or "", address, f"pull from {queue}")
-    said = headers.PullReplyHeader.from_ext(answer.ext)
-    if status is not PullStatus.FOUND:
-        return Pulled(status, [], said.next_offset, said.min_offset, said.max_offset, said.suggest_broker_id)
+    result = await core.ask_broker(queue.broker, call, broker_id=broker_id)
+    if result.status is not PullStatus.FOUND:
+        return PulledMessages(result, [])
+    records = result.records
     messages = hot.decode_records(
-        answer.body, 0, len(answer.body), wanted.message_class, queue.broker, said.min_offset, said.max_offset
+        records, 0, len(records), wanted.message_class, queue.broker, result.min_offset, result.max_offset
     )
     if subscription.tags:  # Brokers compare hashes of tags; here the tags themselves are compared.
         messages = [message for message in messages if message.tag in subscription.tags]
-    broken = _expand(messages, wanted.body_bytes_max)
-    return Pulled(
-        status, messages, said.next_offset, said.min_offset, said.max_offset, said.suggest_broker_id, broken,
-        len(answer.body),
-    )  # fmt: skip
+    return PulledMessages(result, messages, _expand(messages, wanted.body_bytes_max))
 
 
 def _expand(messages: list[M], limit: int) -> tuple[tuple[M, str], ...]:

@@ -17,10 +17,13 @@ from typing import Self
 from metaq.client import core as cores
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.window import Chunk, Window
+from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
+from metaq.client.conversation.pulling import PLAIN_COUNT, PullStatus
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.core import ClientCore
 from metaq.client.names import EARLIEST, LATEST, checked, milliseconds, start_of
-from metaq.client.pulling import PLAIN_COUNT, PullStatus, Wanted, pull
-from metaq.client.queue_offsets import READER_GROUP, first_at_or_after, max_offset, min_offset
+from metaq.client.pulling import Wanted, pull
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
     BadRequest,
@@ -34,15 +37,14 @@ from metaq.errors import (
 )
 from metaq.model import MessageQueue, StoredMessage
 from metaq.model.subscription import checked_expression, subscribe
+from metaq.model.system import TOOLS_GROUP
 from metaq.model.topic import check_topic
-from metaq.wire.codes import ResponseCode
 
 log = logging.getLogger("metaq.client")
 
 READY_MESSAGES_MAX = 2000
 """Messages of one queue that wait to be handed out."""
 CALL_SECONDS = 10.0
-RETRY_SECONDS = 1.0
 POLL_SECONDS = 0.05
 
 Start = str | float | dt.datetime
@@ -70,7 +72,7 @@ class ReaderCore:
         self._chosen = list(queues) if queues is not None else None
         self._stop_at_end, self._pull_count = stop_at_end, pull_count
         self._subscription = subscribe(topic, tags)
-        self._wanted = Wanted(READER_GROUP, StoredMessage, pull_bytes, inline=True, hold=not stop_at_end)
+        self._wanted = Wanted(TOOLS_GROUP, StoredMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
         self.failure: MetaqError | None = None
         """Raised to the user after what was ready before it, again and again until `seek`."""
@@ -86,16 +88,22 @@ class ReaderCore:
 
     async def begin(self, start: str | int) -> None:
         queues = await self.queues()
-        await self._core.greet(self.topic)
+        await self._core.learn_levels(self.topic)
         await self._begin_at({queue: await self.offset_of(queue, start) for queue in queues})
 
     async def offset_of(self, queue: MessageQueue, start: str | int) -> int:
         if start == EARLIEST:
-            return await min_offset(self._core, queue)
+            return await self._min_offset(queue)
         if start == LATEST:
-            return await max_offset(self._core, queue)
+            return await self._max_offset(queue)
         assert isinstance(start, int)
-        return await first_at_or_after(self._core, queue, start)
+        return await self._core.converse(queue.broker, first_at_or_after(queue, start))
+
+    async def _min_offset(self, queue: MessageQueue) -> int:
+        return await self._core.ask_broker(queue.broker, GetMinOffset(queue))
+
+    async def _max_offset(self, queue: MessageQueue) -> int:
+        return await self._core.ask_broker(queue.broker, GetMaxOffset(queue))
 
     async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
         known = await self.queues()
@@ -113,13 +121,13 @@ class ReaderCore:
         """Begin to read queues. None starts before all ends are known, or a short one would look like the end of all."""
         ends: dict[MessageQueue, int | None] = dict.fromkeys(places)
         if self._stop_at_end:
-            ends = {queue: await max_offset(self._core, queue) for queue in places}
+            ends = {queue: await self._max_offset(queue) for queue in places}
         opened = [_QueueReader(queue, offset, ends[queue]) for queue, offset in places.items()]
         for reader in opened:
             queue, offset, end = reader.window.queue, reader.window.next_offset, reader.end
             self._readers[queue] = reader
             if end is not None and offset > end:
-                self._fail(OffsetOutOfRange(queue, offset, range(await min_offset(self._core, queue), end)))
+                self._fail(OffsetOutOfRange(queue, offset, range(await self._min_offset(queue), end)))
         for reader in opened:
             if reader.end is None or reader.window.next_offset < reader.end:
                 reader.task = self._core.spawn(self._read(reader))
@@ -128,8 +136,7 @@ class ReaderCore:
     async def ranges(self) -> dict[MessageQueue, range]:
         """What every queue holds now."""
         return {
-            queue: range(await min_offset(self._core, queue), await max_offset(self._core, queue))
-            for queue in await self.queues()
+            queue: range(await self._min_offset(queue), await self._max_offset(queue)) for queue in await self.queues()
         }
 
     async def stop(self) -> None:
@@ -168,17 +175,19 @@ class ReaderCore:
         try:
             pulled = await pull(self._core, self._wanted, window.queue, window.next_offset, count, self._subscription)
         except (ClientError, BrokerError, BadRequest) as error:
-            if isinstance(error, BrokerError) and error.code != ResponseCode.SYSTEM_BUSY:
+            judgement = judge(error, Purpose.READ)
+            if not judgement.again:
                 self._fail(error)
                 return False
             log.debug("reading %s: %s", window.queue, error)
-            await asyncio.sleep(RETRY_SECONDS)
+            await asyncio.sleep(judgement.pause)
             return True
-        except RemoteProtocolError as error:
+        except RemoteProtocolError as error:  # Its records are broken, and would be the next time.
             self._fail(error)
             return False
-        if pulled.status is PullStatus.OUT_OF_RANGE:
-            kept = range(pulled.min_offset, pulled.max_offset)
+        result = pulled.result
+        if result.status is PullStatus.OUT_OF_RANGE:
+            kept = range(result.min_offset, result.max_offset)
             self._fail(OffsetOutOfRange(window.queue, window.next_offset, kept))
             return False
         if pulled.broken:
@@ -187,12 +196,12 @@ class ReaderCore:
         messages = pulled.messages
         if reader.end is not None:
             messages = [message for message in messages if message.queue_offset < reader.end]
-        chunk = window.add(messages, max(pulled.next_offset, window.next_offset))
+        chunk = window.add(messages, max(result.next_offset, window.next_offset))
         window.reset(window.next_offset)  # Nothing is acknowledged here: the window must not keep the chunk.
         if chunk is not None:
             reader.ready += len(messages)
             self._handover.put(chunk)
-        elif pulled.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < POLL_SECONDS:
+        elif result.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < POLL_SECONDS:
             await asyncio.sleep(POLL_SECONDS)  # Not held by the broker: it must not be asked all the time.
         return True
 

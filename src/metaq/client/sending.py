@@ -12,52 +12,13 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable
 
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.conversation.sending import Outgoing, Send, Stored
 from metaq.client.core import ClientCore
-from metaq.client.futures import Stored
-from metaq.errors import (
-    BadRequest,
-    BrokerError,
-    ClientClosed,
-    ClientError,
-    ConnectionFailed,
-    NoRoute,
-    RequestTimeout,
-    SendFailed,
-)
-from metaq.model import MessageQueue, SendStatus
-from metaq.wire import headers
-from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import Command, request
-
-STORED = {status.value: status for status in SendStatus}
-"""Response codes of sends that are stored, with or without the promise asked for."""
-_RETRIED = {
-    ResponseCode.TOPIC_NOT_EXIST,
-    ResponseCode.SERVICE_NOT_AVAILABLE,
-    ResponseCode.SYSTEM_ERROR,
-    ResponseCode.NO_PERMISSION,
-    ResponseCode.NO_BUYER_ID,
-    ResponseCode.NOT_IN_CURRENT_UNIT,
-}
-_PAUSE_SECONDS, _PAUSE_SECONDS_MAX = 0.05, 1.0
-_BUSY_SECONDS = 0.02
-
-
-@dataclass(frozen=True, slots=True)
-class Outgoing:
-    """What is sent: one message, or a batch body. `properties` is "" for a batch, whose entries hold their own."""
-
-    topic: str
-    body: bytes
-    sys_flag: int = 0
-    flag: int = 0
-    properties: str = ""
-    batch: bool = False
-    reconsume_times: int = 0
-    max_reconsume_times: int | None = None
+from metaq.errors import BadRequest, BrokerError, ClientError, NoRoute, RequestTimeout, SendFailed
+from metaq.model import MessageQueue
 
 
 class QueueRotation:
@@ -96,9 +57,8 @@ class Sender:
         loop = asyncio.get_running_loop()
         started = loop.time()
         deadline = started + timeout
-        waits = pauses()
         attempts: list[tuple[str, str]] = []
-        tries, failed_broker, unknown = 0, None, False
+        tries, waits, failed_broker, unknown = 0, 0, None, False
         while True:
             queue, queues = None, []
             try:
@@ -107,19 +67,21 @@ class Sender:
                 queue = choose(queues) if choose is not None else self.rotation.next(queues, failed_broker)
                 return await self._try(outgoing, queue, deadline - loop.time())
             except (ClientError, BrokerError, BadRequest) as error:
-                if _final(error):
+                judgement = judge(error, Purpose.SEND, waits + 1)
+                if not judgement.again:
                     raise
                 failed_broker = queue.broker if queue is not None else None
-                unknown = unknown or (queue is not None and _maybe_stored(error))
+                unknown = unknown or (queue is not None and judgement.maybe_done)
                 attempt = (failed_broker or "name server", str(error))
                 if attempt not in attempts:
                     attempts.append(attempt)
-                if _busy(error):
-                    pause = _BUSY_SECONDS
-                else:
+                pause = judgement.pause
+                if not judgement.only_busy:
                     tries += 1
-                    elsewhere = choose is None and any(other.broker != failed_broker for other in queues)
-                    pause = 0.0 if elsewhere else next(waits)
+                    if judgement.elsewhere and choose is None and any(one.broker != failed_broker for one in queues):
+                        pause = 0.0
+                    else:
+                        waits += 1
                 over = loop.time() + pause >= deadline
                 if tries > self._retries or over:
                     if len(attempts) == 1 and queue is None and isinstance(error, NoRoute):
@@ -138,72 +100,29 @@ class Sender:
             raise RequestTimeout(f"no name server told the route of topic {topic} in time") from None
 
     async def _try(self, outgoing: Outgoing, queue: MessageQueue, seconds: float) -> Stored:
-        data = self._core.routes.broker(queue.broker)
-        address = data.master if data is not None else None
-        if address is None:
-            raise NoRoute(f"broker {queue.broker} has no master that is up")
+        address = self._master_of(queue)
         if seconds <= 0:
             late = RequestTimeout("the time given was over before the request was sent")
             late.sent = False
             raise late
-        answer = await self._core.transport.call(address, self._command(outgoing, queue), seconds)
-        status = STORED.get(answer.code)
-        if status is None:
-            raise BrokerError(answer.code, answer.remark or "", address, f"send to topic {outgoing.topic}")
+        stored = await self._core.ask(address, self._call(outgoing, queue), seconds)
         self._core.routes.forget_guess(outgoing.topic)
-        said = headers.SendReplyHeader.from_ext(answer.ext)
-        stored_in = queue._replace(queue_id=said.queue_id)
-        return Stored(stored_in, said.queue_offset, status, said.message_id)
+        return stored
 
-    def _command(self, outgoing: Outgoing, queue: MessageQueue) -> Command:
-        header = headers.SendHeader(
-            producer_group=self._group,
-            topic=outgoing.topic,
-            queue_id=queue.queue_id,
-            sys_flag=outgoing.sys_flag,
-            born_ms=self._core.clock.now_ms(),
-            flag=outgoing.flag,
-            properties=outgoing.properties,
-            reconsume_times=outgoing.reconsume_times,
-            max_reconsume_times=outgoing.max_reconsume_times,
-            batch=outgoing.batch,
-            broker_name=queue.broker,
-        )
-        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.batch else RequestCode.SEND_MESSAGE_V2
-        return request(code, header, outgoing.body)
+    def _master_of(self, queue: MessageQueue) -> str:
+        data = self._core.routes.broker(queue.broker)
+        if data is None or data.master is None:
+            raise NoRoute(f"broker {queue.broker} has no master that is up")
+        return data.master
+
+    def _call(self, outgoing: Outgoing, queue: MessageQueue) -> Send:
+        return Send(self._group, outgoing, queue, self._core.clock.now_ms())
 
     async def send_oneway(self, outgoing: Outgoing, choose: Choose | None = None) -> None:
         """Hand it to a connection and forget it. Raises NoRoute, ConnectionFailed: it was not even sent."""
         queues = await self._core.routes.publish_queues(outgoing.topic)
         queue = choose(queues) if choose is not None else self.rotation.next(queues)
-        data = self._core.routes.broker(queue.broker)
-        if data is None or data.master is None:
-            raise NoRoute(f"broker {queue.broker} has no master that is up")
-        await self._core.transport.tell(data.master, self._command(outgoing, queue))
-
-
-def _busy(error: Exception) -> bool:
-    return isinstance(error, BrokerError) and error.code == ResponseCode.SYSTEM_BUSY
-
-
-def _final(error: Exception) -> bool:
-    """Whether no further try can help."""
-    return isinstance(error, ClientClosed) or (
-        isinstance(error, BrokerError) and error.code not in _RETRIED and not _busy(error)
-    )
-
-
-def pauses() -> Iterator[float]:
-    """Seconds to wait before each further try: twice as long each time, up to a second."""
-    pause = _PAUSE_SECONDS
-    while True:
-        yield pause
-        pause = min(2 * pause, _PAUSE_SECONDS_MAX)
-
-
-def _maybe_stored(error: Exception) -> bool:
-    """Whether the broker may have stored what was sent, although it did not say so."""
-    return isinstance(error, ConnectionFailed | RequestTimeout) and error.sent
+        await self._core.transport.tell(self._master_of(queue), self._call(outgoing, queue).request())
 
 
 def _failure(outgoing: Outgoing, attempts: list[tuple[str, str]], spent: str, *, unknown: bool) -> SendFailed:

@@ -11,41 +11,20 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
-from metaq.errors import BrokerError, MetaqError
+from metaq.client.asking import Caller, ask
+from metaq.client.conversation.registration import Identity, RegisterBroker, UnregisterBroker
+from metaq.errors import MetaqError
 from metaq.model import DataVersion, TopicConfig
-from metaq.wire import bodies, headers
-from metaq.wire.codes import RequestCode
-from metaq.wire.command import Command, request
-from metaq.wire.hot import crc31
 
 log = logging.getLogger(__name__)
 
-REGISTER_TIMEOUT = 6.0
-UNREGISTER_TIMEOUT = 3.0
+__all__ = ["Identity", "Registrar"]
+
 SILENCE_PERIODS = 2
 """After so many periods without the whole table a name server may have dropped us (its lease is four, by default)."""
 TOLD_TIMEOUT = 2.0
 """Below the 3 seconds that clients wait for an answer."""
-
-
-class Caller(Protocol):
-    """The part of `metaq.client.transport.Transport` that is needed here."""
-
-    async def call(self, address: str, command: Command, timeout: float) -> Command: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who registers: addresses are `host:port`."""
-
-    cluster: str
-    broker: str
-    broker_id: int
-    address: str
-    ha_address: str
 
 
 class Registrar:
@@ -69,7 +48,7 @@ class Registrar:
     ) -> None:
         self._caller, self._identity, self._describe = caller, identity, describe
         self._period, self._retry = period, retry
-        self._links = [_Link(address) for address in name_servers]
+        self._servers = [_NameServer(address) for address in name_servers]
         self._changes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
         self._tasks: list[asyncio.Task[None]] = []
@@ -86,10 +65,10 @@ class Registrar:
 
         A name server that cannot be reached is logged and tried again; it does not stop the broker.
         """
-        await asyncio.gather(*(self._register(link) for link in self._links))
+        await asyncio.gather(*(self._register(server) for server in self._servers))
         self._tasks = [
-            asyncio.create_task(self._keep_registering(link), name=f"registrar of {link.address}")
-            for link in self._links
+            asyncio.create_task(self._keep_registering(server), name=f"registrar of {server.address}")
+            for server in self._servers
         ]
 
     async def registered(self) -> None:
@@ -99,19 +78,19 @@ class Registrar:
     def changed(self, topic: str | None = None) -> None:
         """A topic changed, or several: register at once. Several calls before that happens make one registration."""
         self._changes += 1
-        for link in self._links:
+        for server in self._servers:
             if topic is None:
-                link.needs_all()
+                server.needs_all()
             else:
-                link.topics.add(topic)
-            link.changed.set()
+                server.topics.add(topic)
+            server.changed.set()
 
     def lost(self, address: str) -> None:
         """The connection to a name server broke, so it has dropped us: register again as soon as it is back."""
-        for link in self._links:
-            if link.address == address:
-                link.needs_all()
-                link.changed.set()
+        for server in self._servers:
+            if server.address == address:
+                server.needs_all()
+                server.changed.set()
 
     def when_told(self, done: Callable[[], None], timeout: float = TOLD_TIMEOUT) -> None:
         """Call `done` once every name server has been told, or failed to take, the table as it is now.
@@ -132,61 +111,43 @@ class Registrar:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for _, waiter in self._waiters:
             _finish(waiter)
-        await asyncio.gather(*(self._unregister(link.address) for link in self._links))
+        await asyncio.gather(*(self._unregister(server.address) for server in self._servers))
 
     async def _unregister(self, address: str) -> None:
-        who = self._identity
-        header = headers.BrokerHeader(
-            broker_name=who.broker, broker_address=who.address, cluster=who.cluster, broker_id=who.broker_id
-        )
         try:
-            await self._caller.call(address, request(RequestCode.UNREGISTER_BROKER, header), UNREGISTER_TIMEOUT)
+            await ask(self._caller, address, UnregisterBroker(self._identity))
         except MetaqError as error:
             log.info("could not unregister at name server %s: %s", address, error)
 
-    async def _keep_registering(self, link: _Link) -> None:
+    async def _keep_registering(self, server: _NameServer) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._retry if link.address in self._failing else self._period):
-                    await link.changed.wait()
+                async with asyncio.timeout(self._retry if server.address in self._failing else self._period):
+                    await server.changed.wait()
             try:
-                await self._register(link)
+                await self._register(server)
             except Exception:
-                log.exception("registering at name server %s failed", link.address)  # the next period tries again
+                log.exception("registering at name server %s failed", server.address)  # the next period tries again
 
-    async def _register(self, link: _Link) -> None:
-        link.changed.clear()  # Before the table is read: a change during the call must cause another round.
+    async def _register(self, server: _NameServer) -> None:
+        server.changed.clear()  # Before the table is read: a change during the call must cause another round.
         changes = self._changes
         now = asyncio.get_running_loop().time()
         # A lease may have ended unnoticed, and the table with it, when we were silent for longer than we should be.
-        names = link.topics if link.all_until > now and link.topics else None
-        link.topics = set()
+        names = server.topics if server.all_until > now and server.topics else None
+        server.topics = set()
         version, topics = self._describe(names)
-        body = bodies.registration(version, topics)
-        who = self._identity
-        header = headers.RegisterBrokerHeader(
-            broker_name=who.broker,
-            broker_address=who.address,
-            cluster=who.cluster,
-            ha_address=who.ha_address,
-            broker_id=who.broker_id,
-            body_crc32=crc31(body),
-        )
-        taken = await self._register_at(link.address, header, body)
+        taken = await self._register_at(server.address, RegisterBroker(self._identity, version, topics))
         if not taken:
-            link.needs_all()
+            server.needs_all()
         elif names is None:
-            link.all_until = now + self._period * SILENCE_PERIODS
-        link.told = changes
+            server.all_until = now + self._period * SILENCE_PERIODS
+        server.told = changes
         self._tell_waiters()
 
-    async def _register_at(self, address: str, header: headers.RegisterBrokerHeader, body: bytes) -> bool:
+    async def _register_at(self, address: str, call: RegisterBroker) -> bool:
         try:
-            answer = await self._caller.call(
-                address, request(RequestCode.REGISTER_BROKER, header, body), REGISTER_TIMEOUT
-            )
-            if answer.code != 0:
-                raise BrokerError(answer.code, answer.remark or "", address, "register the broker")
+            await ask(self._caller, address, call)
         except MetaqError as error:
             if self._failing.get(address) != str(error):  # Once per reason, not every 30 seconds.
                 log.warning("cannot register at name server %s, will try again: %s", address, error)
@@ -198,14 +159,14 @@ class Registrar:
         return True
 
     def _tell_waiters(self) -> None:
-        told = min((link.told for link in self._links), default=self._changes)
+        told = min((server.told for server in self._servers), default=self._changes)
         for changes, waiter in self._waiters:
             if changes <= told:
                 _finish(waiter)
         self._waiters = [(changes, waiter) for changes, waiter in self._waiters if not waiter.done()]
 
 
-class _Link:
+class _NameServer:
     """One name server: whether it must be told something, what of it, and up to which change it was."""
 
     def __init__(self, address: str) -> None:

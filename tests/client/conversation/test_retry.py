@@ -28,7 +28,7 @@ def unsent() -> ConnectionFailed:
     return error
 
 
-@pytest.mark.parametrize("purpose", Purpose)
+@pytest.mark.parametrize("purpose", [one for one in Purpose if one is not Purpose.GIVE_BACK])
 def test_a_busy_peer_is_asked_again_whatever_for_and_it_costs_no_try(purpose):
     judgement = judge(refused(ResponseCode.SYSTEM_BUSY), purpose)
     assert judgement.again
@@ -91,6 +91,11 @@ def test_pauses_double_up_to_a_limit():
         0.05, 0.1, 0.2, 0.8, 1.0, 1.0,
     ]  # fmt: skip
     assert {judge(unsent(), Purpose.PULL, failed).pause for failed in (1, 2, 9)} == {1.0}
+
+
+def test_a_busy_broker_is_not_waited_for_by_a_message_that_goes_back():
+    """A copy goes to the retry topic by another broker."""
+    assert not judge(refused(ResponseCode.SYSTEM_BUSY), Purpose.GIVE_BACK).again
 
 
 def test_patience_ends_with_its_time_and_begins_anew_with_every_success():

@@ -16,27 +16,27 @@ from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.send_back import SendBack
 from metaq.client.consumer.window import Chunk, Window
+from metaq.client.conversation.groups import members_of
+from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
+from metaq.client.conversation.pulling import PLAIN_COUNT, PullResult, PullStatus
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.core import ClientCore
 from metaq.client.offset_store import OffsetStore
-from metaq.client.pulling import PLAIN_COUNT, Pulled, PullStatus, Wanted, pull
-from metaq.client.queue_offsets import first_at_or_after, max_offset, min_offset
+from metaq.client.pulling import PulledMessages, Wanted, pull
 from metaq.client.rebalance import Strategy
 from metaq.errors import BadRequest, BrokerError, ClientError, NoRoute, RemoteProtocolError
-from metaq.model import ConsumeFrom, MessageModel, MessageQueue, SubscriptionData
+from metaq.model import ConsumeFrom, ConsumerView, MessageModel, MessageQueue, SubscriptionData
 from metaq.model import properties as props
 from metaq.model.subscription import subscribe
 from metaq.model.topic import RETRY_PREFIX
-from metaq.wire import bodies, headers
-from metaq.wire.codes import RequestCode, ResponseCode
 
 log = logging.getLogger("metaq.client")
 
 REBALANCE_SECONDS = 20.0
 PERSIST_SECONDS = 5.0
 RETRY_SECONDS = 1.0
-"""After a failed pull or rebalance."""
-NOT_YET_SECONDS = 0.1
-"""After a pull that the broker refused because our newest heartbeat has not arrived (codes 24, 25)."""
+"""After a rebalance that failed, and a pull whose answer holds broken records."""
 STALL_SECONDS = 60.0
 """A queue that stays full for so long is worth a warning."""
 PAUSE_SECONDS = 0.05
@@ -95,8 +95,8 @@ class GroupMember:
 
     # -------------------------------------------------------------- what the core needs
 
-    def heartbeat(self) -> bodies.ConsumerData:
-        return bodies.ConsumerData(
+    def heartbeat(self) -> ConsumerView:
+        return ConsumerView(
             self.group, self._subscriptions, push=True, model=self.options.model, consume_from=self.options.consume_from
         )
 
@@ -106,9 +106,8 @@ class GroupMember:
     def uses(self, topic: str) -> bool:
         return topic in self._subscriptions
 
-    def reset_offsets(self, topic: str, offsets: dict[int, int], broker: str) -> None:
-        for queue_id, offset in offsets.items():
-            queue = MessageQueue(topic, broker, queue_id)
+    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
+        for queue, offset in offsets.items():
             if queue in self.windows:
                 log.info("an administrator moved %s of group %s to %d", queue, self.group, offset)
                 self._core.spawn(self._move(queue, offset))
@@ -122,7 +121,7 @@ class GroupMember:
     # -------------------------------------------------------------- life
 
     def start(self) -> None:
-        """Join: learn the routes, introduce ourselves, take our share."""
+        """Join: learn the routes, send a heartbeat, take our share."""
         self._tasks = [
             self._core.spawn(self._rebalance_for_ever()),
             self._core.every(PERSIST_SECONDS, self.persist),
@@ -141,7 +140,7 @@ class GroupMember:
         await self.send_back_service.drain()
         await self.persist()
         self._core.remove_member(self)
-        await self._core.unregister(consumer_group=self.group)
+        await self._core.leave(consumer_group=self.group)
 
     async def persist(self) -> None:
         """Commit every queue's smallest unfinished offset."""
@@ -235,26 +234,8 @@ class GroupMember:
         """Client ids of the group, from any broker of the topic."""
         names = sorted({queue.broker for queue in queues})
         start = self._core.clock.random_below(len(names)) if names else 0
-        failure: ClientError | BrokerError = NoRoute("the topic has no readable queue")
-        for name in names[start:] + names[:start]:
-            address = self._core.address_of(name)
-            if address is None:
-                continue
-            header = headers.ConsumerGroupHeader(consumer_group=self.group)
-            try:
-                answer = await self._core.ask(
-                    address, RequestCode.GET_CONSUMER_LIST_BY_GROUP, header, f"list the members of {self.group}"
-                )
-            except BrokerError as error:
-                if error.code == ResponseCode.SYSTEM_ERROR:  # It knows no member of the group, not even us.
-                    return []
-                failure = error
-                continue
-            except ClientError as error:
-                failure = error
-                continue
-            return sorted(bodies.consumer_ids_of(answer.body))
-        raise failure
+        addresses = [self._core.address_of(name) for name in names[start:] + names[:start]]
+        return await self._core.consult(members_of(self.group, [one for one in addresses if one is not None]))
 
     async def _take(self, queue: MessageQueue) -> bool:
         """Begin to consume a queue. Returns False if its start could not be found out."""
@@ -287,10 +268,10 @@ class GroupMember:
         if stored is not None:
             return stored
         if queue.topic == self._retry_topic or self.options.consume_from is ConsumeFrom.FIRST:
-            return await min_offset(self._core, queue)
+            return await self._core.ask_broker(queue.broker, GetMinOffset(queue))
         if self.options.consume_from is ConsumeFrom.TIMESTAMP:
-            return await first_at_or_after(self._core, queue, self.options.start_ms)
-        return await max_offset(self._core, queue)
+            return await self._core.converse(queue.broker, first_at_or_after(queue, self.options.start_ms))
+        return await self._core.ask_broker(queue.broker, GetMaxOffset(queue))
 
     # -------------------------------------------------------------- pulling
 
@@ -318,11 +299,12 @@ class GroupMember:
         if window.dropped:
             return 0.0
         self._complained.discard(f"pull {queue}")
-        window.broker_id = pulled.suggested_broker_id
+        status = pulled.result.status
+        window.broker_id = pulled.result.suggested_broker_id
         self._received(window, pulled)
         # A broker that does not hold pulls must not be asked all the time.
-        unheld = pulled.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < PAUSE_SECONDS
-        return PAUSE_SECONDS if unheld or pulled.status is PullStatus.OUT_OF_RANGE else 0.0
+        unheld = status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < PAUSE_SECONDS
+        return PAUSE_SECONDS if unheld or status is PullStatus.OUT_OF_RANGE else 0.0
 
     def _subscription(self, topic: str) -> SubscriptionData:
         return self._subscriptions[topic]
@@ -330,14 +312,15 @@ class GroupMember:
     def _commit_offset(self, window: Window[ReceivedMessage]) -> int:
         return window.finished_offset() if self.options.model is MessageModel.CLUSTERING else 0
 
-    def _received(self, window: Window[ReceivedMessage], pulled: Pulled[ReceivedMessage]) -> None:
-        if pulled.status is PullStatus.OUT_OF_RANGE:
-            self._out_of_range(window, pulled)
+    def _received(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
+        result = pulled.result
+        if result.status is PullStatus.OUT_OF_RANGE:
+            self._out_of_range(window, result)
             return
         everything = pulled.messages
         if pulled.broken:
             everything = sorted([*everything, *(message for message, _ in pulled.broken)], key=_by_offset)
-        chunk = window.add(everything, pulled.next_offset, pulled.size)
+        chunk = window.add(everything, result.next_offset, len(result.records))
         if chunk is None:
             return
         for message, _ in pulled.broken:
@@ -350,10 +333,10 @@ class GroupMember:
             message._chunk = chunk  # noqa: SLF001  a slot for us
         self._handover.put(chunk)
 
-    def _out_of_range(self, window: Window[ReceivedMessage], pulled: Pulled[ReceivedMessage]) -> None:
+    def _out_of_range(self, window: Window[ReceivedMessage], result: PullResult) -> None:
         wanted, queue = window.next_offset, window.queue
-        if wanted < pulled.min_offset:
-            gone = range(wanted, pulled.min_offset)
+        if wanted < result.min_offset:
+            gone = range(wanted, result.min_offset)
             log.warning(
                 "%d messages of %s were deleted before group %s consumed them: offsets %d to %d",
                 len(gone), queue, self.group, gone.start, gone.stop - 1,
@@ -363,21 +346,22 @@ class GroupMember:
                     self.options.on_skip(queue, gone)
                 except Exception:
                     log.exception("on_skip raised")
-            window.add([], pulled.next_offset)
+            window.add([], result.next_offset)
         else:
             log.warning(
                 "%s ends at %d, group %s wanted %d: going on at %d",
-                queue, pulled.max_offset, self.group, wanted, pulled.next_offset,
+                queue, result.max_offset, self.group, wanted, result.next_offset,
             )  # fmt: skip
-            window.reset(pulled.next_offset)
+            window.reset(result.next_offset)
 
-    def _after_failure(self, queue: MessageQueue, error: Exception) -> float:
-        """Seconds to wait before the next try."""
-        if isinstance(error, BrokerError) and error.code in _NOT_YET:
+    def _after_failure(self, queue: MessageQueue, error: ClientError | BrokerError | BadRequest) -> float:
+        """Seconds to wait before the next try. There is always one: a final answer today may be another tomorrow."""
+        judgement = judge(error, Purpose.PULL)
+        if judgement.no_heartbeat:
             self._core.spawn(self._core.send_heartbeats())
-            return NOT_YET_SECONDS
-        self._complain_once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
-        return RETRY_SECONDS
+        else:
+            self._complain_once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
+        return judgement.pause
 
     async def _room(self, window: Window[ReceivedMessage]) -> int:
         """Wait until so little is unfinished that a pull is due; how many messages to ask for."""
@@ -431,9 +415,6 @@ class GroupMember:
 
 class _NotListed(ClientError):
     """Our heartbeat is still under way."""
-
-
-_NOT_YET = {ResponseCode.SUBSCRIPTION_NOT_EXIST, ResponseCode.SUBSCRIPTION_NOT_LATEST}
 
 
 def _by_offset(message: ReceivedMessage) -> int:

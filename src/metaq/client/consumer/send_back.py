@@ -10,19 +10,20 @@ or comes again, and never nowhere.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.window import Chunk
+from metaq.client.conversation.retry import Patience, Purpose, judge
+from metaq.client.conversation.sending import GiveBack, Outgoing
 from metaq.client.core import ClientCore
-from metaq.client.sending import Outgoing, Sender, pauses
-from metaq.errors import BrokerError, ClientError, ConnectionFailed, RequestTimeout
+from metaq.client.sending import Sender
+from metaq.errors import BrokerError, ClientError
 from metaq.model import properties as props
 from metaq.model.topic import RETRY_PREFIX
-from metaq.wire import headers
-from metaq.wire.codes import RequestCode
 
 log = logging.getLogger("metaq.client")
 
@@ -68,42 +69,31 @@ class SendBack:
 
     async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         """Ask until there is an answer. An answer that never came is waited for, at most ANSWER_SECONDS."""
-        header = headers.SendBackHeader(
-            offset=message.log_offset,
+        broker = chunk.window.queue.broker
+        call = GiveBack(
             group=self._group,
+            broker=broker,
+            topic=message.topic,
+            message_id=message.message_id,
+            log_offset=message.log_offset,
             delay_level=delay_level,
-            origin_message_id=message.message_id,
-            origin_topic=message.topic,
             max_reconsume_times=self._max,
-            broker_name=chunk.window.queue.broker,
         )
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + ANSWER_SECONDS
-        waits = pauses()
+        patience = Patience(Purpose.GIVE_BACK, ANSWER_SECONDS, loop.time())
         while True:
             try:
-                await self._ask(chunk, message, header)
-            except (ConnectionFailed, RequestTimeout) as error:
-                if error.sent:
-                    header.repeated = True
-                pause = next(waits)
-                if not header.repeated or loop.time() + pause >= deadline:
+                await self._core.ask_broker(broker, call)
+            except (ClientError, BrokerError) as error:
+                if judge(error, Purpose.GIVE_BACK).maybe_done:
+                    call = dataclasses.replace(call, repeated=True)
+                if not call.repeated:
                     raise
+                pause = patience.pause(error, loop.time())
                 log.info("whether %s was taken back is unknown (%s): asking again", message, error)
             else:
                 return
             await asyncio.sleep(pause)
-
-    async def _ask(
-        self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, header: headers.SendBackHeader
-    ) -> None:
-        broker = chunk.window.queue.broker
-        address = self._core.address_of(broker)
-        if address is None:
-            away = ConnectionFailed(f"broker {broker} is not up")
-            away.sent = False
-            raise away
-        await self._core.ask(address, RequestCode.CONSUMER_SEND_MSG_BACK, header, f"take back {message.message_id}")
 
     async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> None:
         pairs = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}

@@ -20,5 +20,10 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 `pulling`          `Pull`, whose outcome is a `PullResult`: status, records as they came, where to go on
 `time_search`      `first_at_or_after`: the offset of the first message stored at a moment or later
 `slices`           `SliceReading`: every record of [start, end) with two pulls under way, what is gone, what is not there
+`sending`          `Send` (`Outgoing` → `Stored`), `GiveBack`: a message that failed
+`groups`           `SendHeartbeat`, `LeaveGroup`, `ListMembers`, `members_of`, `GetConnections`, `GetConsumeStats`
+`administration`   `CreateTopic`, `DeleteTopic`, `GetTopicStats`, `GetRuntime`
+`registration`     `RegisterBroker`, `UnregisterBroker`: a broker's words to a name server
+`notices`          what a broker tells a client on its own account
 =================  ====================================================================================================
 """

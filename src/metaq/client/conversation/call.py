@@ -78,3 +78,8 @@ def asked_at(address: str, call: Call[T]) -> Consultation[T]:
     """The same for a peer of choice."""
     value: T = yield At(address, call)
     return value
+
+
+def unknown_topic(error: Exception) -> bool:
+    """Whether a broker or name server refused because it does not have the topic."""
+    return isinstance(error, BrokerError) and error.code == ResponseCode.TOPIC_NOT_EXIST

@@ -99,7 +99,7 @@ _RULES = {
         ),
         any_peer=True,
     ),
-    Purpose.GIVE_BACK: _Rule(0.05, 1.0, _BUSY),
+    Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # A broker that is busy does not get it: a copy goes elsewhere.
 }
 _NOT_YET_SECONDS = 0.1
 """After a pull that was refused because our newest heartbeat has not arrived."""

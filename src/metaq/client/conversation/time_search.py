@@ -33,6 +33,22 @@ def first_at_or_after(queue: MessageQueue, store_ms: int, group: str = TOOLS_GRO
     return search.low
 
 
+def store_time_from(queue: MessageQueue, offset: int) -> Conversation[int | None]:
+    """Store time (ms since the epoch) of the first message kept at `offset` or behind it; None if none can be read.
+
+    No request tells the store time of an offset, so one message is pulled. An offset that retention has passed is
+    answered with the first that is kept. Raises RemoteProtocolError: the record is broken.
+    """
+    for _ in range(2):
+        result = yield from asked(Pull(group=TOOLS_GROUP, queue=queue, offset=offset, count=1))
+        if result.status is PullStatus.FOUND and len(result.records):
+            return decode_record(result.records).store_ms
+        if result.status is not PullStatus.OUT_OF_RANGE:
+            return None
+        offset = result.next_offset
+    return None
+
+
 class TimeSearch:
     """Finds the first message of a queue stored at a moment or later.
 

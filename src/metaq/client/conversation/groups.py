@@ -1,0 +1,117 @@
+"""What brokers know of clients and groups: heartbeats, members, how far a group has come."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from metaq.client.conversation.call import Call, Consultation, Order, asked_at
+from metaq.errors import BrokerError, ClientError, NoRoute
+from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, MessageQueue
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, request
+from metaq.wire.extensions import level_of
+
+
+@dataclass(frozen=True, slots=True)
+class SendHeartbeat(Call[int]):
+    """Who we are and what we consume. The outcome: which of our extensions the broker knows, 0 for a RocketMQ."""
+
+    action = "register this client"
+
+    beat: Heartbeat
+
+    def request(self) -> Command:
+        return request(RequestCode.HEART_BEAT, body=bodies.heartbeat(self.beat))
+
+    def read(self, answer: Command) -> int:
+        return level_of(answer.ext)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveGroup(Order):
+    """This client is no producer or consumer of the group any more."""
+
+    action = "unregister this client"
+    seconds: ClassVar[float] = 1.0
+
+    client_id: str
+    producer_group: str | None = None
+    consumer_group: str | None = None
+
+    def request(self) -> Command:
+        header = headers.UnregisterClientHeader(
+            client_id=self.client_id, producer_group=self.producer_group, consumer_group=self.consumer_group
+        )
+        return request(RequestCode.UNREGISTER_CLIENT, header)
+
+
+@dataclass(frozen=True, slots=True)
+class ListMembers(Call[list[str]]):
+    """The client ids of a consumer group's members, sorted; none if the broker knows nobody."""
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+
+    group: str
+
+    @property
+    def action(self) -> str:
+        return f"list the members of {self.group}"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ConsumerGroupHeader(consumer_group=self.group))
+
+    def read(self, answer: Command) -> list[str]:
+        return [] if answer.code == ResponseCode.SYSTEM_ERROR else sorted(bodies.consumer_ids_of(answer.body))
+
+
+def members_of(group: str, addresses: Sequence[str]) -> Consultation[list[str]]:
+    """The client ids of a group's members, from the first broker that can tell; each knows all that use it.
+
+    Raises what the last one raised; NoRoute: there is none.
+    """
+    failure: ClientError | BrokerError = NoRoute("the topic has no readable queue")
+    for address in addresses:
+        try:
+            return (yield from asked_at(address, ListMembers(group)))
+        except (ClientError, BrokerError) as error:
+            failure = error
+    raise failure
+
+
+@dataclass(frozen=True, slots=True)
+class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None]):
+    """The members of a consumer group at one broker, and what they subscribe to; None: nobody is there."""
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
+
+    group: str
+
+    @property
+    def action(self) -> str:
+        return f"list the members of group {self.group}"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_CONSUMER_CONNECTION_LIST, headers.ConsumerGroupHeader(consumer_group=self.group))
+
+    def read(self, answer: Command) -> tuple[list[ClientConnection], ConsumerView] | None:
+        return None if answer.code == ResponseCode.CONSUMER_NOT_ONLINE else bodies.connections_of(answer.body)
+
+
+@dataclass(frozen=True, slots=True)
+class GetConsumeStats(Call[tuple[dict[MessageQueue, ConsumeStats], float]]):
+    """How far a group has come in each queue of a broker, and its messages per second."""
+
+    group: str
+
+    @property
+    def action(self) -> str:
+        return f"tell how far group {self.group} is"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_CONSUME_STATS, headers.ConsumeStatsHeader(consumer_group=self.group))
+
+    def read(self, answer: Command) -> tuple[dict[MessageQueue, ConsumeStats], float]:
+        return bodies.consume_stats_of(answer.body)

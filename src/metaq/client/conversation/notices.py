@@ -1,0 +1,40 @@
+"""What a broker tells a client on its own account, and what is answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.model import MessageQueue
+from metaq.wire import bodies
+from metaq.wire.codes import RequestCode, ResponseCode, request_name
+from metaq.wire.command import Command, reply
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """The members of a consumer group changed: its queues are to be shared out anew."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetsReset:
+    """An administrator moved a group's progress: each queue is to be consumed from its offset on."""
+
+    group: str
+    offsets: dict[MessageQueue, int]
+
+
+def notice_of(command: Command) -> MembersChanged | OffsetsReset | None:
+    """What the broker's request says; None for one that we do not know. Raises BadRequest."""
+    if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
+        return MembersChanged(command.ext.get("consumerGroup", ""))
+    if command.code == RequestCode.RESET_CONSUMER_CLIENT_OFFSET:
+        return OffsetsReset(command.ext.get("group", ""), bodies.queue_offsets_of(command.body))
+    return None
+
+
+def not_supported(command: Command) -> Command:
+    """The answer to a request that we do not know."""
+    remark = f" request type {request_name(command.code)} not supported by this client"
+    return reply(command, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=remark)

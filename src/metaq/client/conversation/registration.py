@@ -1,0 +1,67 @@
+"""A broker's words to a name server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from metaq.client.conversation.call import Order
+from metaq.model import DataVersion, TopicConfig
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import Command, request
+from metaq.wire.hot import crc31
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who registers: addresses are `host:port`."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+    ha_address: str
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterBroker(Order):
+    """This broker is up and has these topics; a name server adds them to those it was told before."""
+
+    action = "register the broker"
+    seconds: ClassVar[float] = 6.0
+
+    who: Identity
+    version: DataVersion
+    topics: Mapping[str, TopicConfig]
+
+    def request(self) -> Command:
+        body = bodies.registration(self.version, self.topics)
+        header = headers.RegisterBrokerHeader(
+            broker_name=self.who.broker,
+            broker_address=self.who.address,
+            cluster=self.who.cluster,
+            ha_address=self.who.ha_address,
+            broker_id=self.who.broker_id,
+            body_crc32=crc31(body),
+        )
+        return request(RequestCode.REGISTER_BROKER, header, body)
+
+
+@dataclass(frozen=True, slots=True)
+class UnregisterBroker(Order):
+    """This broker stops."""
+
+    action = "unregister the broker"
+
+    who: Identity
+
+    def request(self) -> Command:
+        header = headers.BrokerHeader(
+            broker_name=self.who.broker,
+            broker_address=self.who.address,
+            cluster=self.who.cluster,
+            broker_id=self.who.broker_id,
+        )
+        return request(RequestCode.UNREGISTER_BROKER, header)
