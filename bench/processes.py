@@ -18,6 +18,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "src"))
+from metaq.testing import free_port  # noqa: E402  found by the line above
+
 NATIVE = ROOT / "bench" / "native"
 PATIENCE = 600
 """Seconds for what comes if all is well, also on a machine with much other work."""
@@ -59,13 +62,6 @@ class Server:
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         found = re.search(r"RssAnon:\s+(\d+) kB", status)
         return int(found.group(1)) / 1000 if found else float("nan")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def _stop(process: subprocess.Popen[str]) -> None:

@@ -6,15 +6,13 @@ import contextlib
 import os
 import pathlib
 import signal
-import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
 
-from metaq.errors import MetaqError
+import metaq.testing
 
 Value = TypeVar("Value")
 
@@ -29,33 +27,8 @@ TEST_SECONDS, WHOLE_TEST_SECONDS = 900.0, 1800.0
 
 
 def eventually(probe: Callable[[], Value], timeout: float = PATIENCE, *, what: str = "") -> Value:
-    """Call `probe` until it returns something true, and return that.
-
-    For what another process or thread does in its own time and announces nowhere. Assertion errors, refused
-    connections and MetaQ's own errors count as "not yet". Raises AssertionError with the last outcome after `timeout`
-    seconds.
-    """
-    deadline = time.monotonic() + timeout
-    pause = threading.Event()
-    outcome: object = None
-    while True:
-        try:
-            if value := probe():
-                return value
-            outcome = value
-        except (AssertionError, OSError, MetaqError) as error:
-            outcome = error
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what or 'the condition'} did not come true in {timeout} s; last: {outcome!r}")
-        pause.wait(0.01)
-
-
-def free_port() -> int:
-    """A TCP port on 127.0.0.1 that nobody listens on now. Prefer port 0 where the server can tell what it got."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """`metaq.testing.eventually` with our patience."""
+    return metaq.testing.eventually(probe, timeout, what=what)
 
 
 def environment(**more: str) -> dict[str, str]:

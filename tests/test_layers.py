@@ -44,7 +44,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 """Layer → what it may import; what those may import comes with them. The empty name is `metaq` itself."""
 
 ONLY_IN: dict[str, set[str]] = {
-    "socket": {"net"},
+    "socket": {"net", "testing"},
     "socketserver": set(),
     "ssl": {"net"},
     "select": {"net"},

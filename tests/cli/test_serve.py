@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from tests.support import PATIENCE, environment, free_port, metaq_command, process, read_line, run_metaq
+from metaq.testing import free_port
+from tests.support import PATIENCE, environment, metaq_command, process, read_line, run_metaq
 
 SMALL = ("-o", "mappedFileSizeCommitLog=1048576", "-o", "maxHashSlotNum=1000", "-o", "maxIndexNum=4000")
 

@@ -7,9 +7,10 @@ import pytest
 import metaq
 from metaq import Producer
 from metaq.client.conversation.name_servers import parse_addresses
+from metaq.testing import free_port
 from metaq.wire.codes import RequestCode
 from tests.client.cluster import FakeCluster, swallow
-from tests.support import PATIENCE, eventually, free_port
+from tests.support import PATIENCE, eventually
 
 SINGLE = RequestCode.SEND_MESSAGE_V2
 

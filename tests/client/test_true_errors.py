@@ -15,12 +15,10 @@ import pytest
 
 import metaq
 from metaq import Consumer, Message, Producer, Reader, aio
-from metaq.testing import EmbeddedBroker
-from metaq.testing.embedded import SMALL
-from tests.support import PATIENCE, eventually, free_port, metaq_command, process, read_line, run_metaq
+from metaq.testing import Cluster, EmbeddedBroker, free_port
+from tests.support import PATIENCE, eventually, run_metaq
 
 _names = itertools.count()
-SMALL_FILES = [word for key, value in SMALL.items() for word in ("-o", f"{key}={value}")]
 
 
 @pytest.fixture
@@ -29,10 +27,10 @@ def topic() -> str:
 
 
 @pytest.fixture(scope="module")
-def lonely(tmp_path_factory):
+def lonely():
     """A name server without any broker."""
-    with process(*metaq_command("namesrv", "--port", "0", "--data", str(tmp_path_factory.mktemp("n")))) as child:
-        yield read_line(child, "ready namesrv").split()[-1]
+    with Cluster(brokers=0) as cluster:
+        yield cluster.namesrv
 
 
 def seconds_in(text: str) -> float:
@@ -57,22 +55,17 @@ def test_no_broker_is_not_a_missing_topic(lonely, topic, caplog):
     assert "no broker is registered" in sent.stderr
 
 
-def test_broker_that_went_away_is_named(tmp_path, topic):
+def test_broker_that_went_away_is_named(topic):
     """Name server up, broker killed under a client that knows its route: what each try met, and that nothing is stored."""
-    with process(*metaq_command("namesrv", "--port", "0", "--data", str(tmp_path / "n"))) as namesrv:
-        address = read_line(namesrv, "ready namesrv").split()[-1]
-        command = metaq_command("broker", "-n", address, "--port", "0", "--data", str(tmp_path / "b"), *SMALL_FILES)
-        with process(*command) as broker, Producer(address) as producer:
-            read_line(broker, "ready broker")
-            eventually(lambda: producer.send(topic, b"x"))
-            broker.kill()
-            broker.wait(PATIENCE)
-            with pytest.raises((metaq.SendFailed, metaq.NoRoute)) as caught:
-                producer.send(topic, b"x")
-            text = str(caught.value)
-            assert "metaq topic create" not in text
-            assert "connect" in text or "no broker is registered" in text
-            assert "twice" not in text, text
+    with Cluster() as cluster, Producer(cluster.namesrv) as producer:
+        eventually(lambda: producer.send(topic, b"x"))
+        cluster.brokers[0].kill()
+        with pytest.raises((metaq.SendFailed, metaq.NoRoute)) as caught:
+            producer.send(topic, b"x")
+        text = str(caught.value)
+        assert "metaq topic create" not in text
+        assert "connect" in text or "no broker is registered" in text
+        assert "twice" not in text, text
 
 
 def test_name_server_that_is_down_stores_nothing(topic):

@@ -1,15 +1,13 @@
 """The broker and name server under test: ours, or RocketMQ's own, which proves that a test asks for the right thing."""
 
-import contextlib
 import os
-import random
 import re
-import socket
 import subprocess
 import time
 from pathlib import Path
 from typing import Protocol
 
+from metaq.testing import free_port
 from tests.interop import maven
 from tests.support import PATIENCE, environment, eventually, metaq_command
 
@@ -33,19 +31,6 @@ class Server(Protocol):
 
     def kill(self) -> None:
         """End it as a crash would."""
-
-
-def free_ports(*distances: int) -> int:
-    """A port such that it and those at the given distances are free on loopback.
-
-    It lies below those that systems give to outgoing connections: one of them could take it before it is used.
-    """
-    while True:
-        port = random.randrange(10_000, 32_000)
-        with contextlib.suppress(OSError):
-            for distance in (0, *distances):
-                socket.create_server(("127.0.0.1", port + distance)).close()
-            return port
 
 
 class Process:
@@ -148,8 +133,8 @@ class RocketmqServer:
         self.data = data or folder / "store"
         self._alone = bool(namesrv)
         self._processes: list[Process] = []
-        self.namesrv = namesrv or f"127.0.0.1:{free_ports()}"
-        self._port = free_ports(-2, 1)
+        self.namesrv = namesrv or f"127.0.0.1:{free_port()}"
+        self._port = free_port(-2, 1)
         self.broker = f"127.0.0.1:{self._port}"
         conf = folder / "conf"
         conf.mkdir(parents=True)

@@ -4,13 +4,28 @@
         with metaq.Producer(broker.namesrv) as producer:
             producer.send("orders", b"...")
 
-Under pytest the fixture `metaq_broker` is such a broker (docs/testing.md). Processes only, no containers.
+Under pytest the fixture `metaq_broker` is such a broker (docs/testing.md). `Cluster` is several brokers and name servers,
+with a network between them that can fail. Processes only, no containers.
 """
 
 from metaq.clock import FakeClock
+from metaq.testing.cluster import Cluster
 from metaq.testing.embedded import EmbeddedBroker
 from metaq.testing.faults import FaultyDisk
 from metaq.testing.network import FlakyNetwork
+from metaq.testing.ports import free_port
 from metaq.testing.power import PowerLossDisk
+from metaq.testing.process import ServerDied
+from metaq.testing.waiting import eventually
 
-__all__ = ["EmbeddedBroker", "FakeClock", "FaultyDisk", "FlakyNetwork", "PowerLossDisk"]
+__all__ = [
+    "Cluster",
+    "EmbeddedBroker",
+    "FakeClock",
+    "FaultyDisk",
+    "FlakyNetwork",
+    "PowerLossDisk",
+    "ServerDied",
+    "eventually",
+    "free_port",
+]

@@ -1,147 +1,278 @@
-"""A network between client and server that can be cut, stalled and torn in the middle of a frame."""
+"""A network between client and server that can be cut, stalled, delayed, narrowed, torn inside a frame, or half open.
+
+A `FlakyNetwork` accepts connections on a port of this machine and forwards each to its target. What it does to the bytes
+is set for each direction, holds for all its connections together, and may be changed at any time. Bytes under way keep
+their order, whatever happens to them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
+import socket
+import struct
 import threading
-from collections.abc import Coroutine
+from collections import deque
+from collections.abc import Callable, Coroutine, Iterable
 from types import TracebackType
-from typing import Self
+from typing import Any, Final, Literal, Self, TypeVar
 
-_CHUNK = 64 * 1024
+from metaq.errors import ConfigError
+from metaq.testing.ports import free_port
+
+Direction = Literal["both", "to server", "to client"]
+"""Which bytes a fault concerns: those from client to server, those from server to client, or both."""
+
+Result = TypeVar("Result")
+
+CONNECTIONS_MAX: Final = 1000
+"""Connections of one network; more are refused."""
+HELD_BYTES_MAX: Final = 4 * 1024 * 1024
+"""Bytes of one connection and direction that are held back; then nothing more is read, as a full window would do."""
+CALL_SECONDS: Final = 60.0
+_CHUNK: Final = 64 * 1024
+_PACE_SECONDS: Final = 0.02
+"""What a throttled direction sends in one piece is at most what it may send in this time."""
+_BACKLOG: Final = 128
+_NO_GOODBYE: Final = struct.pack("ii", 1, 0)
+"""SO_LINGER of a connection that is to break (RST) and not to end (FIN)."""
+
+
+class NetworkThread:
+    """A thread with an event loop on which any number of `FlakyNetwork`s run."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="flaky-network", daemon=True)
+        self._thread.start()
+
+    def call(self, work: Coroutine[Any, Any, Result]) -> Result:
+        """Run `work` there and return its result. Raises what it raises; TimeoutError after a minute."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(CALL_SECONDS)
+
+    def close(self) -> None:
+        """End the thread. Its networks must be closed."""
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
 
 class FlakyNetwork:
-    """Forwards a port of 127.0.0.1 to `target` (`host:port`), until it is told not to.
+    """Forwards a port of this machine to `target` (`host:port`), and does harm on the way when it is told to.
 
     Give its `address` to the program under test instead of the target's. All methods may be called from any thread.
 
         with FlakyNetwork(broker.namesrv) as network:
             producer = metaq.Producer(network.address)
             network.cut()       # open connections break, new ones are refused
-            network.mend()
+            network.mend()      # all is well again
+
+    Args: target: where to. listen: where from; port 0 takes a free one. thread: to share one among several networks; by
+          default it has one of its own.
     """
 
-    def __init__(self, target: str) -> None:
-        host, _, port = target.rpartition(":")
-        self._target = (host, int(port))
+    def __init__(self, target: str, *, listen: str = "127.0.0.1:0", thread: NetworkThread | None = None) -> None:
+        self.target = target
         self.address = ""
+        """`host:port` to connect to, once it is started."""
         self.connections = 0
         """Connections accepted so far."""
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="flaky-network", daemon=True)
-        self._pairs: set[tuple[asyncio.StreamWriter, asyncio.StreamWriter]] = set()
-        self._flowing = asyncio.Event()
-        self._refusing = False
-        self._bytes_left: int | None = None
-        self._server: asyncio.Server | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._where = _split(listen)
+        self._target = _split(target)
+        self._own_thread = thread is None
+        self._thread = thread
+        self._to_server, self._to_client = _Way(), _Way()
+        self._open: set[_Connection] = set()
+        self._cut = self._refusing = self._half_open = False
+        self._socket: socket.socket | None = None
+        self._listening = asyncio.Event()
+        self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> Self:
-        """Begin to forward."""
-        self._thread.start()
-        self._call(self._open())
+        """Begin to forward. Raises OSError: its port is taken."""
+        host, port = self._where
+        # A port that the kernel chose would be lost while the network refuses.
+        self._socket = socket.create_server((host, port or free_port(host=host)), backlog=_BACKLOG)
+        self._socket.setblocking(False)
+        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self._thread = self._thread or NetworkThread()
+        self._thread.call(self._begin())
         return self
+
+    @property
+    def open(self) -> int:
+        """Connections that are open now."""
+        return len(self._open)
 
     def cut(self) -> None:
         """Break all connections and refuse new ones."""
-        self._call(self._set(refusing=True))
-
-    def mend(self) -> None:
-        """Accept and forward again."""
-        self._call(self._set(refusing=False))
-
-    def stall(self) -> None:
-        """Forward nothing more; connections stay open, as through a firewall that forgot them."""
-        self._call(self._flow(on=False))
-
-    def resume(self) -> None:
-        """Forward again, what was held back first."""
-        self._call(self._flow(on=True))
+        self._do(self._set_cut)
 
     def cut_after(self, count: int) -> None:
         """Break everything once `count` more bytes went from client to server: inside a frame, if you like."""
-        self._call(self._limit(count))
+
+        def act() -> None:
+            self._to_server.bytes_left = count
+
+        self._do(act)
+
+    def stall(self, direction: Direction = "both") -> None:
+        """Forward nothing more that way; connections stay open, as through a firewall that forgot them.
+
+        What comes in the meantime is held and goes on after `resume` or `mend`, as what TCP repeats would.
+        """
+        self._change(direction, stalled=True)
+
+    def resume(self, direction: Direction = "both") -> None:
+        """Forward again, what was held back first."""
+        self._change(direction, stalled=False)
+
+    def delay(self, seconds: float, direction: Direction = "both") -> None:
+        """Let everything arrive `seconds` later than it was sent; 0 ends it. Nothing gets narrower by it."""
+        if seconds < 0:
+            raise ConfigError(f"a delay of {seconds} s: need a number of seconds, 0 for none")
+        self._change(direction, delay=seconds)
+
+    def throttle(self, bytes_per_second: float, direction: Direction = "both") -> None:
+        """Let no more than this through in a second, over all connections together; 0 ends it."""
+        if bytes_per_second < 0:
+            raise ConfigError(f"a throttle of {bytes_per_second} bytes/s: need a positive rate, 0 for no limit")
+        self._change(direction, rate=bytes_per_second)
+
+    def half_open(self) -> None:
+        """The server is gone and the clients have not heard of it: connections look open, nothing is ever answered.
+
+        The server sees its ends break. New connections are accepted and lead nowhere. `mend` breaks all these.
+        """
+        self._do(self._set_half_open)
+
+    def mend(self) -> None:
+        """End every fault: accept, and forward at once, what was held back first."""
+        self._do(self._mend)
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a machine on which nothing listens. `mend` does not end it, `accept` does."""
+        self._do(lambda: self._set_refusing(on=True))
+
+    def accept(self) -> None:
+        """Accept connections again, if nothing else forbids it."""
+        self._do(lambda: self._set_refusing(on=False))
 
     def close(self) -> None:
-        if self._loop.is_closed():
-            return
-        self._call(self._shut())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        """Break all connections and give the port back."""
+        thread, self._thread = self._thread, None
+        if thread is not None and self._socket is not None:
+            thread.call(self._end())
+            if self._own_thread:
+                thread.close()
 
-    def _call(self, work: Coroutine[None, None, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(10)
+    # ---- on the thread ------------------------------------------------------------------------------------------
 
-    async def _open(self) -> None:
-        self._flowing.set()
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        host, port = self._server.sockets[0].getsockname()[:2]
-        self.address = f"{host}:{port}"
+    def _do(self, act: Callable[[], object]) -> None:
+        async def work() -> None:
+            act()
 
-    async def _shut(self) -> None:
-        assert self._server is not None
-        self._server.close()
-        self._break()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._thread is None or self._socket is None:
+            raise ConfigError("the network is not started, or closed")
+        self._thread.call(work())
 
-    async def _set(self, *, refusing: bool) -> None:
-        self._refusing, self._bytes_left = refusing, None
-        if refusing:
-            self._break()
+    def _change(self, direction: Direction, **faults: Any) -> None:
+        ways = {"both": (self._to_server, self._to_client), "to server": (self._to_server,)}
+        ways["to client"] = (self._to_client,)
+        if direction not in ways:
+            raise ConfigError(f"direction {direction!r}: need one of {', '.join(map(repr, ways))}")
 
-    async def _flow(self, *, on: bool) -> None:
-        (self._flowing.set if on else self._flowing.clear)()
+        def act() -> None:
+            for way in ways[direction]:
+                way.change(**faults)
 
-    async def _limit(self, count: int) -> None:
-        self._bytes_left = count
+        self._do(act)
 
-    def _break(self) -> None:
-        for pair in self._pairs:
-            for writer in pair:
-                writer.transport.abort()
-        self._pairs.clear()
+    def _set_cut(self) -> None:
+        self._cut, self._to_server.bytes_left = True, None
+        self._listen_or_not()
+        self._break(self._open)
 
-    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.connections += 1
-        if self._refusing:
-            writer.transport.abort()
-            return
-        try:
-            far_reader, far_writer = await asyncio.open_connection(*self._target)
-        except OSError:
-            writer.transport.abort()
-            return
-        if self._refusing:  # it was cut meanwhile
-            writer.transport.abort()
-            far_writer.transport.abort()
-            return
-        self._pairs.add((writer, far_writer))
-        for source, sink, counted in ((reader, far_writer, True), (far_reader, writer, False)):
-            task = self._loop.create_task(self._forward(source, sink, counted=counted))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+    def _set_refusing(self, *, on: bool) -> None:
+        self._refusing = on
+        self._listen_or_not()
 
-    async def _forward(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, *, counted: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(_CHUNK):
-                await self._flowing.wait()
-                if counted and self._bytes_left is not None:
-                    data, over = data[: self._bytes_left], len(data) >= self._bytes_left
-                    self._bytes_left -= len(data)
-                    if over:
-                        sink.write(data)
-                        await sink.drain()
-                        self._refusing = True
-                        self._break()
-                        return
-                sink.write(data)
-                await sink.drain()
-        sink.close()
+    def _set_half_open(self) -> None:
+        self._half_open = True
+        for connection in self._open:
+            connection.forget_server()
+
+    def _mend(self) -> None:
+        self._cut = self._half_open = False
+        for way in (self._to_server, self._to_client):
+            way.bytes_left = None
+            way.change(**dataclasses.asdict(_Faults()))
+        self._break(connection for connection in self._open if connection.is_half)
+        self._listen_or_not()
+
+    @staticmethod
+    def _break(connections: Iterable[_Connection]) -> None:
+        for connection in list(connections):
+            connection.abort()
+
+    @property
+    def _deaf(self) -> bool:
+        return self._cut or self._refusing
+
+    def _listen_or_not(self) -> None:
+        assert self._socket is not None
+        if not self._deaf:
+            if not self._listening.is_set():
+                self._socket.listen(_BACKLOG)
+                self._listening.set()
+        elif self._listening.is_set():
+            # Linux: the port stays ours and connections are refused. Elsewhere they are accepted and ended at once.
+            with contextlib.suppress(OSError):
+                self._socket.shutdown(socket.SHUT_RDWR)
+                self._listening.clear()
+
+    async def _begin(self) -> None:
+        self._listening.set()
+        self._accepting = asyncio.get_running_loop().create_task(self._accept_all())
+
+    async def _end(self) -> None:
+        assert self._accepting is not None
+        assert self._socket is not None
+        self._accepting.cancel()
+        await asyncio.gather(self._accepting, return_exceptions=True)
+        self._socket.close()
+        connections = list(self._open)
+        self._break(connections)
+        await asyncio.gather(*(connection.ended() for connection in connections))
+
+    async def _accept_all(self) -> None:
+        assert self._socket is not None
+        loop = asyncio.get_running_loop()
+        while True:
+            await self._listening.wait()
+            try:
+                accepted, _ = await loop.sock_accept(self._socket)
+            except OSError:
+                if self._listening.is_set():  # no descriptor is free: one may be a moment later
+                    await asyncio.sleep(_PACE_SECONDS)
+                continue
+            self.connections += 1
+            if self._deaf or len(self._open) >= CONNECTIONS_MAX:
+                accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_GOODBYE)
+                accepted.close()
+                continue
+            try:
+                client = _End(*await asyncio.open_connection(sock=accepted))
+            except OSError:
+                accepted.close()
+                continue
+            connection = _Connection(client, self._target, self._to_server, self._to_client, self._set_cut)
+            if self._half_open:
+                connection.forget_server()
+            self._open.add(connection)
+            connection.start(self._open.discard)
 
     def __enter__(self) -> Self:
         return self.start()
@@ -150,3 +281,198 @@ class FlakyNetwork:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Faults:
+    """What is done to bytes: held back, made late by seconds, narrowed to bytes a second (0: no limit)."""
+
+    stalled: bool = False
+    delay: float = 0.0
+    rate: float = 0.0
+
+
+class _Way:
+    """One direction of all connections of a network."""
+
+    def __init__(self) -> None:
+        self.faults = _Faults()
+        self.bytes_left: int | None = None
+        """How much may go before everything breaks."""
+        self._free_at = 0.0
+        self._changed = asyncio.Event()
+
+    def change(self, **faults: Any) -> None:
+        self.faults = dataclasses.replace(self.faults, **faults)
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def turn(self, came: float, waiting: int) -> int:
+        """Wait until some of the `waiting` bytes that came at `came` (loop time) may go on. Returns how many."""
+        loop = asyncio.get_running_loop()
+        while True:
+            faults, now = self.faults, loop.time()
+            seconds = max(came + faults.delay, self._free_at if faults.rate else now) - now
+            if not faults.stalled and seconds <= 0:
+                break
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if faults.stalled else seconds):
+                    await self._changed.wait()
+        if not faults.rate:
+            return waiting
+        size = min(waiting, max(1, int(faults.rate * _PACE_SECONDS)))
+        self._free_at = now + size / faults.rate
+        return size
+
+
+class _End:
+    """One of the two TCP connections that make a connection through the network."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.reader, self.writer = reader, writer
+
+    def abort(self) -> None:
+        if not self.writer.transport.is_closing():
+            self.writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_GOODBYE)
+        self.writer.transport.abort()
+
+
+class _Connection:
+    """A client's connection and, as long as it has one, the server's end of it."""
+
+    def __init__(
+        self, client: _End, target: tuple[str, int], to_server: _Way, to_client: _Way, cut: Callable[[], None]
+    ) -> None:
+        self._client, self._target = client, target
+        self._to_server, self._to_client, self._cut = to_server, to_client, cut
+        self._server: _End | None = None
+        self.is_half = False
+        """The server's end is gone, and the client is not to know it."""
+        self._task: asyncio.Task[None] | None = None
+        self._forwarding: asyncio.Task[None] | None = None
+
+    def start(self, when_ended: Callable[[_Connection], None]) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(lambda _: when_ended(self))
+
+    def forget_server(self) -> None:
+        self.is_half = True
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+
+    def abort(self) -> None:
+        """Break both ends."""
+        if self._task is not None:
+            self._task.cancel()
+
+    async def ended(self) -> None:
+        """Wait until both ends are given back."""
+        if self._task is not None:
+            await asyncio.wait({self._task})
+
+    async def _run(self) -> None:
+        try:
+            if not self.is_half:
+                self._forwarding = asyncio.get_running_loop().create_task(self._forward())
+                await asyncio.wait({self._forwarding})
+            if self.is_half:
+                if self._server is not None:
+                    self._server.abort()
+                with contextlib.suppress(OSError):
+                    while await self._client.reader.read(_CHUNK):
+                        pass  # nobody is there to hear it
+        finally:
+            if self._forwarding is not None:
+                self._forwarding.cancel()
+            for end in (self._client, self._server):
+                if end is not None:
+                    end.abort()
+
+    async def _forward(self) -> None:
+        with contextlib.suppress(OSError):  # no such server, or one end broke: so will the other
+            server = self._server = _End(*await asyncio.open_connection(*self._target))
+            pipes = (
+                _Pipe(self._client, server, self._to_server, self._cut),
+                _Pipe(server, self._client, self._to_client, self._cut),
+            )
+            tasks = [asyncio.get_running_loop().create_task(pipe.run()) for pipe in pipes]
+            try:
+                await asyncio.gather(*tasks)
+            finally:
+                for task in tasks:
+                    task.cancel()
+            for end in (self._client, server):  # both have said good-bye
+                end.writer.close()
+                await end.writer.wait_closed()
+
+
+class _Pipe:
+    """What one end receives, on its way to the other."""
+
+    def __init__(self, source: _End, sink: _End, way: _Way, cut: Callable[[], None]) -> None:
+        self._source, self._sink, self._way, self._cut = source.reader, sink.writer, way, cut
+        self._held: deque[tuple[float, bytes | None]] = deque()
+        """When it came and what: empty bytes for the source's good-bye, None if it broke."""
+        self._held_bytes = 0
+        self._moved = asyncio.Event()
+
+    async def run(self) -> None:
+        """Forward until the source has said good-bye. Raises OSError: a side broke."""
+        receiving = asyncio.get_running_loop().create_task(self._receive())
+        try:
+            await self._deliver()
+        finally:
+            receiving.cancel()
+
+    async def _receive(self) -> None:
+        data: bytes | None = b"-"
+        while data:
+            try:
+                data = await self._source.read(_CHUNK)
+            except OSError:
+                data = None
+            self._held.append((asyncio.get_running_loop().time(), data))
+            self._held_bytes += len(data or b"")
+            self._moved.set()
+            while self._held_bytes > HELD_BYTES_MAX:
+                await self._move()
+
+    async def _deliver(self) -> None:
+        while True:
+            while not self._held:
+                await self._move()
+            came, data = self._held[0]
+            size = await self._way.turn(came, len(data or b""))
+            if data is None:
+                raise ConnectionResetError
+            if not data:
+                self._sink.write_eof()
+                return
+            self._held[0] = (came, data[size:])
+            if size == len(data):
+                self._held.popleft()
+            self._held_bytes -= size
+            self._moved.set()
+            await self._write(data[:size])
+
+    async def _write(self, data: bytes) -> None:
+        left = self._way.bytes_left
+        if left is None:
+            self._sink.write(data)
+            await self._sink.drain()
+            return
+        self._way.bytes_left = max(0, left - len(data))
+        self._sink.write(data[:left])
+        await self._sink.drain()
+        if len(data) >= left:
+            self._cut()
+
+    async def _move(self) -> None:
+        """Wait until something came in or went out."""
+        self._moved.clear()
+        await self._moved.wait()
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host, int(port)

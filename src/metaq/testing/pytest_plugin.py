@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 
 import pytest
 
+from metaq.testing.cluster import Cluster
 from metaq.testing.embedded import EmbeddedBroker
 
 
@@ -21,3 +23,10 @@ def fresh_metaq_broker() -> Iterator[EmbeddedBroker]:
     """A broker of this test's own, empty at its start; for tests that stop, kill or freeze it."""
     with EmbeddedBroker() as broker:
         yield broker
+
+
+@pytest.fixture
+def metaq_cluster() -> Iterator[Callable[..., Cluster]]:
+    """Starts clusters for this test: `metaq_cluster(brokers=2, name_servers=2)`, with the arguments of `Cluster`."""
+    with contextlib.ExitStack() as clusters:
+        yield lambda **arguments: clusters.enter_context(Cluster(**arguments))

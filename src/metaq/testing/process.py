@@ -1,0 +1,198 @@
+"""One server of ours as a child process: started, stopped, killed, paused, and missed when it ends by itself."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from metaq.errors import MetaqError
+
+START_SECONDS: Final = 120.0
+STOP_SECONDS: Final = 120.0
+TAIL_LINES: Final = 30
+
+
+class ServerDied(MetaqError):
+    """A server did not start, did not stop, or ended by itself. The text has its exit code and its last log lines."""
+
+
+class ServerProcess:
+    """A `metaq` command that serves, run by this interpreter as a child that ends with its parent.
+
+    A subclass says which command and what its `ready` line means. All signals go to the child by its own id.
+
+    Args: name: what errors call it. log: file for what it writes to standard error, over all its lives.
+          environment: variables of the child beside ours. timeout: seconds that a start may take.
+    """
+
+    def __init__(
+        self, name: str, log: pathlib.Path, environment: Mapping[str, str] | None = None, timeout: float = START_SECONDS
+    ) -> None:
+        self.name = name
+        self.log = log
+        self._environment = dict(environment or {})
+        self._timeout = timeout
+        self._process: subprocess.Popen[str] | None = None
+
+    def _arguments(self) -> Sequence[str]:
+        """What follows `metaq` on the command line."""
+        raise NotImplementedError
+
+    def _is_ready(self, line: str) -> None:
+        """Called with the `ready` line; the addresses are in it."""
+
+    def launch(self) -> None:
+        """Make the process and return; `wait_ready` must follow. So several can start beside each other.
+
+        Raises ServerDied: it runs already, or has ended by itself and nobody has noticed.
+        """
+        if self._process is not None:
+            raise ServerDied(self.death or f"{self.name} runs already")
+        with self.log.open("a", encoding="utf-8") as log:
+            self._process = subprocess.Popen(  # noqa: S603  our own command
+                [sys.executable, "-m", "metaq", *self._arguments()],
+                stdin=subprocess.PIPE,  # its end tells the child that we are gone
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                env={**os.environ, "METAQ_STOP_WITH_STDIN": "1", **_paths(), **self._environment},
+            )
+
+    def wait_ready(self) -> None:
+        """Return when it accepts connections. Raises ServerDied: it ended, or was not ready in time and was killed."""
+        process = self._launched()
+        timer = threading.Timer(self._timeout, process.kill)
+        timer.start()
+        assert process.stdout is not None
+        try:
+            line = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if not line.startswith("ready"):
+            code = process.wait()
+            self._release()
+            raise ServerDied(f"{self.name} did not get ready, exit code {code}:\n{self.log_tail()}")
+        self._is_ready(line)
+
+    @property
+    def pid(self) -> int:
+        """Process id. Raises ServerDied if it is not running."""
+        return self._running().pid
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def death(self) -> str:
+        """How it ended though nobody told it to, with its last log lines; empty if it runs or was ended by a call."""
+        code = self._process.poll() if self._process is not None else None
+        return "" if code is None else f"{self.name} ended by itself, exit code {code}:\n{self.log_tail()}"
+
+    def stop(self, timeout: float = STOP_SECONDS) -> None:
+        """Stop cleanly (SIGTERM). Raises ServerDied if that fails or takes longer than `timeout` seconds."""
+        self.ask_to_stop()
+        self.wait_stopped(timeout)
+
+    def ask_to_stop(self) -> None:
+        """The first half of `stop`, so that several can stop beside each other. Raises ServerDied if it does not run."""
+        process = self._running()
+        process.send_signal(signal.SIGCONT)
+        process.terminate()
+
+    def wait_stopped(self, timeout: float = STOP_SECONDS) -> None:
+        """The other half of `stop`. Raises ServerDied."""
+        process = self._launched()
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise ServerDied(f"{self.name} did not stop within {timeout} s:\n{self.log_tail()}") from None
+        finally:
+            self._release()
+        if code != 0:
+            raise ServerDied(f"{self.name} stopped with exit code {code}:\n{self.log_tail()}")
+
+    def kill(self) -> None:
+        """kill -9: what a crash leaves. A start recovers the data. Raises ServerDied if it does not run."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._release()
+
+    def wait_ended(self, timeout: float = STOP_SECONDS) -> int:
+        """Wait until it ends by itself, where that is what should happen. Returns its exit code.
+
+        Raises ServerDied: it is not running, or still runs after `timeout` seconds.
+        """
+        process = self._launched()
+        try:
+            code = process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise ServerDied(f"{self.name} did not end within {timeout} s:\n{self.log_tail()}") from None
+        self._release()
+        return code
+
+    def pause(self) -> None:
+        """Halt it where it is (SIGSTOP), as a machine that hangs: connections stay open, nothing is answered."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Let a paused process go on (SIGCONT)."""
+        self._running().send_signal(signal.SIGCONT)
+
+    def log_text(self) -> str:
+        """All that it has logged, over all its lives."""
+        try:
+            return self.log.read_text(encoding="utf-8", errors="replace")
+        except FileNotFoundError:
+            return ""
+
+    def log_tail(self, lines: int = TAIL_LINES) -> str:
+        """The last lines that it logged."""
+        return "\n".join(self.log_text().splitlines()[-lines:])
+
+    def end(self) -> None:
+        """Kill it if it runs, whatever its state."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._release()
+
+    def _launched(self) -> subprocess.Popen[str]:
+        if self._process is None:
+            raise ServerDied(f"{self.name} is not running")
+        return self._process
+
+    def _running(self) -> subprocess.Popen[str]:
+        process = self._launched()
+        if death := self.death:
+            raise ServerDied(death)
+        return process
+
+    def _release(self) -> None:
+        process, self._process = self._process, None
+        if process is not None:
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    with contextlib.suppress(OSError):
+                        pipe.close()
+
+
+def option_flags(options: Mapping[str, object]) -> list[str]:
+    """Options as flags of a server's command line."""
+    return [word for key, value in options.items() for word in ("-o", f"{key}={value}")]
+
+
+def _paths() -> dict[str, str]:
+    # The child imports the metaq that we are, installed or not.
+    ours = str(pathlib.Path(__file__).parents[2])
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [ours, os.environ.get("PYTHONPATH")]))}
