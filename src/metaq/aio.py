@@ -68,15 +68,18 @@ class Producer(ProducerBase):
         timeout: float | None = None,
     ) -> SendReceipt:
         """Send and wait for the acknowledgement. As `metaq.Producer.send`."""
-        message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
+        message = as_message(
+            topic, body, tag, keys,
+            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
+        )  # fmt: skip
         routes = self._core.routes
         if (ordering_key is not None or selector is not None) and routes.publish_queues_now(message.topic) is None:
             self._check_open()
             await _run(self._core, routes.publish_queues(message.topic))
         while True:
-            lane = self._lane(message.topic, ordering_key, selector, queue)
+            stream = self._stream(message.topic, ordering_key, selector, queue)
             try:
-                future = self._hand_in(message, lane, message_id, urgent=True, timeout=timeout)
+                future = self._hand_in(message, stream, message_id, urgent=True, timeout=timeout)
             except BufferFull:
                 if not self._waits_when_full:
                     raise

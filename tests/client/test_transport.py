@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from metaq.client.transport import Link, Transport
+from metaq.client.transport import ClientSession, Transport
 from metaq.errors import ClientClosed, ConnectionFailed, RequestTimeout
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import encode, reply, request
@@ -147,10 +147,10 @@ def test_a_lost_connection_refuses_requests_at_once(name):
     async def main() -> None:
         transport = Transport(lambda address, command: None, lambda _: None, lambda address: None)
         written: list[bytes] = []
-        link = Link(transport, "10.0.0.1:10911", SimpleNamespace(write=written.append))
-        link.connection_lost("reset by the peer")
+        session = ClientSession(transport, "10.0.0.1:10911", SimpleNamespace(write=written.append))
+        session.connection_lost("reset by the peer")
         with pytest.raises(ConnectionFailed, match="10911 broke: reset by the peer") as caught:
-            getattr(link, name)(request(CODE))
+            getattr(session, name)(request(CODE))
         assert not caught.value.sent
         assert not written
 

@@ -1,16 +1,16 @@
 """Where messages gather into batches: user threads append, the background loop sends.
 
-A lane is one stream of batches: one per topic, whose batches rotate over the topic's queues, and one per queue for
-messages with an ordering key, a selector or a queue of their own. Appending to a lane's open batch is one call into
+Batches form streams: one per topic, whose batches rotate over the topic's queues, and one per queue for
+messages with an ordering key, a selector or a queue of their own. Appending to a stream's open batch is one call into
 the hot module, made atomic by the GIL, without a lock; the batch answers -1 when it has been sealed or is full. All
 else, sealing, replacing and counting batches, happens under one lock, a few times per batch.
 
 A batch is sealed when it is full, when its linger is over, when somebody waits for it (`urgent`), and by `flush`.
-Full batches of a lane may be under way side by side; those of an ordered lane one after the other, or a re-send would
+Full batches of a stream may be under way side by side; those of an ordered stream one after the other, or a re-send would
 overtake. While they wait the next batch fills up, so batches grow with the round trip by themselves.
 
 Back-pressure counts bytes from the seal to the acknowledgement: beyond `max_pending_bytes` a caller blocks, or gets
-BufferFull. It is looked at when a batch begins, so a lane can exceed it by one batch.
+BufferFull. It is looked at when a batch begins, so a stream can exceed it by one batch.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from metaq.wire.record import decode_batch
 _MESSAGE_ID = re.compile("(?:[0-9A-F]{32}|[0-9A-F]{56})")
 """56 with an IPv6 address in it."""
 IN_FLIGHT_MAX = 8
-"""Batches of one unordered lane under way side by side."""
+"""Batches of one unordered stream under way side by side."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +64,8 @@ class SendLimits:
     message_bytes_max: int
 
 
-class Lane:
-    """One stream of batches. `queue` None: they rotate over the queues, and order is not promised."""
+class BatchStream:
+    """One series of batches. `queue` None: they rotate over the queues, and order is not promised."""
 
     __slots__ = ("batch", "in_flight", "outbox", "queue", "strict", "topic", "urgent")
 
@@ -79,7 +79,7 @@ class Lane:
 
     @property
     def choose(self) -> Choose | None:
-        """The queue of the lane; if that can no longer be written and need not be the very one, its stand-in."""
+        """The queue of the stream; if that can no longer be written and need not be the very one, its stand-in."""
         wanted = self.queue
         if wanted is None:
             return None
@@ -109,58 +109,60 @@ class Accumulator:
 
     def __init__(self, core: ClientCore, sender: Sender, limits: SendLimits) -> None:
         self._core, self._sender, self.limits = core, sender, limits
-        self.lanes: dict[str, Lane] = {}
-        """Unordered lanes by topic."""
-        self._ordered: dict[tuple[MessageQueue, bool], Lane] = {}
+        self.streams: dict[str, BatchStream] = {}
+        """Unordered streams by topic."""
+        self._ordered: dict[tuple[MessageQueue, bool], BatchStream] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._pending_bytes = 0
         self._outstanding: set[SendBatch] = set()
-        self._crowd: list[asyncio.Future[None]] = []
+        self._waiting_for_room: list[asyncio.Future[None]] = []
         self._closed = False
         _live.add(self)
 
     # -------------------------------------------------------------- user threads
 
-    def lane(self, topic: str) -> Lane:
-        return self.lanes.get(topic) or self.lanes.setdefault(topic, Lane(topic, None, strict=False))
+    def stream(self, topic: str) -> BatchStream:
+        return self.streams.get(topic) or self.streams.setdefault(topic, BatchStream(topic, None, strict=False))
 
-    def ordered_lane(self, queue: MessageQueue, *, strict: bool) -> Lane:
-        """The lane of one queue. `strict`: no other queue may stand in when its broker is down."""
+    def ordered_stream(self, queue: MessageQueue, *, strict: bool) -> BatchStream:
+        """The stream of one queue. `strict`: no other queue may stand in when its broker is down."""
         key = queue, strict
-        return self._ordered.get(key) or self._ordered.setdefault(key, Lane(queue.topic, queue, strict=strict))
+        return self._ordered.get(key) or self._ordered.setdefault(key, BatchStream(queue.topic, queue, strict=strict))
 
-    def append(self, lane: Lane, add: Callable[[SendBatch], int], *, urgent: bool) -> SendFuture:
-        """Append with `add` to the lane's open batch, or to a new one.
+    def append(self, stream: BatchStream, add: Callable[[SendBatch], int], *, urgent: bool) -> SendFuture:
+        """Append with `add` to the stream's open batch, or to a new one.
 
         Raises: ClientClosed, ClientForked, BufferFull; LocalProtocolError: too large for any batch.
         """
         self._core.check_process()
         with self._lock:
             while True:
-                batch = lane.batch
+                batch = stream.batch
                 if (index := add(batch)) >= 0:
                     begun = False
                     break
-                if self._hand_over(lane):
-                    self._core.thread.post(self._pump, lane)
+                if self._hand_over(stream):
+                    self._core.thread.post(self._pump, stream)
                 self._wait_for_room()
-                if lane.batch is not SEALED:
+                if stream.batch is not SEALED:
                     continue  # Another thread began a batch while we waited.
                 batch = SendBatch(self._core.id_prefixes.next(), self.limits.batch_bytes)
                 if (index := add(batch)) < 0:
                     raise LocalProtocolError("the message fits no batch")
-                lane.batch, begun = batch, True
+                stream.batch, begun = batch, True
                 break
-            if urgent and lane.urgent is not batch:
-                lane.urgent = batch
-                self._core.thread.post(self._seal, lane, batch)
+            if urgent and stream.urgent is not batch:
+                stream.urgent = batch
+                self._core.thread.post(self._seal, stream, batch)
             elif begun and not urgent:
-                self._core.thread.post(self._begin_linger, lane, batch)
+                self._core.thread.post(self._begin_linger, stream, batch)
         return future_of(batch, index)
 
-    def send_alone(self, message: Message, lane: Lane, message_id: str | None, timeout: float | None) -> SendFuture:
-        """Send one message in a request of its own, compressed if that pays. In order with its lane if that has one.
+    def send_alone(
+        self, message: Message, stream: BatchStream, message_id: str | None, timeout: float | None
+    ) -> SendFuture:
+        """Send one message in a request of its own, compressed if that pays. In order with its stream if that has one.
 
         Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: the message is too large.
         """
@@ -172,10 +174,10 @@ class Accumulator:
         if message_id is not None:
             batch.prefix, batch.first = _split_id(message_id)
         future = future_of(batch, batch.first)
-        self._enqueue(lane, batch, self.outgoing(message, future.message_id), timeout)
+        self._enqueue(stream, batch, self.outgoing(message, future.message_id), timeout)
         return future
 
-    def send_whole(self, lane: Lane, entries: list[tuple[int, bytes, bytes]]) -> SendBatch:
+    def send_whole(self, stream: BatchStream, entries: list[tuple[int, bytes, bytes]]) -> SendBatch:
         """Send (flag, body, properties) entries as one batch, whatever `batch_bytes` says.
 
         Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: an empty body, or too much for one request.
@@ -188,17 +190,17 @@ class Accumulator:
                 raise InvalidMessage(
                     f"a batch of {len(entries)} messages exceeds {self.limits.message_bytes_max} bytes: send smaller ones"
                 )
-        self._enqueue(lane, batch, Outgoing(lane.topic, batch.take(), batch=True), None)
+        self._enqueue(stream, batch, Outgoing(stream.topic, batch.take(), batch=True), None)
         return batch
 
-    def _enqueue(self, lane: Lane, batch: SendBatch, outgoing: Outgoing, timeout: float | None) -> None:
+    def _enqueue(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float | None) -> None:
         with self._lock:
             self._wait_for_room()
-            self._hand_over(lane)  # What was submitted before goes before.
+            self._hand_over(stream)  # What was submitted before goes before.
             self._pending_bytes += len(outgoing.body)
             self._outstanding.add(batch)
-            lane.outbox.append((batch, outgoing, timeout))
-        self._core.thread.post(self._pump, lane)
+            stream.outbox.append((batch, outgoing, timeout))
+        self._core.thread.post(self._pump, stream)
 
     def outgoing(self, message: Message, message_id: str) -> Outgoing:
         """The request for one message. Raises InvalidMessage: body or properties exceed the format."""
@@ -228,37 +230,37 @@ class Accumulator:
                 )
             self._changed.wait()
 
-    def _hand_over(self, lane: Lane) -> bool:
-        """Under the lock: seal the lane's open batch and put it where `_pump` finds it. Returns whether there was one."""
-        batch, lane.batch = lane.batch, SEALED
+    def _hand_over(self, stream: BatchStream) -> bool:
+        """Under the lock: seal the stream's open batch and put it where `_pump` finds it. Returns whether there was one."""
+        batch, stream.batch = stream.batch, SEALED
         if batch is SEALED:
             return False
         body = batch.take()
         self._pending_bytes += len(body)
         self._outstanding.add(batch)
-        lane.outbox.append((batch, Outgoing(lane.topic, body, batch=True), None))
+        stream.outbox.append((batch, Outgoing(stream.topic, body, batch=True), None))
         return True
 
     # -------------------------------------------------------------- the loop
 
-    def _begin_linger(self, lane: Lane, batch: SendBatch) -> None:
-        asyncio.get_running_loop().call_later(self.limits.linger, self._seal, lane, batch)
+    def _begin_linger(self, stream: BatchStream, batch: SendBatch) -> None:
+        asyncio.get_running_loop().call_later(self.limits.linger, self._seal, stream, batch)
 
-    def _seal(self, lane: Lane, batch: SendBatch) -> None:
+    def _seal(self, stream: BatchStream, batch: SendBatch) -> None:
         with self._lock:
-            if lane.batch is batch:
-                self._hand_over(lane)
-        self._pump(lane)
+            if stream.batch is batch:
+                self._hand_over(stream)
+        self._pump(stream)
 
-    def _pump(self, lane: Lane) -> None:
-        while lane.outbox and lane.in_flight < lane.in_flight_max:
-            batch, outgoing, timeout = lane.outbox.popleft()
-            lane.in_flight += 1
-            self._core.spawn(self._send(lane, batch, outgoing, timeout or self.limits.timeout))
+    def _pump(self, stream: BatchStream) -> None:
+        while stream.outbox and stream.in_flight < stream.in_flight_max:
+            batch, outgoing, timeout = stream.outbox.popleft()
+            stream.in_flight += 1
+            self._core.spawn(self._send(stream, batch, outgoing, timeout or self.limits.timeout))
 
-    async def _send(self, lane: Lane, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
+    async def _send(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
         try:
-            await self._deliver(lane, batch, outgoing, timeout)
+            await self._deliver(stream, batch, outgoing, timeout)
         except MetaqError as error:
             batch.fail(error)
         except asyncio.CancelledError:
@@ -268,23 +270,23 @@ class Accumulator:
             batch.fail(error)
             raise
         finally:
-            lane.in_flight -= 1
+            stream.in_flight -= 1
             with self._lock:
                 self._pending_bytes -= len(outgoing.body)
                 self._outstanding.discard(batch)
                 self._changed.notify_all()
-            _wake(self._crowd)
-            self._pump(lane)
+            _wake(self._waiting_for_room)
+            self._pump(stream)
 
-    async def _deliver(self, lane: Lane, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
+    async def _deliver(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
         if not outgoing.batch:
-            batch.acknowledge(await self._sender.send(outgoing, timeout, lane.choose))
+            batch.acknowledge(await self._sender.send(outgoing, timeout, stream.choose))
             return
         if batch.count == 1:
-            batch.acknowledge(await self._sender.send(_singles(outgoing)[0], timeout, lane.choose))
+            batch.acknowledge(await self._sender.send(_singles(outgoing)[0], timeout, stream.choose))
             return
         try:
-            batch.acknowledge(await self._sender.send(outgoing, timeout, lane.choose))
+            batch.acknowledge(await self._sender.send(outgoing, timeout, stream.choose))
         except BrokerError as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
@@ -292,7 +294,7 @@ class Accumulator:
             outcomes: list[Stored | Exception] = []
             for single in _singles(outgoing):
                 try:
-                    outcomes.append(await self._sender.send(single, timeout, lane.choose))
+                    outcomes.append(await self._sender.send(single, timeout, stream.choose))
                 except MetaqError as failure:
                     outcomes.append(failure)
             batch.settle_each(outcomes)
@@ -301,18 +303,18 @@ class Accumulator:
         """Return when there is room for another batch, or the producer was closed."""
         while self._pending_bytes > self.limits.max_pending_bytes and not self._closed:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._crowd.append(future)
+            self._waiting_for_room.append(future)
             await future
 
     async def flush(self) -> None:
         """Seal all open batches and return when every message handed in so far has its outcome."""
-        lanes = [*self.lanes.values(), *self._ordered.values()]
+        streams = [*self.streams.values(), *self._ordered.values()]
         with self._lock:
-            for lane in lanes:
-                self._hand_over(lane)
+            for stream in streams:
+                self._hand_over(stream)
             outstanding = list(self._outstanding)
-        for lane in lanes:
-            self._pump(lane)
+        for stream in streams:
+            self._pump(stream)
         for batch in outstanding:
             if (waiter := batch.waiter(asyncio.get_running_loop())) is not None:
                 await waiter
@@ -321,18 +323,18 @@ class Accumulator:
         """Refuse all further messages. Those handed in before go on."""
         with self._lock:
             self._closed = True
-            for lane in [*self.lanes.values(), *self._ordered.values()]:
-                self._hand_over(lane)
+            for stream in [*self.streams.values(), *self._ordered.values()]:
+                self._hand_over(stream)
             self._changed.notify_all()
 
     def orphan(self) -> None:
         """In a forked child: what is pending belongs to the parent."""
         error = ClientForked("the send belongs to the parent process")
         self._lock = threading.Lock()
-        for lane in [*self.lanes.values(), *self._ordered.values()]:
-            if lane.batch is not SEALED:
-                self._outstanding.add(lane.batch)
-                lane.batch = SEALED
+        for stream in [*self.streams.values(), *self._ordered.values()]:
+            if stream.batch is not SEALED:
+                self._outstanding.add(stream.batch)
+                stream.batch = SEALED
         for batch in self._outstanding:
             batch.orphan(error)
 

@@ -14,7 +14,7 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
 from metaq.client import asking
@@ -176,19 +176,22 @@ class ClientCore:
             return None
         return data.addresses.get(broker_id) or data.any_address
 
-    async def ask(self, address: str, call: Call[T], seconds: float | None = None) -> T:
+    def ask(self, address: str, call: Call[T], seconds: float | None = None) -> Coroutine[Any, Any, T]:
         """The outcome of a call; `seconds` to wait for it, if not the call's own.
 
         Raises what `Transport.call` raises, BrokerError: refused, BadRequest: the answer cannot be read.
         """
-        return await asking.ask(self.transport, address, call, seconds)
+        return asking.ask(self.transport, address, call, seconds)
 
-    async def ask_broker(self, broker: str, call: Call[T], *, broker_id: int = 0) -> T:
-        """The same, of the broker of that name: in the wanted role if that one is up. Raises also NoRoute: none is."""
+    def ask_broker(self, broker: str, call: Call[T], *, broker_id: int = 0) -> Coroutine[Any, Any, T]:
+        """The same, of the broker of that name: in the wanted role if that one is up.
+
+        Raises NoRoute, at once: none is.
+        """
         address = self.address_of(broker, broker_id)
         if address is None:
             raise NoRoute(f"no broker named {broker} is up")
-        return await asking.ask(self.transport, address, call)
+        return asking.ask(self.transport, address, call)
 
     async def converse(self, broker: str, conversation: Conversation[T]) -> T:
         """A conversation with the broker of that name. Raises what `ask_broker` and the conversation raise."""
@@ -206,9 +209,9 @@ class ClientCore:
 
         return await asking.converse(conversation, answer)
 
-    async def consult(self, consultation: Consultation[T]) -> T:
+    def consult(self, consultation: Consultation[T]) -> Coroutine[Any, Any, T]:
         """A conversation with peers that it chooses itself."""
-        return await asking.consult(self.transport, consultation)
+        return asking.consult(self.transport, consultation)
 
     # -------------------------------------------------------------- heartbeats
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from metaq.client.conversation.offsets import GetPosition, SetPosition
+from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.core import ClientCore
 from metaq.errors import BadRequest, BrokerError, ClientError
 from metaq.model import MessageQueue
@@ -51,7 +52,10 @@ class BrokerOffsets:
         try:
             await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
         except (ClientError, BrokerError) as error:
-            log.warning("the offset %d of %s for group %s was not kept: %s", offset, queue, self._group, error)
+            then = "trying again" if judge(error, Purpose.COMMIT).again else "its broker refuses it"
+            log.warning(
+                "the offset %d of %s for group %s was not kept, %s: %s", offset, queue, self._group, then, error
+            )
         else:
             self._kept[queue] = offset
 

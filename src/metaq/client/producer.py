@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Self
 
 from metaq.client import core as cores
-from metaq.client.accumulator import Accumulator, Lane, SendLimits, check_body
+from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, check_body
 from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.names import checked
 from metaq.client.sending import Choose, Sender
@@ -96,7 +96,7 @@ class ProducerBase:
         )
         self._waits_when_full = when_full == "block"
         self._accumulator = Accumulator(self._core, self._sender, limits)
-        self._lanes = self._accumulator.lanes
+        self._streams = self._accumulator.streams
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
         """Messages of so many bytes go in a request of their own."""
@@ -138,67 +138,70 @@ class ProducerBase:
             ):  # fmt: skip
                 # The hot path: about a microsecond. Whatever is unusual falls through to the careful one, which knows
                 # what is wrong and what to do.
-                batch = self._lanes[topic].batch  # type: ignore[index]
+                batch = self._streams[topic].batch  # type: ignore[index]
                 if (index := batch.add_message(body, self._tags[tag], None)) >= 0:
                     future = SendFuture()
                     future._batch, future._index = batch, index  # noqa: SLF001  `future_of`, without a call
                     return future
         except (KeyError, TypeError):
             pass
-        message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
-        return self._hand_in(message, self._lane(message.topic, ordering_key, selector, queue), message_id)
+        message = as_message(
+            topic, body, tag, keys,
+            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
+        )  # fmt: skip
+        return self._hand_in(message, self._stream(message.topic, ordering_key, selector, queue), message_id)
 
     def _hand_in(
         self,
         message: Message,
-        lane: Lane,
+        stream: BatchStream,
         message_id: str | None,
         *,
         urgent: bool = False,
         timeout: float | None = None,
     ) -> SendFuture:
-        """Give a message to the accumulator: into the lane's batch, or alone if no batch can carry it."""
+        """Give a message to the accumulator: into the stream's batch, or alone if no batch can carry it."""
         alone = (
             message.delay_level or not message.wait_store_ok or message_id is not None or timeout is not None
             or len(message.body) >= self._alone_over
         )  # fmt: skip
         if alone:
-            return self._accumulator.send_alone(message, lane, message_id, timeout)
+            return self._accumulator.send_alone(message, stream, message_id, timeout)
         check_body(message.body, self._accumulator.limits.message_bytes_max)
         if message.flag or message.properties:
             text = message.property_text(None).encode()
             if len(text) >= self._alone_over:
-                return self._accumulator.send_alone(message, lane, message_id, timeout)
+                return self._accumulator.send_alone(message, stream, message_id, timeout)
             return self._accumulator.append(
-                lane, lambda batch: batch.add(message.flag, message.body, text), urgent=urgent
+                stream, lambda batch: batch.add(message.flag, message.body, text), urgent=urgent
             )
         tag_bytes = self._tag_bytes(message.tag)
         key_bytes = " ".join(message.keys).encode() if message.keys else None
         if len(key_bytes or b"") + len(tag_bytes or b"") >= self._alone_over:
-            return self._accumulator.send_alone(message, lane, message_id, timeout)
+            return self._accumulator.send_alone(message, stream, message_id, timeout)
         return self._accumulator.append(
-            lane, lambda batch: batch.add_message(message.body, tag_bytes, key_bytes), urgent=urgent
+            stream, lambda batch: batch.add_message(message.body, tag_bytes, key_bytes), urgent=urgent
         )
 
     def _hand_in_batch(self, messages: Iterable[Message], queue: MessageQueue | None) -> SendBatch:
         batch = as_batch(messages)
         texts = [message.property_text(None).encode() for message in batch]
-        lane = self._lane(batch[0].topic, None, None, queue)
+        stream = self._stream(batch[0].topic, None, None, queue)
         return self._accumulator.send_whole(
-            lane, [(message.flag, message.body, text) for message, text in zip(batch, texts, strict=True)]
+            stream, [(message.flag, message.body, text) for message, text in zip(batch, texts, strict=True)]
         )
 
-    def _lane(
+    def _stream(
         self, topic: str, ordering_key: str | None, selector: Selector | None, queue: MessageQueue | None
-    ) -> Lane:
+    ) -> BatchStream:
         if ordering_key is None and selector is None and queue is None:
-            return self._lanes.get(topic) or self._accumulator.lane(checked(check_topic, topic))
+            return self._streams.get(topic) or self._accumulator.stream(checked(check_topic, topic))
         if queue is not None:
             if not isinstance(queue, MessageQueue):
                 raise TypeError(f"queue is {queue!r}: pass a MessageQueue, for example one of producer.queues(topic)")
             if queue.topic != topic:
                 raise ConfigError(f"the queue {queue} is not one of topic {topic}")
-            return self._accumulator.ordered_lane(queue, strict=True)
+            return self._accumulator.ordered_stream(queue, strict=True)
         if ordering_key is not None and not isinstance(ordering_key, str):
             raise TypeError(f"ordering_key is {ordering_key!r}: pass text, str({ordering_key!r})")
         queues = self._core.routes.publish_queues_now(checked(check_topic, topic))
@@ -208,9 +211,9 @@ class ProducerBase:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
             queues = self._core.thread.run(self._core.routes.publish_queues(topic), self._accumulator.limits.timeout)
         if selector is not None:
-            return self._lane(topic, None, None, _chosen(selector, queues))
+            return self._stream(topic, None, None, _chosen(selector, queues))
         assert ordering_key is not None
-        return self._accumulator.ordered_lane(queue_for_key(ordering_key, queues), strict=False)
+        return self._accumulator.ordered_stream(queue_for_key(ordering_key, queues), strict=False)
 
     def _tag_bytes(self, tag: str | None) -> bytes | None:
         if tag not in self._tags:
@@ -287,6 +290,7 @@ def as_message(
     body: Body | None,
     tag: str | None,
     keys: str | Iterable[str] = NO_KEYS,
+    *,
     flag: int = 0,
     delay_level: int = 0,
     wait_store_ok: bool = True,
@@ -309,10 +313,10 @@ def as_message(
         as_body(body),
         tag,
         as_keys(keys),
-        flag,
-        delay_level,
-        wait_store_ok,
-        {} if properties is None else properties,
+        flag=flag,
+        delay_level=delay_level,
+        wait_store_ok=wait_store_ok,
+        properties={} if properties is None else properties,
     )
 
 
@@ -358,9 +362,12 @@ class Producer(ProducerBase):
 
         Raises: what `submit` raises, and SendFailed, NoRoute, BrokerError: not stored, or unknown.
         """
-        message = as_message(topic, body, tag, keys, flag, delay_level, wait_store_ok, properties)
-        lane = self._lane(message.topic, ordering_key, selector, queue)
-        return self._hand_in(message, lane, message_id, urgent=True, timeout=timeout).result()
+        message = as_message(
+            topic, body, tag, keys,
+            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
+        )  # fmt: skip
+        stream = self._stream(message.topic, ordering_key, selector, queue)
+        return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
 
     def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
         """Send messages of one topic in one request, contiguous in one queue, and wait for it.

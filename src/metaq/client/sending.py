@@ -126,10 +126,10 @@ class Sender:
 
 
 def _failure(outgoing: Outgoing, attempts: list[tuple[str, str]], spent: str, *, unknown: bool) -> SendFailed:
-    said = "; ".join(f"{broker}: {text}" for broker, text in attempts)
+    reasons = "; ".join(f"{broker}: {text}" for broker, text in attempts)
     outcome = (
         "Whether a try without an answer was stored is unknown: sending again may store it twice"
         if unknown
         else "All tries failed before a broker took it, so nothing was stored"
     )
-    return SendFailed(f"sending to topic {outgoing.topic} failed after {spent} ({said}). {outcome}", tuple(attempts))
+    return SendFailed(f"sending to topic {outgoing.topic} failed after {spent} ({reasons}). {outcome}", tuple(attempts))

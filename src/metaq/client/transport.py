@@ -35,7 +35,7 @@ class OnRequest(Protocol):
     def __call__(self, address: str, command: Command) -> Command | None: ...
 
 
-class Link(Session):
+class ClientSession(Session):
     """One connection: the session that `metaq.net` drives."""
 
     def __init__(self, transport: Transport, address: str, peer: Peer) -> None:
@@ -66,7 +66,7 @@ class Link(Session):
         self._transport.forget(self)
 
     def request(self, command: Command) -> asyncio.Future[Command]:
-        """Send `command`; the future gets its answer. Raises ConnectionFailed, `sent` False, if the link is gone."""
+        """Send `command`; the future gets its answer. Raises ConnectionFailed, `sent` False, if the session is gone."""
         self._check()
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[command.opaque] = future
@@ -74,7 +74,7 @@ class Link(Session):
         return future
 
     def tell(self, command: Command) -> None:
-        """Send `command`, which nobody answers. Raises ConnectionFailed, `sent` False, if the link is gone."""
+        """Send `command`, which nobody answers. Raises ConnectionFailed, `sent` False, if the session is gone."""
         self._check()
         self.peer.write(encode(command))
 
@@ -87,7 +87,7 @@ class Link(Session):
         self._pending.pop(opaque, None)
 
     def _check(self) -> None:
-        """A link may be lost between the end of its dial and the moment when those who wait for it run again."""
+        """A session may be lost between the end of its dial and the moment when those who wait for it run again."""
         if self.lost is not None:
             error = self._broken()
             error.sent = False
@@ -118,8 +118,8 @@ class Transport:
     ) -> None:
         """`on_connected(address)`: a task that it starts is the first to send on the new connection."""
         self.on_request, self._on_connected, self._on_lost = on_request, on_connected, on_lost
-        self._links: dict[str, Link] = {}
-        self._dialling: dict[str, asyncio.Task[Link]] = {}
+        self._sessions: dict[str, ClientSession] = {}
+        self._dialling: dict[str, asyncio.Task[ClientSession]] = {}
         self._opaque = itertools.count()
         self._closed = False
         self._forgot = asyncio.Event()
@@ -127,7 +127,7 @@ class Transport:
     @property
     def addresses(self) -> list[str]:
         """Where we are connected now."""
-        return list(self._links)
+        return list(self._sessions)
 
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever the answer's code.
@@ -138,53 +138,53 @@ class Transport:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
         try:
-            link = self._links.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
+            session = self._sessions.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
         except ConnectionFailed as error:
             error.sent = False
             raise
         command.opaque = next(self._opaque) & _OPAQUE_MASK
-        future = link.request(command)
+        future = session.request(command)
         timer = loop.call_at(deadline, _expire, future, address, command.code, timeout)
         try:
             return await future
         finally:
             timer.cancel()
-            link.abandon(command.opaque)
+            session.abandon(command.opaque)
 
     async def tell(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
         """Send a request that nobody answers. Returns when it was handed to the connection."""
-        link = self._links.get(address) or await self._connect(address, timeout)
+        session = self._sessions.get(address) or await self._connect(address, timeout)
         command.opaque = next(self._opaque) & _OPAQUE_MASK
         command.flag |= ONEWAY_FLAG
-        link.tell(command)
+        session.tell(command)
 
     def keep_only(self, addresses: set[str]) -> None:
         """Close the connections to all others, which no route mentions any more, unless somebody waits on them."""
-        for address in set(self._links) - addresses:
-            if not self._links[address].busy:
-                self._links[address].peer.close("no route needs this connection")
+        for address in set(self._sessions) - addresses:
+            if not self._sessions[address].busy:
+                self._sessions[address].peer.close("no route needs this connection")
 
     async def close(self) -> None:
         self._closed = True
         for task in self._dialling.values():
             task.cancel()
-        for link in list(self._links.values()):
-            link.peer.close("the client was closed")
+        for session in list(self._sessions.values()):
+            session.peer.close("the client was closed")
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(CLOSE_SECONDS):
-                while self._links:
+                while self._sessions:
                     self._forgot.clear()
                     await self._forgot.wait()
 
-    def forget(self, link: Link) -> None:
-        """Called by a link whose connection is gone."""
-        if self._links.get(link.address) is link:
-            del self._links[link.address]
+    def forget(self, session: ClientSession) -> None:
+        """Called by a session whose connection is gone."""
+        if self._sessions.get(session.address) is session:
+            del self._sessions[session.address]
             self._forgot.set()
             if not self._closed:
-                self._on_lost(link.address)
+                self._on_lost(session.address)
 
-    async def _connect(self, address: str, timeout: float) -> Link:
+    async def _connect(self, address: str, timeout: float) -> ClientSession:
         if self._closed:
             raise ClientClosed("the client was closed")
         task = self._dialling.get(address)
@@ -203,11 +203,11 @@ class Transport:
                 raise ClientClosed("the client was closed") from None
             raise
 
-    async def _dial(self, address: str, timeout: float) -> Link:
-        made: list[Link] = []
+    async def _dial(self, address: str, timeout: float) -> ClientSession:
+        made: list[ClientSession] = []
 
-        def make(peer: Peer) -> Link:
-            made.append(Link(self, address, peer))
+        def make(peer: Peer) -> ClientSession:
+            made.append(ClientSession(self, address, peer))
             return made[0]
 
         try:
@@ -215,14 +215,14 @@ class Transport:
         except (OSError, TimeoutError, RemoteProtocolError) as error:
             reason = str(error) or type(error).__name__
             raise ConnectionFailed(f"cannot connect to {address}: {reason}") from error
-        link = made[0]
-        if link.lost is not None:
-            raise ConnectionFailed(f"{address} closed the connection at once: {link.lost}")
-        self._links[address] = link
+        session = made[0]
+        if session.lost is not None:
+            raise ConnectionFailed(f"{address} closed the connection at once: {session.lost}")
+        self._sessions[address] = session
         self._on_connected(address)
-        return link
+        return session
 
-    def _dialled(self, address: str, task: asyncio.Task[Link]) -> None:
+    def _dialled(self, address: str, task: asyncio.Task[ClientSession]) -> None:
         del self._dialling[address]
         if not task.cancelled():
             task.exception()  # Fetched, so that a failure whose waiters have all given up is not reported as lost.

@@ -1,4 +1,4 @@
-"""A broker's side of the name servers: it tells all of them the same, all the time, and says goodbye.
+"""A broker's side of the name servers: it tells all of them the same, all the time, and unregisters when it stops.
 
 Name servers do not talk to each other, so a broker registers at each. It tells its whole table at its start and every
 `period` seconds, which also renews its lease; a name server that was away learns everything then. In between it tells
@@ -105,7 +105,7 @@ class Registrar:
         self._tell_waiters()
 
     async def stop(self) -> None:
-        """Say goodbye to every name server that can be reached."""
+        """Unregister at every name server that can be reached."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)

@@ -225,7 +225,7 @@ class GroupMember:
             return queues
         members = await self._members(queues)
         if self._core.client_id not in members:
-            # The broker has restarted, or our heartbeat is under way. To give everything up for that would be rash.
+            # The broker has restarted, or our heartbeat is under way: no reason to give up what we have.
             self._core.spawn(self._core.send_heartbeats())
             raise _NotListed(f"the broker does not list this client as a member of {self.group} yet")
         return self.options.strategy(queues, members, self._core.client_id)

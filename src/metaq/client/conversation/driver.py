@@ -47,13 +47,13 @@ def converse_all(
     Raises what `answer` and the conversations raise.
     """
     results: dict[Key, T] = {}
-    said: Mapping[Key, object] = dict.fromkeys(conversations)  # None begins a generator.
-    while said:
+    outcomes: Mapping[Key, object] = dict.fromkeys(conversations)  # None begins a generator.
+    while outcomes:
         steps: dict[Key, Step] = {}
-        for key, value in said.items():
+        for key, value in outcomes.items():
             try:
                 steps[key] = conversations[key].send(value)
             except StopIteration as end:
                 results[key] = end.value
-        said = answer(steps) if steps else {}
+        outcomes = answer(steps) if steps else {}
     return results
