@@ -104,7 +104,9 @@ class Reason(enum.Enum):
     NOT_FOUND = "what was asked for is not there"
     ILLEGAL_MESSAGE = "the message can never be stored"
     BUSY = "too much is under way; the same request may succeed later"
+    THROTTLED = "messages come faster than the disk takes them; the same request may succeed later"
     UNAVAILABLE = "the server cannot do it at present; another one may"
+    NOT_STORED = "the store takes no messages at present: its disk is full or has failed; another server may"
 
 
 class Refused(MetaqError):
@@ -114,7 +116,7 @@ class Refused(MetaqError):
     def __init__(self, reason: Reason, text: str) -> None:
         super().__init__(reason, text)
         self.reason, self.text = reason, text
-        self.retriable = reason in {Reason.BUSY, Reason.UNAVAILABLE}
+        self.retriable = reason in {Reason.BUSY, Reason.THROTTLED, Reason.UNAVAILABLE, Reason.NOT_STORED}
 
     def __str__(self) -> str:
         return self.text

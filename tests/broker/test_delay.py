@@ -6,6 +6,7 @@ import pytest
 
 from metaq.broker import delay
 from metaq.clock import FakeClock
+from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError, StoreFull
 from metaq.model import properties as props
 from metaq.saved import Pending
@@ -20,7 +21,7 @@ LEVELS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1
 
 def send(broker, body, level, topic="orders", queue_id=0, **more):
     header = send_header(topic, queue_id, "paid", properties={"DELAY": str(level)}, **more)
-    return broker.sends.send(header, body, BORN_HOST, JAVA)
+    return broker.sends.send(send_of(header, body, BORN_HOST, JAVA))
 
 
 def bodies(broker, topic="orders", queue_id=0):

@@ -11,6 +11,7 @@ import pytest
 
 from metaq.broker import delay_positions
 from metaq.clock import FakeClock
+from metaq.doors.remoting_messages import send_of
 from metaq.store.config_file import ConfigFile
 from metaq.wire import fastjson
 from metaq.wire.record import copied_from, copy_mark, decode_record
@@ -29,7 +30,7 @@ def clock():
 
 def send(broker, body, level=0, topic="orders"):
     more = {"properties": {"DELAY": str(level)}} if level else {}
-    return broker.sends.send(send_header(topic, 0, **more), body, BORN_HOST, JAVA)
+    return broker.sends.send(send_of(send_header(topic, 0, **more), body, BORN_HOST, JAVA))
 
 
 def bodies(broker, topic="orders"):

@@ -13,6 +13,7 @@ import pytest
 
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
+from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError
 from metaq.model import TopicConfig
 from metaq.options import BrokerOptions
@@ -27,7 +28,7 @@ from tests.store.support import copy_running
 
 def send(broker: Broker, topic: str, body: bytes, queue_id: int = 0):
     header = send_header(topic, queue_id, properties={"KEYS": "k"})
-    return broker.sends.send(header, body, BORN_HOST, JAVA).put
+    return broker.sends.send(send_of(header, body, BORN_HOST, JAVA)).put
 
 
 def stored(broker: Broker, topic: str, queue_id: int = 0) -> list[bytes]:
@@ -114,11 +115,11 @@ def test_a_delayed_message_goes_with_its_topic(tmp_path, made_again, caplog):
         send(broker, "T", b"plain")
         for body in (b"old", b"older"):
             header = send_header("T", 0, properties={"DELAY": "1"})
-            broker.sends.send(header, body, BORN_HOST, JAVA)
+            broker.sends.send(send_of(header, body, BORN_HOST, JAVA))
         delete(broker, "T")
         if made_again:
             send(broker, "T", b"new")
-            broker.sends.send(send_header("T", 0, properties={"DELAY": "1"}), b"delayed", BORN_HOST, JAVA)
+            broker.sends.send(send_of(send_header("T", 0, properties={"DELAY": "1"}), b"delayed", BORN_HOST, JAVA))
         for _ in range(4):
             clock.advance(1)
             broker.tick()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.clock import FakeClock
+from metaq.doors.remoting_messages import send_back_of, send_of
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig
 from metaq.model import properties as props
@@ -37,12 +38,14 @@ def newest(broker, topic, queue_id=0):
 
 
 def send(broker, body=b"bad", **more):
-    sent = broker.sends.send(send_header("orders", 0, "paid", **more), body, BORN_HOST, JAVA)
+    sent = broker.sends.send(send_of(send_header("orders", 0, "paid", **more), body, BORN_HOST, JAVA))
     return sent.put.log_offset
 
 
 def back(broker, log_offset, level=0, version=JAVA, **more):
-    return broker.retries.send_back(SendBackHeader(offset=log_offset, group="G", delay_level=level, **more), version)
+    return broker.retries.send_back(
+        send_back_of(SendBackHeader(offset=log_offset, group="G", delay_level=level, **more), version)
+    )
 
 
 def test_a_message_is_retried_16_times_ever_later_then_buried(broker, clock):
@@ -136,7 +139,7 @@ def test_an_unknown_group_is_told(broker):
     """A group that nobody made is answered 26."""
     place = send(broker)
     with pytest.raises(Refused) as caught:
-        broker.retries.send_back(SendBackHeader(offset=place, group="nobody", delay_level=0), JAVA)
+        broker.retries.send_back(send_back_of(SendBackHeader(offset=place, group="nobody", delay_level=0), JAVA))
     assert caught.value.reason is Reason.NO_GROUP
 
 
@@ -189,7 +192,7 @@ def test_groups_and_levels_are_told_apart(broker):
     broker.groups.require("H")
     place = send(broker)
     back(broker, place)
-    broker.retries.send_back(SendBackHeader(offset=place, group="H", delay_level=0), JAVA)
+    broker.retries.send_back(send_back_of(SendBackHeader(offset=place, group="H", delay_level=0), JAVA))
     back(broker, place, -1)
     assert waiting(broker) == 2
     assert newest(broker, "%DLQ%G").body == b"bad"
@@ -254,7 +257,7 @@ def test_kills_do_not_multiply_the_attempts(tmp_path, clock):
 def test_a_client_may_send_to_its_retry_topic_itself(broker, clock):
     """When 36 fails, a client sends a new message to %RETRY%G; the delay that it asks for is kept."""
     header = send_header("%RETRY%G", 0, reconsume_times=1, properties={"DELAY": "3"}, max_reconsume_times=16)
-    broker.sends.send(header, b"again", BORN_HOST, JAVA)
+    broker.sends.send(send_of(header, b"again", BORN_HOST, JAVA))
     assert newest(broker, "%RETRY%G") is None
     clock.advance(10)
     broker.tick()
@@ -265,7 +268,7 @@ def test_a_client_may_send_to_its_retry_topic_itself(broker, clock):
 def test_sends_to_the_retry_topic_end_with_the_dead_letters(broker, times, limit, topic):
     """Tried often enough, the message is stored in %DLQ%G at once, whatever delay its properties name."""
     header = send_header("%RETRY%G", 0, reconsume_times=times, max_reconsume_times=limit)
-    broker.sends.send(header, b"again", BORN_HOST, JAVA)
+    broker.sends.send(send_of(header, b"again", BORN_HOST, JAVA))
     assert newest(broker, topic).body == b"again"
 
 

@@ -9,6 +9,7 @@ import pytest
 from metaq.broker.records import put_record
 from metaq.broker.topics import Topics
 from metaq.clock import FakeClock
+from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.options import BrokerOptions
@@ -109,7 +110,7 @@ def test_deleting_an_unknown_topic_is_accepted():
 
 
 def send(broker, topic, queue_id=0, body=b"x"):
-    return broker.sends.send(send_header(topic, queue_id), body, BORN_HOST, JAVA)
+    return broker.sends.send(send_of(send_header(topic, queue_id), body, BORN_HOST, JAVA))
 
 
 @pytest.mark.parametrize("restore", [True, False])

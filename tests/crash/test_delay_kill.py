@@ -22,6 +22,7 @@ BROKER = """
 import pathlib, sys, threading
 sys.path.insert(0, sys.argv[2])
 from metaq.clock import SystemClock
+from metaq.doors.remoting_messages import send_back_of, send_of
 from metaq.model import GroupConfig
 from metaq.wire.headers import SendBackHeader
 from tests.broker.support import BORN_HOST, JAVA, open_broker
@@ -36,14 +37,14 @@ with open_broker(root, SystemClock(), OPTIONS) as broker:
     for number in range(first, 1 << 30):
         level = 1 + number % 3
         header = send_header("orders", 0, properties={"DELAY": str(level)})
-        broker.sends.send(header, b"%d" % number, BORN_HOST, JAVA)
+        broker.sends.send(send_of(header, b"%d" % number, BORN_HOST, JAVA))
         print(number, flush=True)
         broker.ladder.deliver()
         for topic in places:
             queue = broker.store.existing_queue(topic, 0)
             for unit in queue.units(places[topic], 100) if queue else []:
                 back = SendBackHeader(offset=unit.log_offset, group="G", delay_level=0)
-                broker.retries.send_back(back, JAVA)
+                broker.retries.send_back(send_back_of(back, JAVA))
                 places[topic] += 1
         if number % 40 == 0:
             fresh = consumed.with_suffix(".new")

@@ -6,16 +6,19 @@ import asyncio
 
 import pytest
 
+from metaq.broker.pull import PullOutcome
+from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.doors import pieces
+from metaq.doors.remoting import CODE_OF, REMARK_OF
+from metaq.doors.remoting_messages import pull_of
 from metaq.model import StoredMessage
+from metaq.store.pull import PullStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import SerializeType
+from metaq.wire.command import SerializeType, encode, request
 from metaq.wire.headers import PullReplyHeader
 from tests.doors.support import Client, open_door, pull_header, send_header
 from tests.support import PATIENCE
-
-COMMIT, SUSPEND, BROUGHT = 1, 2, 4
 
 
 def messages(answer):
@@ -168,9 +171,9 @@ def test_a_broadcasting_group_may_be_forbidden(client):
 def test_a_pull_can_carry_the_groups_offset(door, client):
     """Flag 1 stores commitOffset; without it the field is ignored."""
     client.send("orders")
-    client.pull("orders", sys_flag=BROUGHT, commit_offset=7)
+    client.pull("orders", sys_flag=FILTER, commit_offset=7)
     assert door.broker.offsets.get("G", "orders", 0) is None
-    client.pull("orders", sys_flag=BROUGHT | COMMIT, commit_offset=7)
+    client.pull("orders", sys_flag=FILTER | COMMIT, commit_offset=7)
     assert door.broker.offsets.get("G", "orders", 0) == 7
 
 
@@ -209,7 +212,7 @@ def test_a_senseless_count_gets_one_message(client, count):
 
 
 def held(client, topic="orders", offset=0, **more):
-    facts = {"sys_flag": BROUGHT | SUSPEND, "suspend_ms": 15_000} | more
+    facts = {"sys_flag": FILTER | HOLD, "suspend_ms": 15_000} | more
     return client.pull(topic, offset=offset, **facts)
 
 
@@ -428,3 +431,27 @@ def test_connection_that_asks_for_too_much_of_the_past_is_told(tmp_path, monkeyp
             assert {answer.code for answer in answers} == {0}
 
     asyncio.run(asyncio.wait_for(main(), PATIENCE))
+
+
+def test_every_outcome_of_a_pull_has_a_code_and_every_status_a_remark() -> None:
+    """One without would be a pull without an answer; a cold read is none yet."""
+    assert {outcome for outcome in PullOutcome if outcome is not PullOutcome.COLD} == CODE_OF.keys()
+    assert set(PullStatus) == REMARK_OF.keys()
+
+
+def test_a_scanned_row_and_a_decoded_header_are_the_same_request() -> None:
+    """Fields and flags of a `PullRequest` are in the order and of the values that the hot module scans."""
+    header = pull_header(
+        "T", 1, 7, max_messages=9, sys_flag=7, commit_offset=5, suspend_ms=11, subscription="a||b", sub_version=13,
+        max_msg_bytes=17,
+    )  # fmt: skip
+    command = request(RequestCode.PULL_MESSAGE, header)
+    frame = encode(command)
+    table = hot.FrameTable(1 << 20)
+    table.scan(frame, 0, len(frame))
+    made = PullRequest(*table.pull(0))
+    assert made == pull_of(header)
+    assert made == PullRequest(
+        group=b"G", topic=b"T", queue_id=1, offset=7, count_max=9, flags=COMMIT | HOLD | FILTER, commit_offset=5,
+        hold_ms=11, subscription=b"a||b", version=13, expression_type=b"TAG", bytes_max=17,
+    )  # fmt: skip

@@ -34,25 +34,25 @@ class Appender:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
         store = self._store
         if store.failed is not None:
-            return Refused(Reason.UNAVAILABLE, f"service not available now: {store.failed}")
+            return Refused(Reason.NOT_STORED, store.failed)
         if store.log_end - store.flushed > self._unflushed_bytes_max:
             return Refused(
-                Reason.BUSY,
-                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {store.log_end - store.flushed} bytes "
-                f"wait for the disk, the limit is {self._unflushed_bytes_max}",
+                Reason.THROTTLED,
+                f"{store.log_end - store.flushed} bytes wait for the disk, the limit is {self._unflushed_bytes_max}",
             )
         if self.unanswered_bytes() > self._unanswered_bytes_max:
             return Refused(
-                Reason.BUSY,
-                f"[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: {self.unanswered_bytes()} bytes of "
-                f"answers wait for the disk, the limit is {self._unanswered_bytes_max}",
+                Reason.THROTTLED,
+                f"{self.unanswered_bytes()} bytes of answers wait for the disk, the limit is "
+                f"{self._unanswered_bytes_max}",
             )
         return None
 
     def put(self, records: Sequence[PutRecord]) -> Put:
         """Store records of one queue, contiguously.
 
-        Raises Refused: UNAVAILABLE (disk full or failed), BUSY, or ILLEGAL_MESSAGE.
+        Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or
+        deleted), or ILLEGAL_MESSAGE.
         """
         refusal = self.refusal()
         if refusal is not None:
@@ -64,9 +64,9 @@ class Appender:
             put = self._store.put(records)
         except (StoreFull, StoreFailed) as error:
             self._stats.put_failures += 1
-            raise Refused(Reason.UNAVAILABLE, f"service not available now: {error}") from error
+            raise Refused(Reason.NOT_STORED, str(error)) from error
         except MessageIllegal as error:
-            raise Refused(Reason.ILLEGAL_MESSAGE, f"the message is illegal: {error}") from error
+            raise Refused(Reason.ILLEGAL_MESSAGE, str(error)) from error
         self._stats.put(len(records), put.log_end - put.log_offset)
         self._hold.grew(records[0].topic, records[0].queue_id)
         return put
@@ -93,7 +93,7 @@ class Appender:
             self._store.deliver(records, units, row, end, level_queue, gates, outcome)
         except (StoreFull, StoreFailed) as error:
             self._stats.put_failures += 1
-            raise Refused(Reason.UNAVAILABLE, f"service not available now: {error}") from error
+            raise Refused(Reason.NOT_STORED, str(error)) from error
         finally:
             self._stats.put(outcome.messages, outcome.size)
             for tail in outcome.touched:

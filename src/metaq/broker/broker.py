@@ -13,6 +13,7 @@ from metaq.broker.admit import DeliveryGates, Gates
 from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
 from metaq.broker.deletion import Deletions
+from metaq.broker.environment import Environment, Tables
 from metaq.broker.groups import Groups
 from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
@@ -20,6 +21,7 @@ from metaq.broker.members import Channel, Members, Notice
 from metaq.broker.offsets import Offsets
 from metaq.broker.pull import PullService
 from metaq.broker.reports import Reports
+from metaq.broker.requests import OffsetCommit
 from metaq.broker.retry import RetryService
 from metaq.broker.send import SendService
 from metaq.broker.stats import Stats
@@ -81,15 +83,12 @@ class Broker:
             clock, store, self.topics, self.offsets, self.gates, open_file(deleted.FILE), call_soon
         )
         self._look_for_lost_topics()
-        self.sends = SendService(
-            options, clock, self.topics, self.groups, self.appender, self.ladder, store_host, body_bytes_max
-        )
-        self.retries = RetryService(options, clock, store, self.topics, self.groups, self.appender, self.ladder)
-        self.pulls = PullService(
-            options, store_options, clock, store, self.topics, self.groups, self.members, self.offsets, self.hold,
-            self.stats,
-        )  # fmt: skip
-        self.lookup = Lookup(store_options, store, self.topics, self.offsets)
+        environment = Environment(options, store_options, clock, store, name, store_host)
+        tables = Tables(self.topics, self.groups, self.members, self.offsets)
+        self.sends = SendService(environment, tables, self.appender, self.ladder)
+        self.retries = RetryService(environment, tables, self.appender, self.ladder)
+        self.pulls = PullService(environment, tables, self.hold, self.stats)
+        self.lookup = Lookup(environment, tables)
         self.reports = Reports(
             options, store_options, clock, store, self.topics, self.members, self.offsets, self.hold, self.lookup,
             self.ladder, self.stats, name, store_host,
@@ -195,10 +194,10 @@ class Broker:
             raise refused
         return notices, waiting
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit_offset(self, commit: OffsetCommit) -> None:
         """Take a group's position. Raises Refused for an unknown group, topic or queue, or a negative offset."""
-        self.groups.require(group)
-        self.lookup.commit_offset(group, topic, queue_id, offset)
+        self.groups.require(commit.group)
+        self.lookup.commit_offset(commit)
 
     def delete_topic(self, name: str) -> Pending:
         """Delete a topic, its messages and every group's positions in it. Raises Refused for a system topic, Saving."""

@@ -1,14 +1,12 @@
-"""Questions about what is stored: offsets, times, and messages by key or by place (12, 14, 29-33)."""
+"""Questions about what is stored: offsets, times, and messages by key or by place."""
 
 from __future__ import annotations
 
-from metaq.broker.offsets import Offsets
-from metaq.broker.topics import Topics, check_client_topic
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.requests import KeyQuery, OffsetCommit
+from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
-from metaq.options import StoreOptions
 from metaq.store.consume_queue import ConsumeQueue
-from metaq.store.message_store import MessageStore
-from metaq.wire.headers import QueryMessageHeader
 
 KEY_CHARS_MAX = 4096
 
@@ -16,8 +14,9 @@ KEY_CHARS_MAX = 4096
 class Lookup:
     """Reads that change nothing."""
 
-    def __init__(self, store_options: StoreOptions, store: MessageStore, topics: Topics, offsets: Offsets) -> None:
-        self._options, self._store, self._topics, self._offsets = store_options, store, topics, offsets
+    def __init__(self, environment: Environment, tables: Tables) -> None:
+        self._environment, self._store = environment, environment.store
+        self._topics, self._offsets = tables.topics, tables.offsets
 
     def _queue(self, topic: str, queue_id: int) -> ConsumeQueue | None:
         """The queue if it holds or held anything. Raises Refused for a topic or queue that cannot exist."""
@@ -47,8 +46,8 @@ class Lookup:
             return -1
         return self._store.store_time(topic, queue_id, queue.min_offset)
 
-    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int:
-        """A group's position. Raises Refused NOT_FOUND where there is none, so that the client chooses.
+    def consumer_offset(self, group: str, topic: str, queue_id: int) -> int | None:
+        """A group's position. None where there is none, so that the client chooses.
 
         A queue whose first message was never deleted and is still recent answers 0 instead: a group that starts on a
         young queue misses nothing, whatever its `consumeFromWhere` says. RocketMQ does so, and users rely on it.
@@ -63,17 +62,16 @@ class Lookup:
             first = queue.units(0, 1)
             if first and self._store.in_memory(first[0][0]):
                 return 0
-        raise Refused(
-            Reason.NOT_FOUND,
-            f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: {group}, {topic}:{queue_id}",
-        )
+        return None
 
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+    def commit_offset(self, commit: OffsetCommit) -> None:
         """Overwrite a group's position. Raises Refused for an unknown topic or queue, or a negative offset."""
-        self._queue(topic, queue_id)
-        if offset < 0:
-            raise Refused(Reason.INVALID, f"commitOffset={offset} of {topic}:{queue_id} is negative")
-        self._offsets.put(group, topic, queue_id, offset)
+        self._queue(commit.topic, commit.queue_id)
+        if commit.offset < 0:
+            raise Refused(
+                Reason.INVALID, f"commitOffset={commit.offset} of {commit.topic}:{commit.queue_id} is negative"
+            )
+        self._offsets.put(commit.group, commit.topic, commit.queue_id, commit.offset)
 
     def record(self, log_offset: int) -> bytes:
         """The stored record at a LogOffset. Raises Refused if none begins there."""
@@ -82,17 +80,18 @@ class Lookup:
             raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
         return data
 
-    def query(self, header: QueryMessageHeader) -> list[bytes]:
+    def query(self, query: KeyQuery) -> list[bytes]:
         """Records by key, oldest first; a hash collision may add some that do not carry it. Raises Refused: none."""
-        check_client_topic(header.topic)
-        if not header.key or len(header.key) > KEY_CHARS_MAX:
-            raise Refused(Reason.INVALID, f"the key has {len(header.key)} characters, allowed are 1 to {KEY_CHARS_MAX}")
-        count = self._options.default_query_max_num if header.unique_id_query else header.max_messages
-        count = max(0, min(count, self._options.max_msgs_num_batch))
-        found = self._store.query(header.topic, header.key, count, header.begin_ms, header.end_ms) if count else []
+        check_client_topic(query.topic)
+        if not query.key or len(query.key) > KEY_CHARS_MAX:
+            raise Refused(Reason.INVALID, f"the key has {len(query.key)} characters, allowed are 1 to {KEY_CHARS_MAX}")
+        options = self._environment.store_options
+        count = options.default_query_max_num if query.unique else query.count_max
+        count = max(0, min(count, options.max_msgs_num_batch))
+        found = self._store.query(query.topic, query.key, count, query.begin_ms, query.end_ms) if count else []
         if not found:
             raise Refused(
                 Reason.NOT_FOUND,
-                f"can not find message, maybe time range not correct: topic {header.topic}, key {header.key}",
+                f"can not find message, maybe time range not correct: topic {query.topic}, key {query.key}",
             )
         return found

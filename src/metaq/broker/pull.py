@@ -11,25 +11,22 @@ the new messages goes on waiting from where it looked.
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from metaq.broker.groups import Groups
+from metaq.broker.environment import Environment, Tables
 from metaq.broker.hold import HeldPull, HeldPulls
-from metaq.broker.members import Channel, Members
-from metaq.broker.offsets import Offsets
+from metaq.broker.members import Channel
+from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.broker.stats import Stats
-from metaq.broker.topics import Topics, check_client_topic
-from metaq.clock import Clock
+from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageModel, Perm
 from metaq.model.subscription import subscribe
-from metaq.options import MIB, BrokerOptions, StoreOptions
-from metaq.store.message_store import MessageStore
+from metaq.options import MIB
 from metaq.store.pull import Pulled, PullStatus
-from metaq.wire.codes import ResponseCode
-from metaq.wire.headers import PullHeader
 
 LIFTED_BYTES_MAX = 8 * MIB
 """The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
@@ -45,17 +42,29 @@ SUBSCRIPTION_BYTES_MAX = 64 * 1024
 """Of a filter that a request brings: held pulls keep what it parses to."""
 CACHED_SUBSCRIPTION_BYTES_MAX = 1024
 
-CODE_OF = {
-    PullStatus.FOUND: ResponseCode.SUCCESS,
-    PullStatus.NO_MATCHED_MESSAGE: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    PullStatus.MESSAGE_WAS_REMOVING: ResponseCode.PULL_RETRY_IMMEDIATELY,
-    PullStatus.OFFSET_FOUND_NULL: ResponseCode.PULL_NOT_FOUND,
-    PullStatus.OFFSET_OVERFLOW_ONE: ResponseCode.PULL_NOT_FOUND,
-    PullStatus.OFFSET_OVERFLOW_BADLY: ResponseCode.PULL_OFFSET_MOVED,
-    PullStatus.OFFSET_TOO_SMALL: ResponseCode.PULL_OFFSET_MOVED,
-    PullStatus.COLD: ResponseCode.SUCCESS,
+
+class PullOutcome(enum.Enum):
+    """What a pull came to."""
+
+    FOUND = "messages"
+    GO_ON = "none that fits, and it is known how far that holds: ask for what follows"
+    NOTHING_NEW = "nothing there yet"
+    OUT_OF_RANGE = "the queue holds other offsets"
+    COLD = "nothing yet: run `Pulled.job` in a thread, then ask `PullService.after_cold`"
+
+
+OUTCOME_OF = {
+    PullStatus.FOUND: PullOutcome.FOUND,
+    PullStatus.NO_MATCHED_MESSAGE: PullOutcome.GO_ON,
+    PullStatus.MESSAGE_WAS_REMOVING: PullOutcome.GO_ON,
+    PullStatus.OFFSET_FOUND_NULL: PullOutcome.NOTHING_NEW,
+    PullStatus.OFFSET_OVERFLOW_ONE: PullOutcome.NOTHING_NEW,
+    PullStatus.OFFSET_OVERFLOW_BADLY: PullOutcome.OUT_OF_RANGE,
+    PullStatus.OFFSET_TOO_SMALL: PullOutcome.OUT_OF_RANGE,
+    PullStatus.COLD: PullOutcome.COLD,
 }
-"""Look-up status → response code; an empty queue depends on the offset asked for."""
+"""Of an empty or unknown queue it depends on the offset asked for."""
+_FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 
 
 class Verdict(NamedTuple):
@@ -89,34 +98,23 @@ class Pull:
 
 
 class PullAnswer(NamedTuple):
-    """What to tell the client: the four offsets are in every answer."""
+    """What to tell the client."""
 
-    code: int
+    outcome: PullOutcome
     status: PullStatus
+    """Of the look-up, which knows why."""
     pulled: Pulled
     next_offset: int
     suggest_broker_id: int
 
 
 class PullService:
-    """Answers pulls (11, 361) and keeps those that wait."""
+    """Answers pulls and keeps those that wait."""
 
-    def __init__(
-        self,
-        options: BrokerOptions,
-        store_options: StoreOptions,
-        clock: Clock,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        members: Members,
-        offsets: Offsets,
-        hold: HeldPulls,
-        stats: Stats,
-    ) -> None:
-        self._options, self._store_options, self._clock = options, store_options, clock
-        self._store, self._topics, self._groups, self._members = store, topics, groups, members
-        self._offsets, self._hold, self._stats = offsets, hold, stats
+    def __init__(self, environment: Environment, tables: Tables, hold: HeldPulls, stats: Stats) -> None:
+        self._environment, self._clock, self._store = environment, environment.clock, environment.store
+        self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
+        self._offsets, self._hold, self._stats = tables.offsets, hold, stats
         self._verdicts: dict[tuple[str | bytes | None, ...], Verdict] = {}
         self._seen_changes = (-1, -1, -1)
 
@@ -126,7 +124,7 @@ class PullService:
     ) -> Verdict:
         """The checks' outcome, from memory if nothing changed. `brought`: the request's own filter counts.
 
-        Raises Refused with the code of the first check that fails.
+        Raises Refused for the first check that fails.
         """
         changes = (self._topics.changes, self._groups.changes, self._members.changes)
         if changes != self._seen_changes or len(self._verdicts) > VERDICTS_MAX:
@@ -149,7 +147,7 @@ class PullService:
         return known
 
     def _judge(self, group_name: str, topic_name: str, text: str, expression_type: str, brought: bool) -> Verdict:
-        if not self._options.broker_permission & Perm.READ:
+        if not self._environment.options.broker_permission & Perm.READ:
             raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
         check_client_topic(topic_name)
         group = self._groups.require(group_name)
@@ -185,45 +183,13 @@ class PullService:
         )
 
     # -- making a pull
-    def from_header(self, channel: Channel, header: PullHeader, reply_to: Any) -> Pull:
-        """The pull of a decoded request. Raises Refused."""
-        text, kind = header.subscription, header.expression_type
-        return self.make(
-            channel,
-            header.group.encode("utf-8", "replace"),
-            header.topic.encode("utf-8", "replace"),
-            header.queue_id,
-            header.queue_offset,
-            header.max_messages,
-            header.sys_flag,
-            header.commit_offset,
-            header.suspend_ms,
-            None if text is None else text.encode("utf-8", "replace"),
-            header.sub_version,
-            None if kind is None else kind.encode("utf-8", "replace"),
-            header.max_msg_bytes or 0,
-            reply_to,
-        )
-
-    def make(
-        self,
-        channel: Channel,
-        group: bytes,
-        topic: bytes,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        flags: int,
-        commit_offset: int,
-        suspend_ms: int,
-        subscription: bytes | None,
-        version: int,
-        expression_type: bytes | None,
-        lifted_bytes: int,
-        reply_to: Any,
-    ) -> Pull:
-        """Check a request and take its piggybacked offset. Raises Refused. `lifted_bytes` 0: the usual limits."""
-        brought = flags & PullHeader.SUBSCRIPTION != 0
+    def make(self, channel: Channel, request: PullRequest, reply_to: Any) -> Pull:
+        """Check a request and take its piggybacked offset. Raises Refused."""
+        (
+            group, topic, queue_id, offset, count_max, flags, commit_offset, hold_ms, subscription, version,
+            expression_type, lifted_bytes,
+        ) = request  # fmt: skip
+        brought = flags & FILTER != 0
         verdict = self.verdict(group, topic, subscription if brought else None, expression_type, brought=brought)
         if not 0 <= queue_id < verdict.queues:
             raise Refused(
@@ -240,19 +206,20 @@ class PullService:
                 )
             if subscription is None:
                 tag_hashes = None
-        if flags & PullHeader.COMMIT_OFFSET and commit_offset >= 0:
+        if flags & COMMIT and commit_offset >= 0:
             self._offsets.put(verdict.group.name, verdict.topic, queue_id, commit_offset)
+        options = self._environment.store_options
         if lifted_bytes > 0:
             bytes_max, count_limit = min(lifted_bytes, LIFTED_BYTES_MAX), LIFTED_COUNT_MAX
         else:
-            bytes_max = self._store_options.max_transfer_bytes_on_message_in_memory
-            count_limit = self._store_options.max_transfer_count_on_message_in_memory
-        if not flags & PullHeader.SUSPEND or suspend_ms < 0:
-            suspend_ms = 0
-        elif not self._options.long_polling_enable:
-            suspend_ms = self._options.short_polling_time_mills
+            bytes_max = options.max_transfer_bytes_on_message_in_memory
+            count_limit = options.max_transfer_count_on_message_in_memory
+        if not flags & HOLD or hold_ms < 0:
+            hold_ms = 0
+        elif not self._environment.options.long_polling_enable:
+            hold_ms = self._environment.options.short_polling_time_mills
         return Pull(
-            channel, verdict, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, tag_hashes, suspend_ms,
+            channel, verdict, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, tag_hashes, hold_ms,
             reply_to,
         )  # fmt: skip
 
@@ -266,10 +233,10 @@ class PullService:
     def first(self, pull: Pull, pulled: Pulled) -> PullAnswer | None:
         """The answer to a pull that was just read; None when it is held instead.
 
-        An answer of status COLD is none yet: the door runs `Pulled.job` off the loop, then asks `after_cold`.
+        One with the outcome COLD is none yet: the door runs `Pulled.job` off the loop, then asks `after_cold`.
         """
         answer = self._answer(pull, pulled, pull.offset)
-        if answer.code == ResponseCode.PULL_NOT_FOUND and pull.hold_ms:
+        if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
             held_max = HOLD_SECONDS_MAX if pulled.status is not PullStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (pull.verdict.topic, pull.queue_id)
@@ -315,11 +282,9 @@ class PullService:
 
     def _late(self, pull: Pull, held: HeldPull, pulled: Pulled) -> PullAnswer:
         answer = self._answer(pull, pulled, held.place)
-        if answer.code == ResponseCode.PULL_NOT_FOUND and held.place > pull.offset:
+        if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.offset:
             # Messages came and none fitted the filter: tell how far we looked, so that the client need not ask again.
-            answer = answer._replace(
-                code=int(ResponseCode.PULL_RETRY_IMMEDIATELY), status=PullStatus.NO_MATCHED_MESSAGE
-            )
+            answer = answer._replace(outcome=PullOutcome.GO_ON, status=PullStatus.NO_MATCHED_MESSAGE)
         self._count(answer)
         return answer
 
@@ -331,22 +296,22 @@ class PullService:
 
     def _answer(self, pull: Pull, pulled: Pulled, offset: int) -> PullAnswer:
         if pulled.status is PullStatus.FOUND:  # most of them, spared the look-up: hashing an enum is dear
-            code = 0
-        elif pulled.status in CODE_OF:
-            code = int(CODE_OF[pulled.status])
+            outcome = _FOUND
+        elif pulled.status in OUTCOME_OF:
+            outcome = OUTCOME_OF[pulled.status]
         else:  # An empty or unknown queue: only an offset other than 0 is wrong.
-            code = int(ResponseCode.PULL_OFFSET_MOVED if offset else ResponseCode.PULL_NOT_FOUND)
+            outcome = PullOutcome.OUT_OF_RANGE if offset else PullOutcome.NOTHING_NEW
         suggest = 0
-        if self._options.slave_read_enable:
+        if self._environment.options.slave_read_enable:
             near = not pulled.count or self._store.in_memory(pulled.last_log)
             suggest = pull.verdict.group.broker_id if near else pull.verdict.group.slow_broker_id
-        return PullAnswer(code, pulled.status, pulled, pulled.next_offset, suggest)
+        return PullAnswer(outcome, pulled.status, pulled, pulled.next_offset, suggest)
 
     def _count(self, answer: PullAnswer) -> None:
         pulled = answer.pulled
-        if answer.status is PullStatus.COLD:
+        if answer.outcome is _COLD:
             return
-        if answer.code == 0:
+        if answer.outcome is _FOUND:
             self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
         else:
             self._stats.got(0, 0)

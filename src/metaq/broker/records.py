@@ -46,7 +46,7 @@ def property_bytes(pairs: Mapping[str, str]) -> bytes:
     if len(text) > props.PROPERTIES_BYTES_MAX:
         raise Refused(
             Reason.ILLEGAL_MESSAGE,
-            f"the message is illegal: properties of {len(text)} bytes, the limit is {props.PROPERTIES_BYTES_MAX}",
+            f"properties of {len(text)} bytes, the limit is {props.PROPERTIES_BYTES_MAX}",
         )
     return text
 

@@ -14,19 +14,16 @@ from typing import Final, NamedTuple
 from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
 from metaq.broker.delay_positions import GIVEN_BACK_MAX
-from metaq.broker.groups import Groups
+from metaq.broker.environment import Environment, Tables
 from metaq.broker.records import delayed_until, put_record
-from metaq.broker.send import RECONSUME_LIMIT_VERSION
-from metaq.broker.topics import Topics, check_client_topic
-from metaq.clock import Clock
+from metaq.broker.requests import SendBack
+from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from metaq.options import BrokerOptions
-from metaq.store.message_store import MessageStore, Put
-from metaq.wire.headers import SendBackHeader
+from metaq.store.message_store import Put
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
 
@@ -48,60 +45,51 @@ class _Taken(NamedTuple):
 
 
 class RetryService:
-    """Takes messages back from consumers (36)."""
+    """Takes messages back from consumers."""
 
-    def __init__(
-        self,
-        options: BrokerOptions,
-        clock: Clock,
-        store: MessageStore,
-        topics: Topics,
-        groups: Groups,
-        appender: Appender,
-        ladder: DelayLadder,
-    ) -> None:
-        self._options, self._clock, self._store, self._topics = options, clock, store, topics
-        self._groups, self._appender, self._ladder = groups, appender, ladder
+    def __init__(self, environment: Environment, tables: Tables, appender: Appender, ladder: DelayLadder) -> None:
+        self._environment, self._clock, self._store = environment, environment.clock, environment.store
+        self._topics, self._groups, self._appender, self._ladder = tables.topics, tables.groups, appender, ladder
         self._taken = dict[tuple[str, int, bool], _Taken]()
         """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
         for head in ladder.positions.given_back:
             self._recall(head)
 
-    def send_back(self, header: SendBackHeader, version: int) -> Put | None:
+    def send_back(self, back: SendBack) -> Put | None:
         """Store the message for another try, or with the dead letters. None: the group wants no retries.
 
         What was given back already, and still waits, is not stored again: the answer is that of the first time.
 
-        Raises Refused: unknown group (26), not writable (16), or no record at that offset (1). Saving: not yet.
+        Raises Refused: NO_GROUP, NO_PERMISSION: not writable, or INVALID: no record at that offset. Saving: not yet.
         """
-        group = self._groups.get(header.group)
+        group = self._groups.get(back.group)
         if group is None:
-            raise Refused(Reason.NO_GROUP, f"subscription group not exist, {header.group}")
-        if not self._options.broker_permission & Perm.WRITE:
+            raise Refused(Reason.NO_GROUP, f"subscription group not exist, {back.group}")
+        if not self._environment.options.broker_permission & Perm.WRITE:
             raise Refused(Reason.NO_PERMISSION, "the broker may not be written to")
         if group.retry_queues <= 0:
             return None
         topic = self._topics.ensure(RETRY_PREFIX + group.name, group.retry_queues)
         if not topic.writable:
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
-        message = self._load(header.offset)
+        message = self._load(back.log_offset)
         limit = group.retry_max
-        if header.max_reconsume_times is not None and version >= RECONSUME_LIMIT_VERSION:
-            limit = header.max_reconsume_times
+        if back.retries_max is not None:
+            limit = back.retries_max
         pairs = dict(message.properties)
         pairs.setdefault(props.RETRY_TOPIC, message.topic)
         pairs.setdefault(props.ORIGIN_MESSAGE_ID, message.offset_id)
         pairs[props.WAIT] = "false"
         tags = None
-        dead = message.reconsume_times >= limit or header.delay_level < 0
-        before = self._taken.get((group.name, header.offset, dead))
-        if before is not None and self._stands(before, repeated=bool(header.repeated)):
+        dead = message.reconsume_times >= limit or back.delay_level < 0
+        before = self._taken.get((group.name, back.log_offset, dead))
+        if before is not None and self._stands(before, repeated=back.repeated):
             return before.put  # the answer was lost, perhaps with the broker; the client asks once more
         if dead:
             name, queue_id = self._topics.ensure(DEAD_LETTER_PREFIX + group.name).name, 0
             pairs[props.DELAY] = "0"
         else:
-            level = header.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
+            level = back.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
             level = min(level, len(self._ladder.delays_ms))
             pairs[props.DELAY] = str(level)
             name, queue_id, tags = delayed_until(
@@ -122,10 +110,10 @@ class RetryService:
             born_host=message.born_host_raw,
             reconsume_times=message.reconsume_times + 1,
             tags=tags,
-            copy_of=header.offset,
+            copy_of=back.log_offset,
         )
         put = self._appender.put([record])
-        self._remember((group.name, header.offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
+        self._remember((group.name, back.log_offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
         return put
 
     def _stands(self, taken: _Taken, *, repeated: bool) -> bool:

@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 from metaq.doors.handlers import After, Answer, Call, Handler, Later, Reply
 from metaq.doors.parking import Parked, Parking
-from metaq.doors.refusals import CODE_OF
+from metaq.doors.refusals import CODE_OF, remark_of
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.access import Authorise, Identity, everybody
@@ -181,7 +181,7 @@ class RemotingSession:
     def failure(self, command: Command, error: Exception) -> Command:
         """The answer that tells an error."""
         if isinstance(error, Refused):
-            return reply(command, CODE_OF[error.reason], remark=error.text[:REMARK_CHARS_MAX])
+            return reply(command, CODE_OF[error.reason], remark=remark_of(error)[:REMARK_CHARS_MAX])
         if isinstance(error, BadRequest):
             return reply(command, ResponseCode.SYSTEM_ERROR, remark=str(error)[:REMARK_CHARS_MAX])
         told, text = (command.code, type(error).__name__), f"{type(error).__name__}: {error}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from metaq.errors import Reason
+from metaq.errors import Reason, Refused
 from metaq.wire.codes import ResponseCode
 
 CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
@@ -20,6 +20,20 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     Reason.ILLEGAL_MESSAGE: ResponseCode.MESSAGE_ILLEGAL,
     Reason.BUSY: ResponseCode.SYSTEM_BUSY,
+    Reason.THROTTLED: ResponseCode.SYSTEM_BUSY,
     Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,
+    Reason.NOT_STORED: ResponseCode.SERVICE_NOT_AVAILABLE,
 }
 """Complete: a reason without a code would be a request without an answer (tests/doors/test_refusals.py)."""
+
+BEGINNINGS: Final[Mapping[Reason, str]] = {
+    Reason.ILLEGAL_MESSAGE: "the message is illegal: ",
+    Reason.THROTTLED: "[PCBUSY_CLEAN_QUEUE]broker busy, start flow control for a while: ",
+    Reason.NOT_STORED: "service not available now: ",
+}
+"""How RocketMQ begins such a remark: users and their alarms look for these words."""
+
+
+def remark_of(refused: Refused) -> str:
+    """What the answer says beside its code."""
+    return BEGINNINGS.get(refused.reason, "") + refused.text

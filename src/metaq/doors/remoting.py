@@ -11,12 +11,13 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from metaq.broker.broker import Broker
 from metaq.broker.members import Notice
-from metaq.broker.pull import Pull, PullAnswer
+from metaq.broker.pull import Pull, PullAnswer, PullOutcome
+from metaq.broker.requests import PullRequest
 from metaq.doors.dispatch import RemotingSession
 from metaq.doors.flush_gate import FlushGate
 from metaq.doors.handlers import table_of
@@ -34,7 +35,7 @@ from metaq.saved import Saving
 from metaq.store.long_body import LONG_BYTES, LongBody
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire import hot
-from metaq.wire.codes import RequestCode
+from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 from metaq.wire.headers import ConsumerGroupHeader
@@ -47,6 +48,16 @@ JOINED_BYTES_MAX = 256 * 1024
 LONG_BODY_BYTES = 64 * 1024
 """A pull's body from here on is written by itself: copying it costs more than a write."""
 COLD_READERS = 2
+
+CODE_OF: Mapping[PullOutcome, int] = {
+    PullOutcome.FOUND: int(ResponseCode.SUCCESS),
+    PullOutcome.GO_ON: int(ResponseCode.PULL_RETRY_IMMEDIATELY),
+    PullOutcome.NOTHING_NEW: int(ResponseCode.PULL_NOT_FOUND),
+    PullOutcome.OUT_OF_RANGE: int(ResponseCode.PULL_OFFSET_MOVED),
+}
+REMARK_OF = {status: status.name for status in PullStatus}
+"""RocketMQ says how the look-up ended, in its names."""
+_FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 
 CallSoon = Callable[[Callable[[], None]], None]
 
@@ -186,7 +197,7 @@ class RemotingDoor:
     def answer_pull(self, pull: Pull, answer: PullAnswer) -> None:
         session = pull.channel
         assert isinstance(session, BrokerSession)
-        if answer.status is PullStatus.COLD:
+        if answer.outcome is _COLD:
             self._read_cold(session, pull, answer.pulled)
         else:
             session.write_pull(pull, answer)
@@ -216,6 +227,9 @@ class RemotingDoor:
         self._cold_reads.forget(session)
         self.broker.hold.closed(session)
         self.notify(self.broker.members.closed(session))
+
+
+_new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
 
 
 def _at_once(done: Callable[[], None]) -> None:
@@ -326,7 +340,7 @@ class BrokerSession(RemotingSession):
         reply_to = (table.opaque(row), table.binary(row))
         try:
             if not oneway:
-                door.pull_one(door.broker.pulls.make(self, *table.pull(row), reply_to))
+                door.pull_one(door.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to))
         except Saving as saving:
             command = decode(table.frame(row))
             busy = self.park(command, saving)
@@ -373,8 +387,12 @@ class BrokerSession(RemotingSession):
         """Write the answer to a pull: its body by itself if it is long, else with the event's other answers."""
         pulled, body, door = answer.pulled, answer.pulled.body, self._door
         opaque, binary = pull.reply_to
+        if answer.outcome is _FOUND:  # spares two look-ups: hashing an enum is dear
+            code, remark = 0, "FOUND"
+        else:
+            code, remark = CODE_OF[answer.outcome], REMARK_OF[answer.status]
         facts = (
-            opaque, binary, answer.code, answer.status.remark, answer.suggest_broker_id, answer.next_offset,
+            opaque, binary, code, remark, answer.suggest_broker_id, answer.next_offset,
             pulled.min_offset, pulled.max_offset,
         )  # fmt: skip
         if pulled.long is not None:

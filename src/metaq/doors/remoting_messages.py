@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from metaq.broker.broker import Broker
 from metaq.broker.pull import Pull
+from metaq.broker.requests import KeyQuery, OffsetCommit, PullRequest, Send, SendBack
 from metaq.doors.handlers import LATER, Answer, Call, Later, Reply, handles
+from metaq.errors import Reason, Refused
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.wire import headers
@@ -15,6 +17,8 @@ from metaq.wire.hot import Replies
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
+RETRY_LIMIT_VERSION = 121
+"""Clients of at least this version mean the maxReconsumeTimes that they send."""
 
 
 class MessageHandlers:
@@ -27,8 +31,9 @@ class MessageHandlers:
     @handles(SENDS, headers.SendHeader, Action.PUBLISH)
     def _send(self, call: Call[headers.SendHeader]) -> Answer:
         host, port = call.session.peer.address
-        born_host = host_bytes(host.partition("%")[0], port)
-        sent = self._broker.sends.send(call.header, call.body, born_host, call.version)
+        sent = self._broker.sends.send(
+            send_of(call.header, call.body, host_bytes(host.partition("%")[0], port), call.version)
+        )
         if call.oneway:
             return LATER
         if sent.wait:
@@ -43,18 +48,28 @@ class MessageHandlers:
 
     @handles(RequestCode.CONSUMER_SEND_MSG_BACK, headers.SendBackHeader, Action.SUBSCRIBE)
     def _send_back(self, call: Call[headers.SendBackHeader]) -> None:
-        self._broker.retries.send_back(call.header, call.version)
+        self._broker.retries.send_back(send_back_of(call.header, call.version))
 
     # -- out
     @handles(PULLS, headers.PullHeader, Action.SUBSCRIBE)
     def _pull(self, call: Call[headers.PullHeader]) -> Later:
         if not call.oneway:
-            self._pull_one(self._broker.pulls.from_header(call.session, call.header, call.reply_to))
+            self._pull_one(self._broker.pulls.make(call.session, pull_of(call.header), call.reply_to))
         return LATER
 
     @handles(RequestCode.QUERY_MESSAGE, headers.QueryMessageHeader, Action.SUBSCRIBE)
     def _query(self, call: Call[headers.QueryMessageHeader]) -> Reply:
-        found = self._broker.lookup.query(call.header)
+        header = call.header
+        found = self._broker.lookup.query(
+            KeyQuery(
+                topic=header.topic,
+                key=header.key,
+                count_max=header.max_messages,
+                begin_ms=header.begin_ms,
+                end_ms=header.end_ms,
+                unique=header.unique_id_query,
+            )
+        )
         store = self._broker.store
         answer = headers.QueryMessageReplyHeader(
             index_last_update_ms=store.newest_ms, index_last_update_offset=store.indexed_log
@@ -70,12 +85,17 @@ class MessageHandlers:
     def _query_offset(self, call: Call[headers.QueryOffsetHeader]) -> headers.OffsetReplyHeader:
         header = call.header
         offset = self._broker.lookup.consumer_offset(header.group, header.topic, header.queue_id)
+        if offset is None:
+            where = f"{header.group}, {header.topic}:{header.queue_id}"
+            raise Refused(Reason.NOT_FOUND, f"Not found, V3_0_6_SNAPSHOT maybe this group consumer boot first: {where}")
         return headers.OffsetReplyHeader(offset=offset)
 
     @handles(RequestCode.UPDATE_CONSUMER_OFFSET, headers.UpdateOffsetHeader, Action.SUBSCRIBE)
     def _update_offset(self, call: Call[headers.UpdateOffsetHeader]) -> None:
         header = call.header
-        self._broker.commit_offset(header.group, header.topic, header.queue_id, header.commit_offset)
+        self._broker.commit_offset(
+            OffsetCommit(group=header.group, topic=header.topic, queue_id=header.queue_id, offset=header.commit_offset)
+        )
 
     @handles(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, headers.SearchOffsetHeader, Action.OBSERVE)
     def _search_offset(self, call: Call[headers.SearchOffsetHeader]) -> headers.OffsetReplyHeader:
@@ -96,3 +116,56 @@ class MessageHandlers:
     def _earliest(self, call: Call[headers.QueueHeader]) -> headers.TimestampReplyHeader:
         at = self._broker.lookup.earliest_time(call.header.topic, call.header.queue_id)
         return headers.TimestampReplyHeader(timestamp=at)
+
+
+def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: int) -> Send:
+    """What a client of `version` asks for with this header."""
+    return Send(
+        topic=header.topic,
+        body=body,
+        born_ms=header.born_ms,
+        born_host=born_host,
+        queue_id=header.queue_id,
+        properties=header.properties,
+        flag=header.flag,
+        sys_flag=header.sys_flag,
+        batch=header.batch,
+        reconsume_times=header.reconsume_times,
+        retries_max=_retries_max(header.max_reconsume_times, version),
+        template=header.default_topic,
+        template_queues=header.default_topic_queues,
+        unit=header.unit_mode,
+    )
+
+
+def send_back_of(header: headers.SendBackHeader, version: int) -> SendBack:
+    """What a client of `version` asks for with this header."""
+    return SendBack(
+        group=header.group,
+        log_offset=header.offset,
+        delay_level=header.delay_level,
+        retries_max=_retries_max(header.max_reconsume_times, version),
+        repeated=bool(header.repeated),
+    )
+
+
+def _retries_max(said: int | None, version: int) -> int | None:
+    return said if version >= RETRY_LIMIT_VERSION else None
+
+
+def pull_of(header: headers.PullHeader) -> PullRequest:
+    """What a client asks for with this header. Its flags are those of a `PullRequest`."""
+    return PullRequest(
+        header.group.encode("utf-8", "replace"),
+        header.topic.encode("utf-8", "replace"),
+        header.queue_id,
+        header.queue_offset,
+        header.max_messages,
+        header.sys_flag,
+        header.commit_offset,
+        header.suspend_ms,
+        None if header.subscription is None else header.subscription.encode("utf-8", "replace"),
+        header.sub_version,
+        None if header.expression_type is None else header.expression_type.encode("utf-8", "replace"),
+        header.max_msg_bytes or 0,
+    )

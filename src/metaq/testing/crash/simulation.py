@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from metaq.broker.broker import Broker
+from metaq.broker.requests import OffsetCommit
 from metaq.clock import FakeClock, seeded
+from metaq.doors.remoting_messages import send_of
 from metaq.errors import MetaqError, RemoteProtocolError
 from metaq.model import TopicConfig
 from metaq.model import properties as props
@@ -478,7 +480,7 @@ class _Life:
         self._stored([body], self._sent - before)
 
     def _send_now(self, topic: str, queue_id: int, pairs: dict[str, str], body: bytes) -> None:
-        self.broker.sends.send(self._header(topic, queue_id, pairs), body, BORN, JAVA_4_9)
+        self.broker.sends.send(send_of(self._header(topic, queue_id, pairs), body, BORN, JAVA_4_9))
         self._sent += 1
         self._is_there(topic)
         if props.DELAY in pairs:
@@ -509,7 +511,7 @@ class _Life:
         self._ledger.in_flight = bodies
         acknowledged = 0
         with self._refusals():
-            self.broker.sends.send(self._header(topic, queue_id, {}, batch=True), entries, BORN, JAVA_4_9)
+            self.broker.sends.send(send_of(self._header(topic, queue_id, {}, batch=True), entries, BORN, JAVA_4_9))
             acknowledged = len(bodies)
         self._stored(bodies, acknowledged)
 
@@ -590,7 +592,7 @@ class _Life:
         offset = self._chance.randrange(50)
         self._tell(f"{group} commits {offset} in {topic}:0")
         with self._refusals():
-            self.broker.commit_offset(group, topic, 0, offset)
+            self.broker.commit_offset(OffsetCommit(group=group, topic=topic, queue_id=0, offset=offset))
             self._ledger.positions.setdefault((group, topic, 0), {None}).add(offset)
 
     def _tick(self) -> None:

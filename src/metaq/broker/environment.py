@@ -1,0 +1,39 @@
+"""What the services of one broker share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.broker.groups import Groups
+from metaq.broker.members import Members
+from metaq.broker.offsets import Offsets
+from metaq.broker.topics import Topics
+from metaq.clock import Clock
+from metaq.options import BrokerOptions, StoreOptions
+from metaq.store.message_store import MessageStore
+
+
+@dataclass(slots=True)
+class Environment:
+    """Settings, time and store of one broker, and the name it goes by.
+
+    Services look at `options` and `store_options` when they need one, and keep none: some change while the broker runs.
+    """
+
+    options: BrokerOptions
+    store_options: StoreOptions
+    clock: Clock
+    store: MessageStore
+    name: str
+    store_host: bytes
+    """The address and port that offset ids name, 8 or 20 bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """What one broker knows of topics and groups."""
+
+    topics: Topics
+    groups: Groups
+    members: Members
+    offsets: Offsets

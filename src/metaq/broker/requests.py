@@ -1,0 +1,107 @@
+"""What doors ask of the services, in the broker's own words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from metaq.model.system import AUTO_CREATE_TOPIC
+
+ANY_QUEUE: Final = -1
+
+COMMIT: Final = 1
+HOLD: Final = 2
+FILTER: Final = 4
+"""Flags of a `PullRequest`. They are RocketMQ's, so that a row of the hot module needs no translation."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Send:
+    """Store a message, or a batch of them."""
+
+    topic: str
+    body: bytes
+    """Of a batch, its entries (docs/formats/batch.md)."""
+    born_ms: int
+    born_host: bytes
+    queue_id: int = ANY_QUEUE
+    """Below 0: the broker chooses."""
+    properties: str = ""
+    """As they are stored; of a batch, those that all its messages get."""
+    flag: int = 0
+    sys_flag: int = 0
+    """Of `metaq.model.SysFlag`, those that are the sender's to say."""
+    batch: bool = False
+    reconsume_times: int = 0
+    """How often a consumer has failed on it, if it is sent to a retry topic."""
+    retries_max: int | None = None
+    """After so many it is a dead letter; None: what the group's settings say."""
+    template: str = AUTO_CREATE_TOPIC
+    """The topic whose settings a topic that is made for this message takes over."""
+    template_queues: int = 4
+    unit: bool = False
+    """A topic that is made for this message is one of a unit (`TopicConfig.sys_flag`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendBack:
+    """A consumer could not handle a message: deliver it again later, or file it with the dead letters."""
+
+    group: str
+    log_offset: int
+    """Where its record is."""
+    delay_level: int = 0
+    """Below 0: a dead letter at once; 0: the broker chooses; above: that level."""
+    retries_max: int | None = None
+    """After so many it is a dead letter; None: what the group's settings say."""
+    repeated: bool = False
+    """The same may have been asked before, and the answer lost."""
+
+
+class PullRequest(NamedTuple):
+    """Give a group messages of one queue. Names are UTF-8 as they came.
+
+    The fields are in the order of `hot.FrameTable.pull`, so that a door makes one of a scanned row without looking at it.
+    """
+
+    group: bytes
+    topic: bytes
+    queue_id: int
+    offset: int
+    """QueueOffset of the first that is wanted."""
+    count_max: int
+    flags: int = 0
+    commit_offset: int = -1
+    """With COMMIT: the group's position, which is taken over by the way."""
+    hold_ms: int = 0
+    """With HOLD: how long the answer may wait for a message."""
+    subscription: bytes | None = None
+    """With FILTER: what is wanted. Without: what the client believes that its heartbeat said."""
+    version: int = 0
+    """Of the subscription that the client believes to have."""
+    expression_type: bytes | None = None
+    bytes_max: int = 0
+    """0: the usual limits of bytes and messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommit:
+    """A group has consumed a queue up to `offset`, exclusive."""
+
+    group: str
+    topic: str
+    queue_id: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyQuery:
+    """Find messages by key or unique id. Store times in ms, both inclusive."""
+
+    topic: str
+    key: str
+    count_max: int
+    begin_ms: int
+    end_ms: int
+    unique: bool = False
+    """By unique id: few have it, whatever `count_max` says."""
