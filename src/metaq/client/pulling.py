@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
 from metaq.client.core import ClientCore
@@ -36,8 +36,7 @@ class Wanted(Generic[M]):
     body_bytes_max: int = 4 * BODY_BYTES_MAX
 
 
-@dataclass(frozen=True, slots=True)
-class PulledMessages(Generic[M]):
+class PulledMessages(NamedTuple, Generic[M]):
     """What a pull brought: its answer, and the messages in it that are wanted.
 
     `broken` are messages whose body cannot be expanded, with the reason; they are not among `messages`.

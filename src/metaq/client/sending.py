@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.sending import Outgoing, Send, Stored
@@ -65,7 +66,7 @@ class Sender:
                 known = self._core.routes.publish_queues_now(outgoing.topic) if not tries else None
                 queues = known or await self._queues(outgoing.topic, deadline, fresh=tries > 0)
                 queue = choose(queues) if choose is not None else self.rotation.next(queues, failed_broker)
-                return await self._try(outgoing, queue, deadline - loop.time())
+                stored = await self._try(outgoing, queue, deadline - loop.time())
             except (ClientError, BrokerError, BadRequest) as error:
                 judgement = judge(error, Purpose.SEND, waits + 1)
                 if not judgement.again:
@@ -91,6 +92,9 @@ class Sender:
                     why = f"the timeout of {timeout:g} s is over" if over else f"retries={self._retries}"
                     raise _failure(outgoing, attempts, f"{spent}, {why}", unknown=unknown) from error
                 await asyncio.sleep(pause)
+            else:
+                self._core.routes.forget_guess(outgoing.topic)
+                return stored
 
     async def _queues(self, topic: str, deadline: float, *, fresh: bool) -> list[MessageQueue]:
         try:
@@ -99,15 +103,13 @@ class Sender:
         except TimeoutError:
             raise RequestTimeout(f"no name server told the route of topic {topic} in time") from None
 
-    async def _try(self, outgoing: Outgoing, queue: MessageQueue, seconds: float) -> Stored:
+    def _try(self, outgoing: Outgoing, queue: MessageQueue, seconds: float) -> Coroutine[Any, Any, Stored]:
         address = self._master_of(queue)
         if seconds <= 0:
             late = RequestTimeout("the time given was over before the request was sent")
             late.sent = False
             raise late
-        stored = await self._core.ask(address, self._call(outgoing, queue), seconds)
-        self._core.routes.forget_guess(outgoing.topic)
-        return stored
+        return self._core.ask(address, self._call(outgoing, queue), seconds)
 
     def _master_of(self, queue: MessageQueue) -> str:
         data = self._core.routes.broker(queue.broker)

@@ -57,11 +57,10 @@ class Header:
     def to_ext(self) -> dict[str, str]:
         """The fields as `extFields`: decimal numbers, `true`/`false`, None left out."""
         ext: dict[str, str] = {}
-        for item in _items(type(self)):
-            value = getattr(self, item.attribute)
-            if value is None:
-                continue
-            ext[item.wire_name] = value if item.kind is str else _plain(value)
+        for attribute, name, kind, _, _ in _items(type(self)):
+            value = getattr(self, attribute)
+            if value is not None:
+                ext[name] = value if kind is str else _plain(value) if kind is bool else str(value)
         return ext
 
     @classmethod
