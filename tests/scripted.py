@@ -22,7 +22,7 @@ import socketserver
 import threading
 from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
@@ -33,14 +33,12 @@ from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, decode, encode, request
-from tests.support import PATIENCE, eventually
+from tests.support import PATIENCE, eventually, exchange, read_frame
 
 Value = TypeVar("Value")
 
 BROKER: Final = "broker-a"
 LOG_FILE_BYTES: Final = 1 << 20
-PIPELINE: Final = 200
-"""Requests that `put` has under way: so few that neither side waits for the other to read."""
 _READ_WRITE: Final = 6
 
 
@@ -141,7 +139,7 @@ class ScriptedProxy:
 
         try:
             with source.makefile("rb") as stream:
-                while frame := _frame(stream):
+                while frame := read_frame(stream):
                     command = decode(frame[4:])
                     verdict = script(command)
                     if verdict is Fate.HANG_UP:
@@ -171,13 +169,6 @@ def _send_later(
 ) -> None:
     if event.wait(PATIENCE):
         send(sink, frame)
-
-
-def _frame(stream: BinaryIO) -> bytes:
-    """The next frame, its length included; empty at the end."""
-    size = stream.read(4)
-    rest = stream.read(int.from_bytes(size, "big")) if len(size) == 4 else b""
-    return size + rest if rest and len(rest) == int.from_bytes(size, "big") else b""
 
 
 def _shut(one: socket.socket) -> None:
@@ -347,16 +338,7 @@ class ScriptedCluster:
 
     def _ask(self, asked: Sequence[Command], fine: Container[int] = (ResponseCode.SUCCESS,)) -> list[Command]:
         """Ask the broker itself; the answers in order. Raises AssertionError: the code of one is not fine."""
-        host, _, port = self._broker_proxy.target.rpartition(":")
-        answers: dict[int, Command] = {}
-        with socket.create_connection((host, int(port)), PATIENCE) as link, link.makefile("rb") as stream:
-            for first in range(0, len(asked), PIPELINE):
-                some = asked[first : first + PIPELINE]
-                for opaque, command in enumerate(some, first):
-                    command.opaque = opaque
-                link.sendall(b"".join(map(encode, some)))
-                for _ in some:
-                    answer = decode(_frame(stream)[4:])
-                    assert answer.code in fine, answer
-                    answers[answer.opaque] = answer
-        return [answers[opaque] for opaque in range(len(asked))]
+        answers = exchange(self._broker_proxy.target, asked)
+        for answer in answers:
+            assert answer.code in fine, answer
+        return answers

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import BinaryIO, TypeVar
 
 import metaq.testing
+from metaq.wire.command import Command, decode, encode
+from metaq.wire.frame import LENGTH_BYTES
 
 Value = TypeVar("Value")
 
@@ -93,3 +97,30 @@ def read_line(child: subprocess.Popen[str], start: str, timeout: float = PATIENC
             errors = child.stderr.read()
         raise AssertionError(f"no line starting with {start!r} within {timeout} s; exit {child.poll()}; {errors}")
     return found[0]
+
+
+UNDER_WAY_MAX = 200
+"""Requests of `exchange` at a time: so few that neither side waits for the other to read."""
+
+
+def exchange(address: str, requests: Sequence[Command]) -> list[Command]:
+    """Ask the server at `host:port`, over a connection of its own. Returns the answers, in the order of the requests."""
+    host, _, port = address.rpartition(":")
+    answers: dict[int, Command] = {}
+    with socket.create_connection((host, int(port)), PATIENCE) as connection, connection.makefile("rb") as stream:
+        for first in range(0, len(requests), UNDER_WAY_MAX):
+            some = requests[first : first + UNDER_WAY_MAX]
+            connection.sendall(
+                b"".join(encode(dataclasses.replace(one, opaque=number)) for number, one in enumerate(some, first))
+            )
+            for _ in some:
+                answer = decode(read_frame(stream)[LENGTH_BYTES:])
+                answers[answer.opaque] = answer
+    return [answers[number] for number in range(len(requests))]
+
+
+def read_frame(stream: BinaryIO) -> bytes:
+    """The next frame of a remoting connection, its length included; empty at the connection's end."""
+    size = stream.read(LENGTH_BYTES)
+    rest = stream.read(int.from_bytes(size, "big")) if len(size) == LENGTH_BYTES else b""
+    return size + rest if len(rest) == int.from_bytes(size, "big") else b""

@@ -9,13 +9,12 @@ import pytest
 
 from metaq.admin import Admin
 from metaq.model.group import GroupConfig
-from metaq.spark.link import Link
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import request
 from tests.interop.driver import ForeignClient, cpp_client
 from tests.interop.servers import RocketmqServer, Server
-from tests.support import PATIENCE, eventually
+from tests.support import eventually, exchange
 
 pytestmark = pytest.mark.interop
 
@@ -101,11 +100,8 @@ def test_batch_send(cpp: ForeignClient, server: Server) -> None:
 def _create_group(server: Server, group: str, retry_max: int) -> None:
     """The client cannot say how often to retry: its group's setting at the broker counts."""
     body = json.dumps(bodies.group_tree(GroupConfig(group, retry_max=retry_max))).encode()
-    link = Link(server.broker, timeout=PATIENCE)
-    try:
-        link.ask([request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)], f"create group {group}")
-    finally:
-        link.close()
+    (answer,) = exchange(server.broker, [request(RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, body=body)])
+    assert answer.code == 0, answer
 
 
 def test_failing_listener_retries_then_dead_letters(cpp: ForeignClient, server: Server) -> None:

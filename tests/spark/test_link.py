@@ -8,12 +8,32 @@ import threading
 
 import pytest
 
-from metaq.errors import BrokerError, ConnectionFailed, RemoteProtocolError, RequestTimeout
+from metaq.client.conversation.call import Call
+from metaq.errors import BadRequest, BrokerError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.spark.link import LOST_ANSWERS_MAX, Link
 from metaq.wire.command import Command, encode, reply, request
 from tests.support import PATIENCE
 
 CODE = 31
+
+
+class Look(Call[bytes | memoryview]):
+    """A call whose outcome is the answer's body."""
+
+    action = "look"
+
+    def request(self) -> Command:
+        return request(CODE)
+
+    def read(self, answer: Command) -> bytes | memoryview:
+        return answer.body
+
+
+class Read(Look):
+    """A call whose answer cannot be read."""
+
+    def read(self, answer: Command) -> bytes:
+        raise BadRequest("no number")
 
 
 @pytest.fixture
@@ -58,9 +78,9 @@ def test_answers_are_paired_by_opaque_whatever_their_order(peer):
             connection.sendall(frames[place : place + 7])
 
     link = peer(backwards)
-    first, second = link.post(request(CODE)), link.post(request(CODE))
-    assert bytes(link.answer(first).body) == b"1"
-    assert bytes(link.answer(second).body) == b"2"
+    first, second = link.post(Look()), link.post(Look())
+    assert link.outcome(first, Look()) == b"1"
+    assert link.outcome(second, Look()) == b"2"
 
 
 def test_a_body_larger_than_the_scratch_buffer_arrives_whole(peer):
@@ -72,9 +92,9 @@ def test_a_body_larger_than_the_scratch_buffer_arrives_whole(peer):
         connection.sendall(encode(reply(Command(CODE, 1), body=body)) + encode(reply(Command(CODE, 2), body=b"next")))
 
     link = peer(large)
-    link.post(request(CODE))
-    assert link.answer(1).body == body
-    assert bytes(link.answer(2).body) == b"next"
+    link.post(Look())
+    assert link.outcome(1, Look()) == body
+    assert link.outcome(2, Look()) == b"next"
 
 
 def test_an_error_answer_names_the_peer_and_what_was_asked(peer):
@@ -86,7 +106,20 @@ def test_an_error_answer_names_the_peer_and_what_was_asked(peer):
 
     link = peer(refusing)
     with pytest.raises(BrokerError, match=f"code 17 from {link.address} to look: no such topic"):
-        link.ask([request(CODE)], "look")
+        link.ask([Look()])
+
+
+def test_an_answer_that_cannot_be_read_is_the_peers_fault(peer):
+    """It says what was asked, and that the connection is not to be trusted."""
+
+    def odd(connection):
+        asked(connection)
+        connection.sendall(encode(reply(Command(CODE, 1))))
+
+    link = peer(odd)
+    text = f"the answer of {link.address} to a request to look cannot be read: no number"
+    with pytest.raises(RemoteProtocolError, match=text):
+        link.ask([Read()])
 
 
 @pytest.mark.parametrize(
@@ -108,18 +141,18 @@ def test_garbage_is_an_error_not_a_hang(peer, answer, error, text):
         connection.sendall(answer)
 
     link = peer(garbage)
-    opaque = link.post(request(CODE))
+    number = link.post(Look())
     with pytest.raises(error, match=text):
-        link.answer(opaque)
+        link.outcome(number, Look())
 
 
 def test_a_silent_peer_is_given_up(peer):
     """No answer within the time-out is an error that may be tried again."""
     done = threading.Event()
     link = peer(lambda connection: done.wait(PATIENCE), timeout=0.2)
-    opaque = link.post(request(CODE))
+    number = link.post(Look())
     with pytest.raises(RequestTimeout):
-        link.answer(opaque)
+        link.outcome(number, Look())
     done.set()
 
 
@@ -133,6 +166,6 @@ def test_answers_that_nobody_asked_for_do_not_fill_the_memory(peer):
         asked(connection)
 
     link = peer(flooding)
-    opaque = link.post(request(CODE))
+    number = link.post(Look())
     with pytest.raises(ConnectionFailed, match="answers to requests that were not made"):
-        link.answer(opaque)
+        link.outcome(number, Look())

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.errors import RemoteProtocolError
-from metaq.wire.command import Command, SerializeType
-from metaq.wire.connection import Connection
+from metaq.wire.command import Command, SerializeType, encode
+from metaq.wire.connection import SMALL_BYTES, Connection
 from metaq.wire.frame import FRAME_BYTES_MAX, frame_bytes
 
 COMMANDS = [
@@ -29,8 +29,7 @@ def read_all(connection: Connection) -> list[Command]:
 
 
 def stream() -> bytes:
-    writer = Connection()
-    return b"".join(writer.send(command) for command in COMMANDS)
+    return b"".join(map(encode, COMMANDS))
 
 
 def test_stream_fed_whole_gives_all_commands() -> None:
@@ -44,8 +43,7 @@ def test_stream_fed_whole_gives_all_commands() -> None:
 def test_stream_fed_byte_by_byte_gives_all_commands() -> None:
     """No boundary inside a frame matters."""
     reader, found = Connection(), []
-    writer = Connection()
-    small = b"".join(writer.send(command) for command in COMMANDS[:3])
+    small = b"".join(map(encode, COMMANDS[:3]))
     for position in range(len(small)):
         reader.receive_data(small[position : position + 1])
         found += read_all(reader)
@@ -61,6 +59,32 @@ def test_stream_cut_anywhere_gives_all_commands(sizes: list[int]) -> None:
         position += size
         found += read_all(reader)
     assert found == COMMANDS
+
+
+@given(st.lists(st.integers(1, 40_000), min_size=1, max_size=30))
+def test_a_socket_that_fills_the_room_gives_all_commands(sizes: list[int]) -> None:
+    """However much of the room it fills at a time, and without a copy of a large body."""
+    data, reader, found, position = stream() * 3, Connection(), [], 0
+    while position < len(data):
+        room = reader.room()
+        assert len(room)
+        count = min(len(room), sizes[position % len(sizes)], len(data) - position)
+        room[:count] = data[position : position + count]
+        reader.received(count)
+        position += count
+        found += read_all(reader)
+    assert found == COMMANDS * 3
+    for command in found:
+        assert isinstance(command.body, memoryview) == (len(command.body) > SMALL_BYTES)
+
+
+def test_commands_that_were_read_leave_no_memory_behind() -> None:
+    """What a reader keeps does not grow with what has come through it."""
+    reader, data = Connection(), stream()
+    for _ in range(100):
+        reader.receive_data(data)
+        assert len(read_all(reader)) == len(COMMANDS)
+        assert len(reader.room()) <= 2 * len(data)
 
 
 def test_trailing_bytes_wait_for_more() -> None:

@@ -1,38 +1,25 @@
-"""Reads one slice of a queue: every message of [start, end), once, in order, or a loud account of what is gone.
+"""Reads one slice of a queue into Arrow: every message of [start, end), once, in order, or a loud account of what is gone.
 
-Two pulls are under way at a time, so that the broker gathers the next megabyte while this one is decoded. The second is
-sent before the first is answered, so its offset is a guess: the first asks for a *count* of messages that should fill
-the wanted bytes, the second begins behind that count. When an answer is shorter than asked (a RocketMQ gives 32 messages
-and 256 KiB at most, our broker what `maxMsgBytes` says), what is missing is asked for again before going on.
+What is asked, and what the answers say, is `metaq.client.conversation.slices`; here are the connection, the tries, and what
+becomes of what was found.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from metaq.client import arrow
-from metaq.errors import (
-    BadRequest,
-    BrokerError,
-    MessagesLost,
-    MetaqError,
-    OffsetOutOfRange,
-    RemoteProtocolError,
-    RequestTimeout,
-)
+from metaq.client.conversation.slices import Gone, Post, Receive, Records, SliceReading
+from metaq.errors import MessagesLost, MetaqError, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import PULL_CODES, Cluster, Patience
+from metaq.spark.cluster import Cluster, Tries
 from metaq.spark.link import Link
 from metaq.spark.offsets import Slice
-from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import Command, request
-from metaq.wire.headers import PullHeader, PullReplyHeader
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,14 +28,10 @@ GROUP = "metaq-spark"
 MIB = 1024 * 1024
 PULL_BYTES = MIB
 """What one pull should bring: at this size the cost of a request is noise, and the pages are still in the cache."""
-COUNT_FIRST = 1024
-COUNT_MAX = 65_535
+SAMPLE_MESSAGES = 32
 BATCH_ROWS = 5_000
 BATCH_BYTES = 8 * MIB
 """An Arrow batch is handed on with this many rows or bytes (pulls are never cut, so it may hold one pull more)."""
-PULLS_UNDER_WAY = 2
-
-_SUBSCRIPTION_GIVEN = 4
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,21 +44,6 @@ class FetchSettings:
     pull_bytes: int = PULL_BYTES
 
 
-class Pulled(NamedTuple):
-    """Answer of one pull: the records of [start, stop), back to back."""
-
-    start: int
-    stop: int
-    body: memoryview
-    max_offset: int
-
-
-class _Asked(NamedTuple):
-    opaque: int
-    start: int
-    messages: int
-
-
 def read_slice(cluster: Cluster, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
     """The messages of `wanted`, decoded, about BATCH_ROWS at a time.
 
@@ -83,13 +51,13 @@ def read_slice(cluster: Cluster, wanted: Slice, settings: FetchSettings) -> Iter
         trying again for `retry_seconds` did not help.
     """
     reader = _SliceReader(cluster, wanted, settings)
-    waiting: list[Pulled] = []
-    for pulled in reader.pulls():
-        if waiting and pulled.start != waiting[-1].stop:  # Some were skipped, which has been told.
+    waiting: list[Records] = []
+    for records in reader.records():
+        if waiting and records.start != waiting[-1].stop:  # Some were passed over, which has been told.
             yield reader.decode(waiting)
             waiting = []
-        waiting.append(pulled)
-        rows, size = pulled.stop - waiting[0].start, sum(len(part.body) for part in waiting)
+        waiting.append(records)
+        rows, size = records.stop - waiting[0].start, sum(len(part.body) for part in waiting)
         if rows >= BATCH_ROWS or size >= BATCH_BYTES:
             yield reader.decode(waiting)
             waiting = []
@@ -126,34 +94,60 @@ class _NotReached(RequestTimeout):
 
 class _SliceReader:
     def __init__(self, cluster: Cluster, wanted: Slice, settings: FetchSettings) -> None:
-        self._cluster, self._queue, self._end, self._settings = cluster, wanted.queue, wanted.end, settings
-        self._cursor = wanted.start
-        self._count = COUNT_FIRST
+        self._cluster, self._queue, self._settings = cluster, wanted.queue, settings
+        self._slice = SliceReading(
+            wanted.queue, wanted.start, wanted.end, group=settings.group, pull_bytes=settings.pull_bytes
+        )
 
-    def pulls(self) -> Iterator[Pulled]:
-        """Pulls until the end is reached, over broken connections and restarts of the broker."""
-        patience = Patience(self._settings.retry_seconds)
+    def records(self) -> Iterator[Records]:
+        """What is found until the end is reached, over broken connections and restarts of the broker."""
+        tries = Tries(self._settings.retry_seconds)
         try:
-            while self._cursor < self._end:
+            while not self._slice.done:
                 try:
-                    for pulled in self._pull_on(self._cluster.link_to(self._queue)):
-                        patience.renew()
-                        yield pulled
+                    for records in self._over(self._cluster.link_to(self._queue)):
+                        tries.renew()
+                        yield records
                 except MetaqError as fault:
                     self._cluster.forget(self._queue)
-                    self._wait(patience, fault)
+                    if not self._goes_on(tries, fault):
+                        return
         finally:
-            if self._cursor < self._end:  # Left early: nobody will read what is still under way on that connection.
+            if not self._slice.done:  # Left early: nobody will read what is still under way on that connection.
                 self._cluster.forget(self._queue)
 
-    def _wait(self, patience: Patience, fault: MetaqError) -> None:
+    def _goes_on(self, tries: Tries, fault: MetaqError) -> bool:
+        """Pause for another try; False for a queue that has stayed too short."""
         try:
-            patience.wait(fault)
+            tries.pause(fault)
         except _NotReached as short:
-            tell_short(self._queue, self._end, short.kept, fail=self._settings.fail_on_data_loss)
-            self._cursor = self._end
+            tell_short(self._queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
+            return False
+        return True
 
-    def decode(self, parts: list[Pulled]) -> arrow.Decoded:
+    def _over(self, link: Link) -> Iterator[Records]:
+        """Drive the conversation over one connection."""
+        steps = self._slice.pulls()
+        said: object = None
+        while True:
+            try:
+                step = steps.send(said)
+            except StopIteration:
+                return
+            said = None
+            if isinstance(step, Post):
+                said = link.post(step.pull)
+            elif isinstance(step, Receive):
+                said = link.outcome(step.number, step.pull)
+            elif isinstance(step, Records):
+                yield step
+            elif isinstance(step, Gone):
+                self._tell_loss(step.start, step.stop)
+            else:
+                text = f"{self._queue} ends at {step.kept.stop}, though it once reached {self._slice.end}"
+                raise _NotReached(text, step.kept)
+
+    def decode(self, parts: list[Records]) -> arrow.Decoded:
         """One decoded run of neighbouring pulls. What it holds is what was asked for, or the difference is reported."""
         body: Any = parts[0].body if len(parts) == 1 else b"".join(part.body for part in parts)
         decoded = arrow.decode(body, self._queue, parts[-1].max_offset)
@@ -164,84 +158,14 @@ class _SliceReader:
             if np.any(np.diff(offsets) <= 0) or (len(offsets) and not start <= offsets[0] <= offsets[-1] < stop):
                 raise RemoteProtocolError(f"asked for {self._queue} [{start}, {stop}), the answer holds other offsets")
             missing = np.setdiff1d(wanted, offsets)
-            self._lost(int(missing[0]), int(missing[0]) + len(missing))
+            self._tell_loss(int(missing[0]), int(missing[0]) + len(missing))
         return decoded
 
-    # -------------------------------------------------------------- one connection
-    def _pull_on(self, link: Link) -> Iterator[Pulled]:
-        asked: deque[_Asked] = deque()
-        ask_at = self._cursor
-        while self._cursor < self._end:
-            while len(asked) < PULLS_UNDER_WAY and ask_at < self._end:
-                asked.append(self._ask(link, ask_at, min(self._count, self._end - ask_at)))
-                ask_at += asked[-1].messages
-            opaque, start, count = asked.popleft()
-            answer = link.answer(opaque)
-            pulled = self._understood(answer, start, count)
-            if pulled is None:  # The cursor was moved: what is under way begins in the wrong place.
-                for other in asked:
-                    link.answer(other.opaque)
-                asked.clear()
-                ask_at = self._cursor
-                continue
-            self._cursor = pulled.stop
-            if pulled.stop < start + count:
-                asked.appendleft(self._ask(link, pulled.stop, start + count - pulled.stop))
-            self._learn(count, pulled)
-            yield pulled
-
-    def _ask(self, link: Link, start: int, count: int) -> _Asked:
-        header = PullHeader(
-            group=self._settings.group, topic=self._queue.topic, queue_id=self._queue.queue_id, queue_offset=start,
-            max_messages=count, sys_flag=_SUBSCRIPTION_GIVEN, subscription="*", expression_type="TAG",
-            # Some room: the count aims at pull_bytes, and a pull that is cut short costs one more.
-            max_msg_bytes=2 * self._settings.pull_bytes,
-        )  # fmt: skip
-        return _Asked(link.post(request(RequestCode.PULL_MESSAGE, header)), start, count)
-
-    def _learn(self, count: int, pulled: Pulled) -> None:
-        """Choose the count of the next pulls: as many as fill pull_bytes, judged by this answer."""
-        got = pulled.stop - pulled.start
-        fitting = got * self._settings.pull_bytes // max(1, len(pulled.body))
-        # A short answer is the peer's limit, which is lower than ours: do not guess beyond it.
-        self._count = max(1, min(fitting, COUNT_MAX, count * 8 if got == count else got))
-
-    def _understood(self, answer: Command, start: int, count: int) -> Pulled | None:
-        """The answer's records; None if it has none and the cursor was moved instead."""
-        code = answer.code
-        if code not in PULL_CODES:
-            where = self._cluster.link_to(self._queue).address
-            raise BrokerError(code, answer.remark or "", where, f"pull {self._queue} at {start}")
-        try:
-            header = PullReplyHeader.from_ext(answer.ext)
-        except BadRequest as fault:
-            raise RemoteProtocolError(f"the answer to a pull of {self._queue} cannot be read: {fault}") from None
-        if code == ResponseCode.SUCCESS and start < header.next_offset <= start + count and len(answer.body):
-            return Pulled(start, header.next_offset, memoryview(answer.body), header.max_offset)
-        if code == ResponseCode.SUCCESS:
-            raise RemoteProtocolError(
-                f"asked for {count} messages of {self._queue} at {start}, the answer goes on at {header.next_offset}"
-            )
-        if header.min_offset > start:
-            self._skip(start, header.min_offset)
-        elif header.next_offset > start:  # Units whose records are just being removed.
-            self._skip(start, header.next_offset)
-        else:
-            # The broker has not got that far: it may be restarting, and tell us later.
-            kept = range(header.min_offset, header.max_offset)
-            raise _NotReached(f"{self._queue} ends at {header.max_offset}, though it once reached {self._end}", kept)
-        return None
-
-    def _skip(self, start: int, to: int) -> None:
-        to = min(to, self._end)
-        self._lost(start, to)
-        self._cursor = to
-
-    def _lost(self, start: int, stop: int) -> None:
+    def _tell_loss(self, start: int, stop: int) -> None:
         tell_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)
 
 
 def average_record_bytes(cluster: Cluster, queue: MessageQueue, offset: int, settings: FetchSettings) -> float:
     """Bytes of a stored message, judged by one pull at `offset`: what turns a byte limit into a count."""
-    sample = next(iter(_SliceReader(cluster, Slice(queue, offset, offset + 32), settings).pulls()))
+    sample = next(_SliceReader(cluster, Slice(queue, offset, offset + SAMPLE_MESSAGES), settings).records())
     return len(sample.body) / (sample.stop - sample.start)

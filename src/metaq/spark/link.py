@@ -1,21 +1,23 @@
-"""One blocking connection to a broker or name server: many requests under way, answers by `opaque`.
+"""One blocking connection to a broker or name server, with many calls under way.
 
-A Spark worker reads one range at a time and has nothing else to do, so an event loop would only add cost. Frames are
-received straight into a buffer of their own size: a pull's body is not copied between the kernel and the decoder.
+A Spark worker reads one range at a time and has nothing else to do, so an event loop would only add cost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
+from typing import TypeVar
 
-from metaq.errors import BrokerError, ConnectionFailed
+from metaq.client.conversation.call import Call
+from metaq.errors import BadRequest, ConnectionFailed, RemoteProtocolError
 from metaq.net.dialer import dial_blocking
-from metaq.wire.command import Command, decode, encode
-from metaq.wire.frame import HEAD_BYTES, LENGTH_BYTES, frame_bytes
+from metaq.wire.command import Command, encode
+from metaq.wire.connection import Connection
 
-SCRATCH_BYTES = 64 * 1024
+T = TypeVar("T")
+
 LOST_ANSWERS_MAX = 1024
-_OPAQUE_MASK = 0x7FFFFFFF
+_NUMBER_MAX = 0x7FFFFFFF
 
 
 class Link:
@@ -28,58 +30,48 @@ class Link:
         """Args: address: `host:port`. timeout: seconds to connect, and to wait for the next bytes of an answer."""
         self.address = address
         self._stream = dial_blocking(address, timeout)
-        self._scratch = bytearray(SCRATCH_BYTES)
-        self._begin = self._end = 0
-        self._opaque = 0
+        self._connection = Connection()
+        self._number = 0
         self._early: dict[int, Command] = {}
 
-    def post(self, command: Command) -> int:
-        """Send a request. Returns its opaque, for `answer`."""
-        self._opaque = (self._opaque + 1) & _OPAQUE_MASK
-        command.opaque = self._opaque
+    def post(self, call: Call[T]) -> int:
+        """Send a call's request. Returns its number, for `outcome`."""
+        self._number = (self._number + 1) & _NUMBER_MAX
+        command = call.request()
+        command.opaque = self._number
         self._stream.send(encode(command))
-        return self._opaque
+        return self._number
 
-    def answer(self, opaque: int) -> Command:
-        """The response to a posted request; answers that come before it are kept. Its body is a view, never copied."""
-        while opaque not in self._early:
-            command = self._receive()
-            if command.is_response:  # A push of the broker's (group changed, ...) is not for us.
-                self._early[command.opaque] = command
-            if len(self._early) > LOST_ANSWERS_MAX:
-                raise ConnectionFailed(f"{self.address} sends answers to requests that were not made")
-        return self._early.pop(opaque)
+    def outcome(self, number: int, call: Call[T]) -> T:
+        """The outcome of a call that was posted; answers that come before its own are kept.
 
-    def ask(self, commands: Sequence[Command], action: str, fine: Container[int] = (0,)) -> list[Command]:
-        """Send all, then collect all answers, in order. Raises BrokerError: the code of one of them is not `fine`."""
-        opaques = [self.post(command) for command in commands]
-        answers = [self.answer(opaque) for opaque in opaques]
-        for answer in answers:
-            if answer.code not in fine:
-                raise BrokerError(answer.code, answer.remark or "", self.address, action)
-        return answers
+        What was stored is a view of the answer, never copied. Raises BrokerError: the call was refused.
+        """
+        return self._read(call, self._answer(number))
+
+    def ask(self, calls: Sequence[Call[T]]) -> list[T]:
+        """Send all, then collect all outcomes, in order. Raises BrokerError: one of them was refused."""
+        numbers = [self.post(call) for call in calls]
+        answers = [self._answer(number) for number in numbers]
+        return [self._read(call, answer) for call, answer in zip(calls, answers, strict=True)]
 
     def close(self) -> None:
         self._stream.close()
 
-    def _receive(self) -> Command:
-        size = frame_bytes(self._scratch, self._begin, self._end)
-        while not size or self._end - self._begin < HEAD_BYTES:
-            self._fill()
-            size = frame_bytes(self._scratch, self._begin, self._end)
-        frame = memoryview(bytearray(size))
-        have = min(size, self._end - self._begin)
-        frame[:have] = memoryview(self._scratch)[self._begin : self._begin + have]
-        self._begin += have
-        while have < size:
-            have += self._stream.receive_into(frame[have:])
-        header_end = HEAD_BYTES + int.from_bytes(frame[LENGTH_BYTES + 1 : HEAD_BYTES], "big")
-        command = decode(frame[LENGTH_BYTES:header_end])
-        command.body = frame[header_end:]
-        return command
+    def _answer(self, number: int) -> Command:
+        while number not in self._early:
+            command = self._connection.next_command()
+            if command is None:
+                self._connection.received(self._stream.receive_into(self._connection.room()))
+            elif command.is_response:  # A push of the broker's (group changed, ...) is not for us.
+                self._early[command.opaque] = command
+                if len(self._early) > LOST_ANSWERS_MAX:
+                    raise ConnectionFailed(f"{self.address} sends answers to requests that were not made")
+        return self._early.pop(number)
 
-    def _fill(self) -> None:
-        left = self._scratch[self._begin : self._end]
-        self._scratch[: len(left)] = left
-        self._begin, self._end = 0, len(left)
-        self._end += self._stream.receive_into(memoryview(self._scratch)[self._end :])
+    def _read(self, call: Call[T], answer: Command) -> T:
+        try:
+            return call.outcome(answer, self.address)
+        except BadRequest as fault:
+            text = f"the answer of {self.address} to a request to {call.action} cannot be read: {fault}"
+            raise RemoteProtocolError(text) from None

@@ -1,61 +1,109 @@
-"""One remoting connection without its socket: bytes in, commands out, and the other way round.
+"""One remoting connection without its socket: bytes in, commands out.
+
+Who has a socket receives straight into `room` and says how much came with `received`: the body of a large frame is then
+never copied. Who is handed bytes gives them to `receive_data`.
 
 `next_command` has three ways out: a command, None for "feed me more", or RemoteProtocolError. After an error the
 connection stays broken, because nobody knows where the next frame would begin.
+
+Servers read with `hot.FrameTable`, which takes all frames of a read event at once; this is for everybody else.
 """
 
 from __future__ import annotations
 
 from metaq.errors import RemoteProtocolError
-from metaq.wire.command import Command, decode, encode
-from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, Buffer, frame_bytes
+from metaq.wire.command import Command, decode
+from metaq.wire.frame import FRAME_BYTES_MAX, HEAD_BYTES, LENGTH_BYTES, Buffer, frame_bytes
 
-_COMPACT_ABOVE = 256 * 1024
+SMALL_BYTES = 64 * 1024
+"""A frame up to this size is read in the common buffer, and its body copied; a larger one gets memory of its own."""
+_ROOM_BYTES_MIN = 4 * 1024
 
 
 class Connection:
-    """Both ends use it: a server reads requests and sends responses, a client the other way."""
+    """Not thread-safe."""
 
     def __init__(self, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._buffer = bytearray()
-        self._start = 0  # Read frames are cut off the buffer's front in steps: moving the rest for each is quadratic.
+        self._start = self._end = 0  # of what came and was not read
+        self._large = memoryview(b"")
+        """The frame that is under way if it is a large one; its first `_filled` bytes are there."""
+        self._filled = 0
         self._broken: RemoteProtocolError | None = None
+
+    def room(self, wanted: int = SMALL_BYTES) -> memoryview:
+        """Where the next bytes belong, at least one and of a small frame about `wanted`. Good until the next call."""
+        if self._filled < len(self._large):
+            return self._large[self._filled :]
+        if self._start == self._end:
+            self._start = self._end = 0
+        left = self._end - self._start
+        if len(self._buffer) - self._end < min(wanted, _ROOM_BYTES_MIN):
+            # Moved to the front if that makes room enough: moving what is left for each frame would be quadratic.
+            size = len(self._buffer) if self._start > left else max(2 * left, left + wanted)
+            larger = bytearray(size)
+            larger[:left] = memoryview(self._buffer)[self._start : self._end]
+            self._buffer, self._start, self._end = larger, 0, left
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, count: int) -> None:
+        """`count` bytes have been put into the `room` that was told last. Once broken, they are dropped."""
+        if self._broken is not None:
+            return
+        if self._filled < len(self._large):
+            self._filled += count
+        else:
+            self._end += count
 
     def receive_data(self, data: Buffer) -> None:
         """Add what the peer sent. Once broken, it is dropped."""
-        if self._broken is not None:
-            return
-        if self._start == len(self._buffer):
-            self._buffer.clear()
-            self._start = 0
-        elif self._start > _COMPACT_ABOVE:
-            del self._buffer[: self._start]
-            self._start = 0
-        self._buffer += data
+        rest = memoryview(data)
+        while rest and self._broken is None:
+            room = self.room(len(rest))
+            count = min(len(room), len(rest))
+            room[:count] = rest[:count]
+            self.received(count)
+            rest = rest[count:]
 
     def next_command(self) -> Command | None:
-        """The next whole command, or None for "feed me more". Raises RemoteProtocolError, again at every later call."""
+        """The next whole command, or None for "feed me more"; the body of a large one is a view of memory of its own.
+
+        Raises RemoteProtocolError, again at every later call.
+        """
         if self._broken is not None:
             raise RemoteProtocolError(*self._broken.args)
         try:
-            size = frame_bytes(self._buffer, self._start, len(self._buffer), self._frame_bytes_max)
-            end = self._start + size
-            if not size or end > len(self._buffer):
-                return None
-            with memoryview(self._buffer) as view, view[self._start + LENGTH_BYTES : end] as frame:
-                command = decode(frame)
+            return self._next_large() if len(self._large) else self._next_small()
         except RemoteProtocolError as error:
             self._broken = error
             raise
-        self._start = end
-        return command
 
     @property
     def unread_bytes(self) -> int:
         """Bytes of the unfinished frame at hand."""
-        return len(self._buffer) - self._start
+        return self._filled + self._end - self._start
 
-    def send(self, command: Command) -> bytes:
-        """The bytes of a command, ready for the socket."""
-        return encode(command)
+    def _next_small(self) -> Command | None:
+        have = self._end - self._start
+        size = frame_bytes(self._buffer, self._start, self._end, self._frame_bytes_max)
+        if size and size <= have:
+            with memoryview(self._buffer) as view, view[self._start + LENGTH_BYTES : self._start + size] as frame:
+                command = decode(frame)
+            self._start += size
+            return command
+        if size > SMALL_BYTES and have >= HEAD_BYTES:
+            self._large, self._filled = memoryview(bytearray(size)), have
+            self._large[:have] = memoryview(self._buffer)[self._start : self._end]
+            self._start = self._end = 0
+        return None
+
+    def _next_large(self) -> Command | None:
+        frame = self._large
+        if self._filled < len(frame):
+            return None
+        header_end = HEAD_BYTES + int.from_bytes(frame[LENGTH_BYTES + 1 : HEAD_BYTES], "big")
+        self._large, self._filled = memoryview(b""), 0
+        command = decode(frame[LENGTH_BYTES:header_end])
+        command.body = frame[header_end:]
+        return command

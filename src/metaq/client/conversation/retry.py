@@ -24,6 +24,8 @@ class Purpose(enum.Enum):
     """Progress, registrations: the last one counts, so telling twice does no harm."""
     READ = enum.auto()
     """A pull of somebody who is in no group."""
+    SLICE = enum.auto()
+    """What a Spark query asks, to plan and to read: it has a job to go on with, and a number of seconds for this."""
     PULL = enum.auto()
     """A pull of a group's member, which brokers know by its heartbeat."""
     SEND = enum.auto()
@@ -76,6 +78,7 @@ _RULES = {
     ),
     Purpose.COMMIT: _Rule(0.2, 2.0, _BUSY_OR_STARTING),
     Purpose.READ: _Rule(1.0, 1.0, _BUSY_OR_STARTING),
+    Purpose.SLICE: _Rule(0.2, 2.0, _BUSY_OR_STARTING),
     Purpose.PULL: _Rule(
         1.0,
         1.0,

@@ -68,6 +68,11 @@ class SliceReading:
         self._group, self._pull_bytes = group, pull_bytes
         self._count = COUNT_FIRST
 
+    @property
+    def done(self) -> bool:
+        """Whether the end is reached."""
+        return self.next_offset >= self.end
+
     def pulls(self) -> Generator[Step, Any, None]:
         """The conversation over one connection, until the end is reached.
 
@@ -76,7 +81,7 @@ class SliceReading:
         """
         under_way: deque[Receive] = deque()
         ask_at = self.next_offset
-        while self.next_offset < self.end:
+        while not self.done:
             while len(under_way) < PULLS_UNDER_WAY and ask_at < self.end:
                 pull = self._pull(ask_at, min(self._count, self.end - ask_at))
                 under_way.append(Receive((yield Post(pull)), pull))
