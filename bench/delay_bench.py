@@ -17,6 +17,7 @@ from pathlib import Path
 
 import processes
 from metaq.admin import Admin
+from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.records import delayed_until, put_record
 from metaq.clock import FakeClock
@@ -40,7 +41,13 @@ def fill(folder: Path, count: int, levels: int) -> None:
     store_options, options = StoreOptions(store_path_root_dir=str(folder)), BrokerOptions(broker_name="bench")
     with MessageStore(store_options, clock, HOST, options.broker_cluster_name) as store:
         broker = Broker(
-            options, store_options, store, clock, "bench", HOST, lambda name: ConfigFile(folder / "config" / name)
+            options,
+            store_options,
+            store,
+            clock,
+            "bench",
+            HOST,
+            broker_files(lambda name: ConfigFile(folder / "config" / name)),
         )
         for topic in range(4):
             broker.topics.ensure(f"late-{topic}", 4)

@@ -23,11 +23,13 @@ from metaq.model import DataVersion, TopicConfig
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
+from metaq.saved import TableFile
 from metaq.store.config_file import ConfigFile
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, SerializeType, encode, request
 from metaq.wire.connection import Connection
+from metaq.wire.files import KV_CONFIG
 
 HOSTILE_TEXTS = [
     "", "-1", "2147483648", "-9223372036854775809", "9" * 5000, "1e9", "NaN", "../../etc/passwd", "T" * 70_000,
@@ -173,7 +175,7 @@ def run(seed: int, rounds: int) -> int:
 def _run(seed: int, rounds: int) -> int:
     with tempfile.TemporaryDirectory() as folder:
         clock = FakeClock()
-        kv = KvTable(ConfigFile(f"{folder}/kvConfig.json"), clock)
+        kv = KvTable(TableFile(ConfigFile(f"{folder}/kvConfig.json"), KV_CONFIG), clock)
         return _fuzz(NamesrvDoor(NameService(NamesrvOptions(), clock, kv)), seed, rounds)
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from metaq.wire import beans, bodies
+from metaq.wire import beans, bodies, files
 
 
 def _words(text: str) -> list[str]:
@@ -169,7 +169,7 @@ TARGETS: dict[str, Target] = {
         "namesrv.kvconfig.KVConfigSerializeWrapper",
         '{"configTable":{"N":%%}}',
         TEXT_VALUES,
-        _tree(bodies.kv_config_of_tree),
+        _tree(files.namespaces_of_tree),
     ),
     "KVTable": Target(f"{_BODY}KVTable", '{"table":%%}', TEXT_VALUES, _body(bodies.kv_table_of)),
     "ClusterInfo.brokerAddrs": Target(

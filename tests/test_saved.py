@@ -10,30 +10,72 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from metaq.clock import FakeClock
-from metaq.errors import Reason, Refused
-from metaq.saved import SHOWN_PER_TURN, Pending, SavedTable, Saving
+from metaq.errors import BadRequest, ConfigError, Reason, Refused
+from metaq.saved import SHOWN_PER_TURN, Pending, SavedTable, Saving, TableFile
 from tests.broker.support import MemoryFile, SlowFile
 
 FULL = OSError(errno.ENOSPC, "No space left on device")
 
 
-def table_on(file, clock=None, call_soon=None, entries=None) -> SavedTable[str, int, int]:
+class Count(int):
+    """How many changes there were."""
+
+    def next(self, _now_ms: int) -> Count:
+        return Count(self + 1)
+
+
+class Numbers:
+    """`{"":version,"key":number,...}`"""
+
+    name, what, remedy = "numbers.json", "the table", "restore it"
+
+    def parse(self, text: str) -> tuple[Count, dict[str, int]]:
+        try:
+            table = json.loads(text)
+        except ValueError:
+            raise BadRequest("that is no JSON") from None
+        return Count(table.pop("")), table
+
+    def entry(self, key: str, value: int) -> str:
+        return f'"{key}":{value}'
+
+    def whole(self, entries: dict[str, str], version: Count) -> str:
+        return "{" + ",".join([f'"":{version}', *entries.values()]) + "}"
+
+
+def table_on(file, clock=None, call_soon=None, entries=None, shown=None) -> SavedTable[str, int, Count]:
     more = {"call_soon": call_soon} if call_soon else {}
     return SavedTable(
-        file,
-        "the table",
+        TableFile(file, Numbers()),
         dict(entries or {}),
-        0,
-        piece=lambda key, value: f'"{key}":{value}',
-        whole=lambda pieces, version: "{" + ",".join([f'"":{version}', *pieces.values()]) + "}",
-        advance=lambda version: version + 1,
+        Count(),
         clock=clock or FakeClock(),
+        shown=shown,
         **more,
     )
 
 
 def stored(file) -> dict[str, int]:
     return {key: value for key, value in json.loads(file.text or "{}").items() if key}
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_remedy():
+    """Whoever starts the server knows where to look; a file that is not there yet is an empty table."""
+    assert TableFile(MemoryFile(), Numbers()).read(Count(7)) == (7, {})
+    with pytest.raises(ConfigError, match=r"memory\.json cannot be read \(that is no JSON\); restore it"):
+        TableFile(MemoryFile("[1"), Numbers()).read(Count())
+
+
+def test_an_entry_that_may_not_be_is_passed_over(caplog):
+    """The others are there, and the log says which is not."""
+
+    def check(key):
+        if key == "../b":
+            raise Refused(Reason.INVALID, f"{key} leaves its folder")
+
+    file = MemoryFile('{"":3,"a":1,"../b":2}')
+    assert TableFile(file, Numbers()).read(Count(), check) == (3, {"a": 1})
+    assert "memory.json: passed over an entry: ../b leaves its folder" in caplog.text
 
 
 def test_a_change_is_seen_when_it_is_saved():
@@ -177,13 +219,12 @@ steps = st.lists(
 def test_whatever_is_seen_is_in_the_file_and_every_change_ends(steps):
     """Random changes, saves that end well or badly, turns of the loop: never an entry seen that a restart would lose."""
     file, clock, calls, waiting = SlowFile(), FakeClock(), [], []
-    table = table_on(file, clock, calls.append)
 
     def check(_key=None):
         # What is seen was in a saved text with at least this version.
         assert table.version <= json.loads(file.text or '{"":0}')[""]
 
-    table.on_shown = check
+    table = table_on(file, clock, calls.append, shown=check)
     for step in steps:
         if step[0] == "change":
             waiting.append((table.change(step[1], step[2]), step[1], step[2]))

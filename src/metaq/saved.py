@@ -10,16 +10,28 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import Any, Final, Generic, Protocol, Self, TypeVar
 
 from metaq.clock import Clock
-from metaq.errors import Reason, Refused, shortage
+from metaq.errors import BadRequest, ConfigError, Reason, Refused, shortage
 
 log = logging.getLogger(__name__)
 
+
+class Versioned(Protocol):
+    """What moves with every change of a table (`metaq.model.DataVersion`)."""
+
+    def next(self, now_ms: int) -> Self:
+        """The version after one more change."""
+        ...
+
+
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-Version = TypeVar("Version")
+Version = TypeVar("Version", bound=Versioned)
+Content = TypeVar("Content")
+Content_co = TypeVar("Content_co", covariant=True)
 
 SHOWN_PER_TURN: Final = 8
 """Changes that take effect in one go: whoever waits for them works then, and others want their turn."""
@@ -52,6 +64,97 @@ class SavedText(Protocol):
     def flush(self) -> None:
         """Return when what was saved is on the disk, or could not be put there."""
         ...
+
+
+class Readable(Protocol[Content_co]):
+    """How what a file says is read (`metaq.wire.files`)."""
+
+    @property
+    def name(self) -> str:
+        """The file's, without its folder."""
+        ...
+
+    @property
+    def remedy(self) -> str:
+        """What to do if it cannot be read."""
+        ...
+
+    def parse(self, text: str) -> Content_co:
+        """What the text says. Raises BadRequest."""
+        ...
+
+
+class TextFormat(Readable[Content], Protocol[Content]):
+    """How something stands in a file that is written as a whole."""
+
+    def text(self, content: Content) -> str:
+        """The file's text."""
+        ...
+
+
+class TableFormat(Readable[tuple[Version, dict[Key, Value]]], Protocol[Key, Value, Version]):
+    """How a table stands in its file. The text is put together of its entries': a large table is not written anew for
+    each change."""
+
+    @property
+    def what(self) -> str:
+        """The table's name in errors and in the log."""
+        ...
+
+    def entry(self, key: Key, value: Value) -> str:
+        """The text of one entry."""
+        ...
+
+    def whole(self, entries: Mapping[Key, str], version: Version) -> str:
+        """The file's text from those of all entries. Called in the file's thread."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class TextFile(Generic[Content]):
+    """A file that is written as a whole, and its format."""
+
+    file: SavedText
+    format: TextFormat[Content]
+
+    def read(self) -> Content | None:
+        """What the file says, None if there is none yet. Raises ConfigError."""
+        return read(self.file, self.format)
+
+
+@dataclass(frozen=True, slots=True)
+class TableFile(Generic[Key, Value, Version]):
+    """A table's file, and its format."""
+
+    file: SavedText
+    format: TableFormat[Key, Value, Version]
+
+    def read(self, new: Version, check: Callable[[Key], object] | None = None) -> tuple[Version, dict[Key, Value]]:
+        """Version and table; `new` and an empty one if there is no file yet. Raises ConfigError.
+
+        Entries whose key `check` refuses are left out, and the log says so.
+        """
+        version, table = read(self.file, self.format) or (new, {})
+        if check is None:
+            return version, table
+        for key in list(table):
+            try:
+                check(key)
+            except Refused as error:
+                log.warning("%s: passed over an entry: %s", self.file.where, error)
+                del table[key]
+        return version, table
+
+
+def read(file: SavedText, form: Readable[Content]) -> Content | None:
+    """What a file says, None if there is none yet. Raises ConfigError: it cannot be read."""
+    text = file.load()
+    if not text:
+        return None
+    try:
+        return form.parse(text)
+    except BadRequest as error:
+        raise ConfigError(f"{file.where} cannot be read ({error}); {form.remedy}") from error
 
 
 class Pending:
@@ -110,11 +213,11 @@ class Saving(Exception):
 class _Change(Pending, Generic[Key, Value]):
     """One entry that becomes `value`; None takes it away."""
 
-    __slots__ = ("key", "piece", "value", "version")
+    __slots__ = ("entry", "key", "value", "version")
 
-    def __init__(self, key: Key, value: Value | None, piece: str) -> None:
+    def __init__(self, key: Key, value: Value | None, entry: str) -> None:
         super().__init__()
-        self.key, self.value, self.piece = key, value, piece
+        self.key, self.value, self.entry = key, value, entry
         self.version: Any = None
 
 
@@ -126,35 +229,29 @@ def at_once(act: Callable[[], None]) -> None:
 class SavedTable(Generic[Key, Value, Version]):
     """A table in a file. `table` and `version` are what everybody may see: all of it is on the disk.
 
-    Args: what: its name in errors and in the log. piece: the text of one entry in the file, made once. whole: the
-          file's text from all pieces; runs in the file's thread. advance: the version after one more change.
-          call_soon: brings a call from another thread to the one that owns the table.
+    Args: table, version: what the file says, and what is known without it. call_soon: brings a call from another thread to
+          the one that owns the table. shown: called with the key of each change that has taken effect, before those who
+          wait for it. stored: called in the file's thread with the keys of a save, before they take effect: for what
+          should not be done on the event loop afterwards.
     """
 
     def __init__(
         self,
-        file: SavedText,
-        what: str,
+        file: TableFile[Key, Value, Version],
         table: dict[Key, Value],
         version: Version,
         *,
-        piece: Callable[[Key, Value], str],
-        whole: Callable[[Mapping[Key, str], Version], str],
-        advance: Callable[[Version], Version],
         clock: Clock,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
+        shown: Callable[[Key], None] | None = None,
+        stored: Callable[[list[Key]], None] | None = None,
     ) -> None:
         self.table, self.version = table, version
         self.failing = ""
         """Why the file could not be saved last; "" when it could. It may then hold what was refused, until it can."""
-        self.on_shown: Callable[[Key], None] = lambda _key: None
-        """Called with the key of each change that has taken effect, before those who wait for it."""
-        self.on_saved: Callable[[list[Key]], None] = lambda _keys: None
-        """Called in the file's thread with the keys of a save, before they take effect: for what should not be done on
-        the event loop afterwards."""
-        self._file, self._what, self._piece, self._whole, self._advance = file, what, piece, whole, advance
-        self._clock, self._call_soon = clock, call_soon
-        self._pieces = {key: piece(key, value) for key, value in table.items()}
+        self._file, self._format = file.file, file.format
+        self._clock, self._call_soon, self._when_shown, self._when_stored = clock, call_soon, shown, stored
+        self._entries = {key: self._format.entry(key, value) for key, value in table.items()}
         self._saved_version = version
         self._latest: dict[Key, _Change[Key, Value]] = {}
         self._waiting: list[_Change[Key, Value]] = []
@@ -185,9 +282,11 @@ class SavedTable(Generic[Key, Value, Version]):
             return over()
         if latest is not None and latest.value == value:
             return latest
-        change = _Change(key, value, "" if value is None else self._piece(key, value))
+        change = _Change(key, value, "" if value is None else self._format.entry(key, value))
         if self._closed:
-            change.finish(Refused(Reason.UNAVAILABLE, f"{self._what} takes no change any more: the server is stopping"))
+            change.finish(
+                Refused(Reason.UNAVAILABLE, f"{self._format.what} takes no change any more: the server is stopping")
+            )
             return change
         self._latest[key] = change
         self._waiting.append(change)
@@ -199,8 +298,8 @@ class SavedTable(Generic[Key, Value, Version]):
         """Add entries while starting: they are known without the file, so they are there even if it cannot be saved."""
         self._set(entries)
         errors: list[OSError | None] = []
-        pieces, version = dict(self._pieces), self._saved_version
-        self._file.save_soon(lambda: self._whole(pieces, version), errors.append)
+        texts, version = dict(self._entries), self._saved_version
+        self._file.save_soon(lambda: self._format.whole(texts, version), errors.append)
         self._file.flush()
         if errors and errors[0] is not None:
             self._failed(errors[0])
@@ -208,15 +307,15 @@ class SavedTable(Generic[Key, Value, Version]):
     def put_back(self, key: Key, value: Value) -> None:
         """Show an entry again that was taken away, at once: what took it away went wrong later. The file follows."""
         self._set({key: value})
-        self.on_shown(key)
+        self._tell(key)
         self._failed(None)
         self.retry()
 
     def _set(self, entries: Mapping[Key, Value]) -> None:
         for key, value in entries.items():
             self.table[key] = value
-            self._pieces[key] = self._piece(key, value)
-        self.version = self._saved_version = self._advance(self._saved_version)
+            self._entries[key] = self._format.entry(key, value)
+        self.version = self._saved_version = self._saved_version.next(self._clock.now_ms())
 
     def retry(self) -> None:
         """Write the file again if it could not be saved: it must not keep what was refused. Call it now and then."""
@@ -231,34 +330,35 @@ class SavedTable(Generic[Key, Value, Version]):
     # -- saving
     def _start(self) -> None:
         batch, self._waiting = self._waiting, []
-        pieces, version = dict(self._pieces), self._saved_version
+        entries, version = dict(self._entries), self._saved_version
+        now_ms = self._clock.now_ms()
         for change in batch:
             if change.value is None:
-                pieces.pop(change.key, None)
+                entries.pop(change.key, None)
             else:
-                pieces[change.key] = change.piece
-            change.version = version = self._advance(version)
+                entries[change.key] = change.entry
+            change.version = version = version.next(now_ms)
         self._running = True
 
         def done(error: OSError | None) -> None:
-            if error is None:
+            if error is None and self._when_stored is not None:
                 try:
-                    self.on_saved([change.key for change in batch])
+                    self._when_stored([change.key for change in batch])
                 except Exception:  # the changes are saved all the same
                     log.exception("what is done after a save of %s failed", self._file.where)
-            self._call_soon(lambda: self._ended(batch, pieces, version, error))
+            self._call_soon(lambda: self._ended(batch, entries, version, error))
 
-        self._file.save_soon(lambda: self._whole(pieces, version), done)
+        self._file.save_soon(lambda: self._format.whole(entries, version), done)
 
     def _ended(
-        self, batch: list[_Change[Key, Value]], pieces: dict[Key, str], version: Version, error: OSError | None
+        self, batch: list[_Change[Key, Value]], entries: dict[Key, str], version: Version, error: OSError | None
     ) -> None:
         self._running = False
         if error is None:
             if self.failing:
                 log.info("%s could be saved again", self._file.where)
             self.failing = ""
-            self._pieces, self._saved_version = pieces, version
+            self._entries, self._saved_version = entries, version
             self._saved.extend(batch)
         else:
             self._failed(error)
@@ -267,7 +367,7 @@ class SavedTable(Generic[Key, Value, Version]):
                 change.finish(
                     Refused(
                         Reason.UNAVAILABLE,
-                        f"{self._what} could not be changed: saving {self._file.where} failed ({_reason(error)}). "
+                        f"{self._format.what} could not be changed: saving {self._file.where} failed ({_reason(error)}). "
                         "Nothing has changed; try again when the disk takes writes",
                     )
                 )
@@ -295,11 +395,15 @@ class SavedTable(Generic[Key, Value, Version]):
             else:
                 self.table[change.key] = change.value
             self.version = change.version
-            self.on_shown(change.key)
+            self._tell(change.key)
             change.finish()
         if self._saved and not self._showing:
             self._showing = True
             self._call_soon(self._show)
+
+    def _tell(self, key: Key) -> None:
+        if self._when_shown is not None:
+            self._when_shown(key)
 
     def _forget(self, change: _Change[Key, Value]) -> None:
         if self._latest.get(change.key) is change:

@@ -145,7 +145,7 @@ def test_kv_configuration_survives_a_restart_and_a_broken_file_is_named(tmp_path
     kv.write_text('{"configTable":{"ORDER_TOPIC_CONFIG":{"t":"b:4"}}}')
     asyncio.run(once())
     kv.write_text("not json")
-    with pytest.raises(metaq.ConfigError, match=r"kv\.json is not a KV configuration"):
+    with pytest.raises(metaq.ConfigError, match=r"kv\.json cannot be read"):
         asyncio.run(once())
     assert kv.read_text() == "not json"
 

@@ -120,7 +120,7 @@ def test_broken_kv_file_is_named_and_left_alone(tmp_path, text) -> None:
     file.write_text(text)
 
     async def body() -> None:
-        with pytest.raises(ConfigError, match=r"kvConfig\.json is not a KV configuration"):
+        with pytest.raises(ConfigError, match=r"kvConfig\.json cannot be read .*restore it from its \.bak"):
             await start_namesrv(options(tmp_path))
 
     run(body())

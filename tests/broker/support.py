@@ -6,6 +6,7 @@ import pathlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
+from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.model.message import host_bytes
@@ -58,7 +59,7 @@ def open_broker(
         return (files or {}).get(name) or ConfigFile(root / "config" / name, disk)
 
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
-        broker = Broker(table, store_options, opened, clock, "broker-a", STORE_HOST, open_file)
+        broker = Broker(table, store_options, opened, clock, "broker-a", STORE_HOST, broker_files(open_file))
         yield broker
         broker.close()
 

@@ -168,7 +168,7 @@ def test_a_place_where_no_record_begins_stops_no_start(tmp_path, clock, place):
 def test_what_tools_see_is_rocketmqs(tmp_path, clock):
     """Request 45 answers the table alone."""
     with open_broker(tmp_path, clock) as broker:
-        assert broker.ladder.positions.to_tree() == {"offsetTable": {}}
+        assert broker.ladder.positions.offsets == {}
 
 
 def test_positions_that_could_not_be_saved_are_saved_later(tmp_path, clock, caplog):

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.doors.remoting_messages import send_of
@@ -281,7 +282,7 @@ class Lives:
             store = opened
             broker = Broker(
                 BrokerOptions(broker_name="broker-a"), options, opened, self.clock, "broker-a", STORE_HOST,
-                lambda name: ConfigFile(disk.root / "config" / name, disk),
+                broker_files(lambda name: ConfigFile(disk.root / "config" / name, disk)),
             )  # fmt: skip
             self.check(broker)
             disk.on_call = on_call

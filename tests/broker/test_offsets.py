@@ -10,15 +10,21 @@ from metaq.broker.offsets import Offsets
 from metaq.clock import FakeClock
 from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError, Refused
+from metaq.saved import TextFile
+from metaq.wire.files import CONSUMER_OFFSETS
 from tests.broker.support import BORN_HOST, JAVA, MemoryFile, open_broker
 from tests.doors.support import send_header
 
 ROCKETMQ_TEXT = '{\n\t"offsetTable":{\n\t\t"TopicA@CG":{0:2,1:3,2:2,3:3\n\t},\n\t\t"%RETRY%CG@CG":{0:5\n\t}\n\t}\n}'
 
 
+def on_file(file):
+    return Offsets(TextFile(file, CONSUMER_OFFSETS))
+
+
 def test_positions_are_overwritten_also_by_lower_ones():
     """A reset is nothing but a write."""
-    offsets = Offsets(MemoryFile())
+    offsets = on_file(MemoryFile())
     offsets.put("G", "orders", 0, 100)
     offsets.put("G", "orders", 0, 7)
     assert offsets.get("G", "orders", 0) == 7
@@ -28,19 +34,19 @@ def test_positions_are_overwritten_also_by_lower_ones():
 def test_a_file_of_rocketmq_is_read_and_written_back():
     """Bare integer keys, topic@group, one line per map."""
     file = MemoryFile(ROCKETMQ_TEXT)
-    offsets = Offsets(file)
+    offsets = on_file(file)
     assert offsets.queues("CG", "TopicA") == {0: 2, 1: 3, 2: 2, 3: 3}
     assert sorted(offsets.topics_of("CG")) == ["%RETRY%CG", "TopicA"]
     offsets.put("CG", "TopicA", 0, 9)
     offsets.save()
     assert '"TopicA@CG":{0:9,1:3,2:2,3:3' in file.text
-    assert Offsets(file).queues("CG", "%RETRY%CG") == {0: 5}
+    assert on_file(file).queues("CG", "%RETRY%CG") == {0: 5}
 
 
 def test_only_a_change_is_saved():
     """The timer writes nothing while nothing moves."""
     file = MemoryFile()
-    offsets = Offsets(file)
+    offsets = on_file(file)
     offsets.save()
     offsets.put("G", "t", 0, 1)
     offsets.save()
@@ -63,13 +69,13 @@ def test_they_are_saved_every_five_seconds(tmp_path):
 
 def test_a_broken_file_stops_the_start():
     """Starting without positions would consume everything again, or nothing."""
-    with pytest.raises(ConfigError, match=r"consumerOffset\.json"):
-        Offsets(MemoryFile('{"offsetTable":{"a@b":5}}'))
+    with pytest.raises(ConfigError, match=r"memory\.json cannot be read .*offsetTable"):
+        on_file(MemoryFile('{"offsetTable":{"a@b":5}}'))
 
 
 def test_a_group_and_a_topic_can_be_forgotten():
     """Deleting either drops its positions and no others."""
-    offsets = Offsets(MemoryFile())
+    offsets = on_file(MemoryFile())
     for group in ("G", "H"):
         for topic in ("a", "b"):
             offsets.put(group, topic, 0, 1)
@@ -96,7 +102,7 @@ def test_a_young_queue_begins_at_0_whatever_the_client_prefers(tmp_path):
 def test_a_failed_save_is_told_and_tried_again(caplog):
     """Logged once per reason, seen in the runtime information, and repeated though nothing moves any more."""
     file = MemoryFile()
-    offsets = Offsets(file)
+    offsets = on_file(file)
     file.error = OSError(errno.ENOSPC, "No space left on device")
     offsets.put("G", "t", 0, 7)
     for _ in range(3):
@@ -106,7 +112,7 @@ def test_a_failed_save_is_told_and_tried_again(caplog):
     file.error = None
     offsets.save()
     assert offsets.failing == ""
-    assert Offsets(file).get("G", "t", 0) == 7
+    assert on_file(file).get("G", "t", 0) == 7
 
 
 def test_files_that_cannot_be_saved_are_in_the_runtime_information(tmp_path):

@@ -13,14 +13,16 @@ from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.options import BrokerOptions
-from metaq.saved import Saving
+from metaq.saved import Saving, TableFile
+from metaq.store.message_store import MessageStore
 from metaq.wire import fastjson
+from metaq.wire.files import TOPICS
 from tests.broker.support import BORN_HOST, JAVA, MemoryFile, SlowFile, open_broker
 from tests.doors.support import send_header
 
 
 def make(file=None, clock=None, **options):
-    return Topics(BrokerOptions(**options), clock or FakeClock(), file or MemoryFile(), "broker-a")
+    return Topics(BrokerOptions(**options), clock or FakeClock(), TableFile(file or MemoryFile(), TOPICS), "broker-a")
 
 
 def test_a_broker_is_born_with_rocketmqs_topics():
@@ -45,7 +47,7 @@ def test_every_change_is_saved_before_it_is_told():
     file, heard = MemoryFile(), []
     topics = make(file)
     before = topics.version
-    topics.on_change.append(lambda name: heard.append((name, "orders" in file.text)))
+    topics.watch(lambda name: heard.append((name, "orders" in file.text)))
     topics.auto_create("orders", "TBW102", 4)
     assert heard == [("orders", True)]
     assert topics.version.counter == before.counter + 1
@@ -85,7 +87,7 @@ def test_names_in_the_file_are_checked_like_any_others():
 @pytest.mark.parametrize("text", ["{broken", "[]", '{"topicConfigTable":5}', '{"topicConfigTable":{"a":{"perm":"x"}}}'])
 def test_a_broken_file_stops_the_start(text):
     """An unreadable topics.json is an error that names it, not an empty broker."""
-    with pytest.raises(ConfigError, match=r"topics\.json"):
+    with pytest.raises(ConfigError, match=r"memory\.json cannot be read .*restore it from its \.bak"):
         make(MemoryFile(text))
 
 
@@ -152,19 +154,20 @@ def test_a_start_on_a_full_disk_has_its_topics_all_the_same(caplog):
     assert '"TBW102"' in file.text
 
 
-def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tmp_path):
+def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tmp_path, monkeypatch):
     """Beside the event loop, after the save; nothing else gets to it meanwhile, and a failure is left to the first message."""
-    file, seen = SlowFile(), []
+    file, seen, prepare = SlowFile(), [], MessageStore.prepare_queue
+
+    def look(store, topic, queue_id):
+        if topic == "bills":
+            raise ZeroDivisionError
+        seen.append((topic, queue_id, broker.topics.get(topic), broker.topics.closed(topic)))
+        prepare(store, topic, queue_id)
+
+    monkeypatch.setattr(MessageStore, "prepare_queue", look)
     file.slow = False
     with open_broker(tmp_path, files={"topics.json": file}) as broker:
         file.slow = True
-        prepare = broker.topics.prepare
-
-        def look(topic, queue_id):
-            seen.append((topic, queue_id, broker.topics.get(topic), broker.topics.closed(topic)))
-            prepare(topic, queue_id)
-
-        broker.topics.prepare = look
         with pytest.raises(Saving):
             send(broker, "orders", 2)
         record = put_record("orders", 2, b"x", {}, flag=0, sys_flag=0, born_ms=1, born_host=BORN_HOST)
@@ -175,5 +178,4 @@ def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tm
         assert (tmp_path / "consumequeue" / "orders" / "2").is_dir()
         assert send(broker, "orders", 2).put.queue_offset == 0
         file.slow = False
-        broker.topics.prepare = lambda topic, queue_id: 1 / 0
         assert send(broker, "bills").put.queue_offset == 0

@@ -13,10 +13,12 @@ from metaq.model import DataVersion, TopicConfig
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
+from metaq.saved import TableFile
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, SerializeType, encode, request
 from metaq.wire.connection import Connection
+from metaq.wire.files import KV_CONFIG
 from metaq.wire.hot import crc31
 from tests.broker.support import MemoryFile
 
@@ -55,7 +57,7 @@ def clock() -> FakeClock:
 
 @pytest.fixture
 def door(clock) -> NamesrvDoor:
-    return NamesrvDoor(NameService(NamesrvOptions(), clock, KvTable(MemoryFile(), clock)))
+    return NamesrvDoor(NameService(NamesrvOptions(), clock, KvTable(TableFile(MemoryFile(), KV_CONFIG), clock)))
 
 
 def registration(*, broker_id=0, address="10.0.0.1:10911", topics=("T",), crc=None, version=409) -> Command:

@@ -404,7 +404,7 @@ def test_what_is_deleted_as_often_as_it_is_made_ends_in_an_answer(bench):
     """A request is not handled again without end."""
     client = Client(bench.door)
     start_send(client, "orders", b"one")
-    bench.broker.topics.on_change.append(lambda name: bench.broker.topics.saved.table.pop("orders", None))
+    bench.broker.topics.watch(lambda name: bench.broker.topics.saved.table.pop("orders", None))
     for _ in range(3 * parking.ATTEMPTS_MAX):
         if bench.topics.under_way:
             bench.topics.end()

@@ -14,7 +14,9 @@ from metaq.namesrv.kv import ORDER_NAMESPACE, VALUES_MAX, KvTable
 from metaq.namesrv.routes import Registration
 from metaq.namesrv.service import KvNotFound, NameService
 from metaq.options import NamesrvOptions
+from metaq.saved import TableFile
 from metaq.wire import fastjson
+from metaq.wire.files import KV_CONFIG
 
 
 def service(**options) -> NameService:
@@ -23,7 +25,7 @@ def service(**options) -> NameService:
 
 def on_file(file, **options) -> NameService:
     clock = FakeClock()
-    return NameService(NamesrvOptions(**options), clock, KvTable(file, clock))
+    return NameService(NamesrvOptions(**options), clock, KvTable(TableFile(file, KV_CONFIG), clock))
 
 
 def said(broker_id=0, address="10.0.0.1:1", topic="T") -> Registration:
@@ -94,7 +96,7 @@ def test_a_kv_change_that_cannot_be_saved_is_refused_and_never_was():
 def test_the_kv_table_is_bounded():
     """A long value and one value too many are refused; a replacement is not."""
     tree = {"configTable": {"N": {str(i): "v" for i in range(VALUES_MAX)}}}
-    table = KvTable(MemoryFile(fastjson.dumps(tree).decode()), FakeClock())
+    table = KvTable(TableFile(MemoryFile(fastjson.dumps(tree).decode()), KV_CONFIG), FakeClock())
     with pytest.raises(Refused, match="full"):
         table.put("N", "one more", "v")
     table.put("N", "7", "w")

@@ -7,8 +7,6 @@ import struct
 import zlib
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
 from metaq.model import (
@@ -26,7 +24,7 @@ from metaq.model import (
 from metaq.model.subscription import subscribe
 from metaq.wire import bodies, fastjson
 from metaq.wire.beans import Value
-from metaq.wire.bodies import topics as topic_bodies
+from metaq.wire.bodies import register
 
 JAVA_HEARTBEAT = b"""{"clientID":"10.0.0.1@12#123456","consumerDataSet":[{"consumeFromWhere":"CONSUME_FROM_LAST_OFFSET",
 "consumeType":"CONSUME_PASSIVELY","groupName":"CG","messageModel":"CLUSTERING","subscriptionDataSet":[{"classFilterMode":
@@ -141,7 +139,7 @@ def test_a_compressed_registration_is_read_and_bounded(monkeypatch):
     ):
         with pytest.raises(BadRequest, match=r"broken|cannot be expanded"):
             bodies.registration_of(bad, compressed=True, bare=False)
-    monkeypatch.setattr(topic_bodies, "REGISTRATION_BYTES_MAX", 1000)
+    monkeypatch.setattr(register, "REGISTRATION_BYTES_MAX", 1000)
     with pytest.raises(BadRequest, match="expand to more than"):
         bodies.registration_of(compressed(bytes(100_000)), compressed=True, bare=False)
 
@@ -167,8 +165,9 @@ def test_groups_topics_offsets_and_connections_round_trip():
         DataVersion(1, 2),
         groups,
     )
-    offsets = {"T@G": {0: 1, 7: 9}}
-    assert bodies.group_offsets_of_tree(Value(bodies.group_offsets_tree(offsets), "table")) == offsets
+    offsets = {("T", "G"): {0: 1, 7: 9}}
+    keyed = bodies.group_offsets_of_tree(Value(bodies.group_offsets_tree(offsets), "table"))
+    assert bodies.topics_and_groups({**keyed, "none": {}}) == offsets
     assert bodies.delay_offsets_of_tree(Value(bodies.delay_offsets_tree({1: 100}), "table")) == {1: 100}
     with pytest.raises(BadRequest):
         bodies.group_offsets_of_tree(Value({"offsetTable": {"T@G": {"x": 1}}}, "table"))
@@ -178,18 +177,3 @@ def test_groups_topics_offsets_and_connections_round_trip():
     assert bodies.consumer_ids_of(bodies.consumer_ids(["a", "b"])) == ["a", "b"]
     assert bodies.kv_table_of(bodies.kv_table({"a": "b"})) == {"a": "b"}
     assert bodies.topic_list_of(bodies.topic_list(["T"], "h:1")) == ["T"]
-
-
-names = st.text(min_size=1, max_size=20)
-versions = st.builds(DataVersion, st.integers(0, 2**40), st.integers(0, 2**40))
-
-
-@given(st.dictionaries(names, st.integers(0, 64), max_size=5), versions)
-def test_files_put_together_of_entries_are_the_files_that_are_written_whole(counts, version):
-    """topics.json and subscriptionGroup.json, byte for byte, the empty table included."""
-    topics = {name: TopicConfig(name, count, count) for name, count in counts.items()}
-    entries = [bodies.topic_file_entry(name, topic) for name, topic in topics.items()]
-    assert bodies.topic_file(entries, version) == fastjson.dumps_file(bodies.topic_table_tree(topics, version))
-    groups = {name: GroupConfig(name, retry_queues=count) for name, count in counts.items()}
-    entries = [bodies.group_file_entry(name, group) for name, group in groups.items()]
-    assert bodies.group_file(entries, version) == fastjson.dumps_file(bodies.group_table_tree(groups, version))

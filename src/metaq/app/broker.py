@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from metaq.app.configuration import EVERYWHERE
+from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
@@ -105,7 +106,7 @@ class RunningBroker:
 
         self._transport = Transport(_answer_nothing, _ignore, lost)
         registrar = self._registrar = Registrar(self._transport, name_servers, identity, self._describe, period)
-        self._broker.topics.on_change.append(registrar.changed)
+        self._broker.topics.watch(registrar.changed)
         self._door.after_registration = registrar.when_told
         await registrar.start()
         await registrar.registered()
@@ -200,7 +201,7 @@ def _compose(
         def open_file(file: str) -> BackgroundFile:
             return BackgroundFile(ConfigFile(store.folder.config / file, store.disk))
 
-        broker = Broker(options, store_options, store, clock, name, store_host, open_file, call_soon)
+        broker = Broker(options, store_options, store, clock, name, store_host, broker_files(open_file), call_soon)
         doors.append(RemotingDoor(broker, call_soon))
     except BaseException:
         store.close()

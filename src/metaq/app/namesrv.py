@@ -14,8 +14,10 @@ from metaq.namesrv.service import NameService
 from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, listen
 from metaq.options import NamesrvOptions
+from metaq.saved import TableFile
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
+from metaq.wire.files import KV_CONFIG
 
 EXPIRY_SECONDS: Final = 10.0
 """Between two looks for brokers whose lease has ended, as in RocketMQ."""
@@ -60,7 +62,7 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
     def call_soon(work: Callable[[], None]) -> None:
         loop.call_soon_threadsafe(work)
 
-    kv = KvTable(BackgroundFile(_kv_file(options, disk)), clock, call_soon)
+    kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
     door = NamesrvDoor(service)
     limits = ListenLimits(

@@ -25,7 +25,7 @@ class Gates:
         self.table: dict[bytes, TopicGate] = {}
         self.beside: tuple[Gates, ...] = ()
         """Other gates to the same queues: closed together with these."""
-        topics.on_change.append(self._forget)
+        topics.watch(self.close)
 
     def open(self, topic: bytes) -> bool:
         """Make a gate for a topic that clients may send plain messages to. False: the slow lane must decide."""
@@ -57,12 +57,6 @@ class Gates:
 
     def _admits(self, config: TopicConfig) -> bool:
         return not config.order and config.name not in SEND_FORBIDDEN and not config.name.startswith(_JUDGED_SINGLY)
-
-    def _forget(self, topic: str | None) -> None:
-        if topic is None:
-            self.table.clear()
-        else:
-            self.close(topic)
 
 
 class DeliveryGates(Gates):

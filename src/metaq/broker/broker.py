@@ -1,7 +1,7 @@
 """The broker: its services, put together.
 
 A door calls the services, sends the notices they return, and calls `tick` ten times a second; nothing here waits,
-sleeps or writes to a socket. Files come in as `SavedText`, time as a `Clock`, so a test owns both.
+sleeps or writes to a socket. Files come in as `BrokerFiles`, time as a `Clock`, so a test owns both.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.files import BrokerFiles
 from metaq.broker.groups import Groups
 from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
@@ -31,8 +32,7 @@ from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, TopicConfig
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.saved import Pending, SavedText, Saving, at_once
-from metaq.store import deleted
+from metaq.saved import Pending, Saving, at_once
 from metaq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -46,8 +46,7 @@ class Broker:
     """One broker's decisions.
 
     Args: `name`: the broker's name, resolved. `store_host`: address and port that offset ids name, 8 or 20 bytes.
-          `open_file`: the configuration file of a name, `topics.json` for example. `call_soon`: brings a call from
-          another thread, one that has saved a file, to the thread that owns the broker.
+          `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
     Raises: ConfigError: a configuration file cannot be read.
     """
 
@@ -59,29 +58,28 @@ class Broker:
         clock: Clock,
         name: str,
         store_host: bytes,
-        open_file: Callable[[str], SavedText],
+        files: BrokerFiles,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self.options, self.store_options, self.store, self.clock, self.name = options, store_options, store, clock, name
         body_bytes_max = store_options.max_message_size
         self.stats = Stats(clock)
-        self.topics = Topics(options, clock, open_file("topics.json"), name, len(store.ladder), call_soon)
-        self.groups = Groups(options, clock, open_file("subscriptionGroup.json"), call_soon)
-        self.offsets = Offsets(open_file("consumerOffset.json"))
+        self.topics = Topics(
+            options, clock, files.topics, name, len(store.ladder), call_soon, prepare=store.prepare_queue
+        )
+        self.groups = Groups(options, clock, files.groups, call_soon)
+        self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
         self.hold = HeldPulls(store, clock, options.held_pulls_max)
         self.appender = Appender(
             store, self.hold, self.stats, options.unflushed_bytes_max, options.unanswered_bytes_max
         )
         self.appender.closed = self.topics.closed
-        self.topics.prepare = store.prepare_queue
         self.gates = Gates(store, self.topics, self.hold, body_bytes_max)
         deliveries = DeliveryGates(store, self.topics, self.hold, body_bytes_max)
         self.gates.beside = (deliveries,)
-        self.ladder = DelayLadder(store, self.appender, deliveries, clock, open_file("delayOffset.json"), store.ladder)
-        self.deletions = Deletions(
-            clock, store, self.topics, self.offsets, self.gates, open_file(deleted.FILE), call_soon
-        )
+        self.ladder = DelayLadder(store, self.appender, deliveries, clock, files.delay, store.ladder)
+        self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
         environment = Environment(options, store_options, clock, store, name, store_host)
         tables = Tables(self.topics, self.groups, self.members, self.offsets)
@@ -94,7 +92,7 @@ class Broker:
             self.ladder, self.stats, name, store_host,
         )  # fmt: skip
         self.reports.unsaved = self._unsaved
-        self._call_soon = call_soon
+        self._call_soon, self._files = call_soon, files
         now = clock.monotonic()
         self._offsets_due = now + options.flush_consumer_offset_interval / 1000
         self._ladder_due = now + store_options.flush_delay_offset_interval / 1000
@@ -157,11 +155,11 @@ class Broker:
 
     def _unsaved(self) -> str:
         failing = {
-            "topics.json": self.topics.saved.failing,
-            "subscriptionGroup.json": self.groups.saved.failing,
-            "consumerOffset.json": self.offsets.failing,
-            "delayOffset.json": self.ladder.positions.failing,
-            deleted.FILE: self.deletions.marks.failing,
+            self._files.topics.format.name: self.topics.saved.failing,
+            self._files.groups.format.name: self.groups.saved.failing,
+            self._files.offsets.format.name: self.offsets.failing,
+            self._files.delay.format.name: self.ladder.positions.failing,
+            self._files.deleted.format.name: self.deletions.marks.failing,
         }
         return "; ".join(f"{name}: {why}" for name, why in failing.items() if why)
 

@@ -24,11 +24,11 @@ from metaq.broker.records import put_record
 from metaq.clock import Clock
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
-from metaq.model import StoredMessage
+from metaq.model import DelayProgress, StoredMessage
 from metaq.model import properties as props
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_topic
-from metaq.saved import SavedText
+from metaq.saved import TextFile
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import Pulled, PullStatus
@@ -87,7 +87,7 @@ class DelayLadder:
         appender: Appender,
         gates: DeliveryGates,
         clock: Clock,
-        file: SavedText,
+        file: TextFile[DelayProgress],
         delays_ms: tuple[int, ...],
     ) -> None:
         self._store, self._appender, self._gates, self._clock = store, appender, gates, clock

@@ -10,19 +10,17 @@ import logging
 from collections import deque
 from typing import Final
 
-from metaq.errors import BadRequest, ConfigError, RemoteProtocolError
+from metaq.errors import RemoteProtocolError
+from metaq.model import DelayProgress
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX
-from metaq.saved import SavedText
+from metaq.saved import TextFile
 from metaq.store.message_store import MessageStore
-from metaq.wire import beans, bodies, fastjson
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
 
 log = logging.getLogger(__name__)
 
-LOG_OFFSET_KEY: Final = "metaqLogOffset"
-"""In the file: the log's end when the positions were taken. RocketMQ passes over it, and leaves it out when it saves."""
 LOG_BYTES_MAX: Final = 64 << 20
 """The log grows by so much at most before the positions are taken anew, so that a start need not read more of it."""
 GIVEN_BACK_MAX: Final = 100_000
@@ -37,15 +35,16 @@ class DelayPositions:
     power cut could take a copy and leave the position behind it, and the message would be nowhere.
     """
 
-    def __init__(self, store: MessageStore, file: SavedText) -> None:
+    def __init__(self, store: MessageStore, file: TextFile[DelayProgress]) -> None:
         """Read the file, then the log from where the file says. Raises ConfigError: the file cannot be read."""
-        self._store, self._file = store, file
-        self._offsets: dict[int, int] = {}
+        self._store, self._file, self._format = store, file.file, file.format
+        found = file.read()
+        self._offsets: dict[int, int] = dict(found.offsets) if found else {}
         self.given_back: deque[RecordHead] = deque(maxlen=GIVEN_BACK_MAX)
         """Records made of what consumers gave back, newer than the file: retries that wait, and dead letters."""
-        since, text = None, file.load()
-        if text:
-            since = self._parse(text)
+        since = None
+        if found is not None:
+            since = found.log_offset
         elif any(topic == SCHEDULE_TOPIC and queue.max_offset for (topic, _), queue in store.queues().items()):
             since = store.min_log
         self._taken_at = -1 if since is None else since
@@ -56,15 +55,6 @@ class DelayPositions:
         """Why the last save failed; "" if it did not."""
         if since is not None:
             self._read_log(since)
-
-    def _parse(self, text: str) -> int | None:
-        try:
-            tree = beans.parse(text, "delayOffset.json")
-            self._offsets = bodies.delay_offsets_of_tree(tree)
-            since = tree[LOG_OFFSET_KEY].whole(-1)
-        except BadRequest as error:
-            raise ConfigError(f"delayOffset.json cannot be read ({error}); restore it from its .bak") from error
-        return since if since >= 0 else None
 
     def _read_log(self, since: int) -> None:
         if since > self._store.log_end:
@@ -101,9 +91,10 @@ class DelayPositions:
         if self._offsets.get(level, 0) != offset:
             self._offsets[level], self._dirty = offset, True
 
-    def to_tree(self) -> bodies.Tree:
-        """Request 45's answer, and the file but for the log's end."""
-        return bodies.delay_offsets_tree(dict(sorted(self._offsets.items())))
+    @property
+    def offsets(self) -> dict[int, int]:
+        """All of them, a copy: level → QueueOffset."""
+        return dict(sorted(self._offsets.items()))
 
     # ------------------------------------------------------------------ saving
 
@@ -134,10 +125,7 @@ class DelayPositions:
     def _take(self) -> None:
         self._dirty = self._wanted = False
         self._taken_at = self._store.log_end
-        self._pending = (
-            self._taken_at,
-            fastjson.dumps_file({**self.to_tree(), LOG_OFFSET_KEY: self._taken_at}),
-        )
+        self._pending = self._taken_at, self._format.text(DelayProgress(self.offsets, self._taken_at))
 
     def close(self) -> None:
         """Make durable what was delivered, save, and wait until that is on the disk."""

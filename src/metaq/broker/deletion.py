@@ -18,9 +18,8 @@ from metaq.broker.offsets import Offsets
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
-from metaq.model import TopicConfig
-from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
-from metaq.store import deleted
+from metaq.model import DataVersion, TopicConfig
+from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
 from metaq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -36,25 +35,15 @@ class Deletions:
         topics: Topics,
         offsets: Offsets,
         gates: Gates,
-        file: SavedText,
+        file: TableFile[str, int, DataVersion],
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self._store, self._topics, self._offsets, self._gates = store, topics, offsets, gates
         self._call_soon = call_soon
-        self.marks: SavedTable[str, int, int] = SavedTable(
-            file,
-            "the memory of deleted topics",
-            dict(store.deleted),
-            0,
-            piece=deleted.entry,
-            whole=lambda entries, _: deleted.whole(entries),
-            advance=lambda version: version + 1,
-            clock=clock,
-            call_soon=call_soon,
-        )
-        file_table = deleted.parse(file.load())
-        if file_table != store.deleted:  # the log has become shorter than it says
-            self.marks.start_with({topic: store.deleted[topic] for topic in file_table})
+        version, saved = file.read(DataVersion())
+        self.marks = SavedTable(file, dict(store.deleted), version, clock=clock, call_soon=call_soon)
+        if saved != store.deleted:  # the log has become shorter than it says
+            self.marks.start_with({topic: store.deleted[topic] for topic in saved})
         self._finish_what_a_crash_cut()
 
     def _finish_what_a_crash_cut(self) -> None:

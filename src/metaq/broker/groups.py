@@ -10,13 +10,12 @@ from collections.abc import Callable, Mapping
 
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
-from metaq.errors import BadRequest, ConfigError, Reason, Refused
+from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, GroupConfig
 from metaq.model.system import SYSTEM_GROUP_PREFIX, SYSTEM_GROUPS
 from metaq.model.topic import check_group
 from metaq.options import BrokerOptions
-from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
-from metaq.wire import beans, bodies
+from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
 
 RETRY_MAX = 1_000_000
 """Largest retryMaxTimes: an orderly consumer sends Integer.MAX of its own, a group's setting needs no more than this."""
@@ -29,33 +28,16 @@ class Groups:
         self,
         options: BrokerOptions,
         clock: Clock,
-        file: SavedText,
+        file: TableFile[str, GroupConfig, DataVersion],
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self._options = options
         self._quota = Quota(clock, options.auto_create_groups_max, options.auto_create_groups_per_minute)
         self.changes = 0
-        text, version, table = file.load(), DataVersion(clock.now_ms(), 0), dict[str, GroupConfig]()
-        if text:
-            try:
-                tree = beans.parse(text, "subscriptionGroup.json")
-                version, table = bodies.group_table_of_tree(tree)
-            except BadRequest as error:
-                raise ConfigError(f"subscriptionGroup.json cannot be read ({error}); restore its .bak") from error
+        version, table = file.read(DataVersion(clock.now_ms(), 0))
         for name in SYSTEM_GROUPS:
             table.setdefault(name, GroupConfig(name))
-        self.saved = SavedTable(
-            file,
-            "the table of consumer groups",
-            table,
-            version,
-            piece=bodies.group_file_entry,
-            whole=lambda entries, version: bodies.group_file(entries.values(), version),
-            advance=lambda version: version.next(clock.now_ms()),
-            clock=clock,
-            call_soon=call_soon,
-        )
-        self.saved.on_shown = self._changed
+        self.saved = SavedTable(file, table, version, clock=clock, call_soon=call_soon, shown=self._changed)
 
     @property
     def table(self) -> Mapping[str, GroupConfig]:
@@ -113,7 +95,3 @@ class Groups:
 
     def _changed(self, _name: str) -> None:
         self.changes += 1
-
-    def to_tree(self) -> bodies.Tree:
-        """Request 201's answer and the file: `{"dataVersion", "subscriptionGroupTable"}`."""
-        return bodies.group_table_tree(self.table, self.version)

@@ -10,28 +10,29 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from metaq.errors import BadRequest, ConfigError
-from metaq.saved import SavedText
-from metaq.wire import beans, bodies, fastjson
+from metaq.saved import TextFile
 
 log = logging.getLogger(__name__)
 
-SEPARATOR = "@"
-"""Between topic and group in a table key; no name can hold it."""
+OffsetTable = dict[tuple[str, str], dict[int, int]]
+"""(topic, group) → queue id → QueueOffset."""
 
 
 class Offsets:
     """The positions of all groups on this broker."""
 
-    def __init__(self, file: SavedText) -> None:
-        self._file = file
+    def __init__(self, file: TextFile[OffsetTable]) -> None:
+        """Raises ConfigError: the file cannot be read."""
+        self._file, self._format = file.file, file.format
         self._dirty = False
         self.failing = ""
         """Why the last save failed; "" if it did not."""
-        self._table: dict[tuple[str, str], dict[int, int]] = {}
-        text = file.load()
-        if text:
-            self._table = _parse(text)
+        self._table: OffsetTable = file.read() or {}
+
+    @property
+    def table(self) -> Mapping[tuple[str, str], Mapping[int, int]]:
+        """(topic, group) → queue id → QueueOffset."""
+        return self._table
 
     def get(self, group: str, topic: str, queue_id: int) -> int | None:
         """The stored position, or None if the group never committed one for this queue."""
@@ -64,10 +65,6 @@ class Offsets:
             del self._table[key]
             self._dirty = True
 
-    def to_tree(self) -> bodies.Tree:
-        """The whole table in the shape of request 43 and of the file."""
-        return _tree(self._table)
-
     def save(self, done: Callable[[], None] | None = None) -> None:
         """Write the table if it changed since the last save, or that one failed. Returns at once.
 
@@ -85,7 +82,7 @@ class Offsets:
             if done is not None:
                 done()
 
-        self._file.save_soon(lambda: fastjson.dumps_file(_tree(table)), saved)
+        self._file.save_soon(lambda: self._format.text(table), saved)
 
     def _saved(self, error: OSError | None) -> None:
         reason = "" if error is None else error.strerror or str(error)
@@ -103,20 +100,3 @@ class Offsets:
         """Save what changed, and wait until it is on the disk."""
         self.save()
         self._file.flush()
-
-
-def _tree(table: Mapping[tuple[str, str], Mapping[int, int]]) -> bodies.Tree:
-    return bodies.group_offsets_tree({f"{topic}{SEPARATOR}{group}": queues for (topic, group), queues in table.items()})
-
-
-def _parse(text: str) -> dict[tuple[str, str], dict[int, int]]:
-    try:
-        stored = bodies.group_offsets_of_tree(beans.parse(text, "consumerOffset.json"))
-    except BadRequest as error:
-        raise ConfigError(f"consumerOffset.json cannot be read ({error}); restore it from its .bak") from error
-    table: dict[tuple[str, str], dict[int, int]] = {}
-    for key, queues in stored.items():
-        topic, found, group = key.partition(SEPARATOR)
-        if found:
-            table[topic, group] = queues
-    return table

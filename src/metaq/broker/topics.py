@@ -8,12 +8,11 @@ the newer table. What needs a topic that is being saved raises `Saving`: its doo
 from __future__ import annotations
 
 import dataclasses
-import logging
 from collections.abc import Callable, Collection, Mapping
 
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
-from metaq.errors import BadRequest, ConfigError, Reason, Refused
+from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, Perm, TopicConfig
 from metaq.model.system import (
     AUTO_CREATE_TOPIC,
@@ -24,15 +23,12 @@ from metaq.model.system import (
     SYSTEM_TOPICS,
     reply_topic,
 )
-from metaq.model.topic import check_topic
+from metaq.model.topic import QUEUES_MAX, check_topic
 from metaq.options import BrokerOptions
-from metaq.saved import Pending, SavedTable, SavedText, Saving, at_once
-from metaq.wire import beans, bodies
+from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
 
-log = logging.getLogger(__name__)
-
-QUEUES_MAX = 65_536
-"""Queues of one topic: each costs memory once it is used, and a wrong zero too many should not cost the broker."""
+TopicWatcher = Callable[[str], None]
+"""Is told of a topic that was made, changed or deleted."""
 
 
 class Topics:
@@ -42,25 +38,27 @@ class Topics:
         self,
         options: BrokerOptions,
         clock: Clock,
-        file: SavedText,
+        file: TableFile[str, TopicConfig, DataVersion],
         broker_name: str,
         delay_levels: int = 18,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
+        prepare: Callable[[str, int], None] | None = None,
     ) -> None:
+        """`prepare` is called, beside the event loop, with a new topic and the queue that is sent to first, before it can
+        be used."""
         self._options = options
         self._quota = Quota(clock, options.auto_create_topics_max, options.auto_create_topics_per_minute)
         self._boot_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         self.changes = 0
-        self.on_change: list[Callable[[str | None], None]] = []
-        """Called with the topic that was made, changed or deleted; None for several at once."""
+        self._watchers: list[TopicWatcher] = []
         self.closing: dict[str, Pending] = {}
         """Topics that are being deleted: no record may be put to them, and none of that name be made, until it is over."""
-        self.prepare: Callable[[str, int], None] = lambda _topic, _queue_id: None
-        """Called, beside the event loop, with a new topic and the queue that is sent to first, before it can be used."""
+        self._prepare = prepare
         self._first_queues: dict[str, int] = {}
-        self.saved = self._load(file, clock, call_soon)
-        self.saved.on_shown = self._changed
-        self.saved.on_saved = self._prepare
+        version, table = file.read(DataVersion(clock.now_ms(), 0), self._check)
+        self.saved = SavedTable(
+            file, table, version, clock=clock, call_soon=call_soon, shown=self._changed, stored=self._prepare_queues
+        )
         self._boot(broker_name, delay_levels)
 
     @property
@@ -72,33 +70,9 @@ class Topics:
         return self.saved.version
 
     # -- start
-    def _load(
-        self, file: SavedText, clock: Clock, call_soon: Callable[[Callable[[], None]], None]
-    ) -> SavedTable[str, TopicConfig, DataVersion]:
-        text, version, table = file.load(), DataVersion(clock.now_ms(), 0), dict[str, TopicConfig]()
-        try:
-            if text:
-                version, table = bodies.topic_table_of_tree(beans.parse(text, "topics.json"))
-        except BadRequest as error:
-            raise ConfigError(f"topics.json cannot be read ({error}); restore it from its .bak") from error
-        for name in list(table):
-            try:
-                if name not in self._boot_names:
-                    check_topic(name)
-            except Refused as error:
-                log.warning("topics.json: passed over a topic: %s", error)
-                del table[name]
-        return SavedTable(
-            file,
-            "the topic table",
-            table,
-            version,
-            piece=bodies.topic_file_entry,
-            whole=lambda entries, version: bodies.topic_file(entries.values(), version),
-            advance=lambda version: version.next(clock.now_ms()),
-            clock=clock,
-            call_soon=call_soon,
-        )
+    def _check(self, name: str) -> None:
+        if name not in self._boot_names:
+            check_topic(name)
 
     def _boot(self, broker_name: str, delay_levels: int) -> None:
         options = self._options
@@ -232,21 +206,20 @@ class Topics:
             raise Refused(Reason.INVALID, f"The topic[{name}] is conflict with system topic.")
         return self.saved.change(name, None)
 
-    def _prepare(self, names: list[str]) -> None:
+    def watch(self, watcher: TopicWatcher) -> None:
+        """Tell `watcher` of each change from now on, once everybody may see it."""
+        self._watchers.append(watcher)
+
+    def _prepare_queues(self, names: list[str]) -> None:
         for name in names:
             queue_id = self._first_queues.pop(name, None)
-            if queue_id is not None:
-                self.prepare(name, queue_id)
+            if queue_id is not None and self._prepare is not None:
+                self._prepare(name, queue_id)
 
-    def _changed(self, name: str | None) -> None:
+    def _changed(self, name: str) -> None:
         self.changes += 1
-        for listener in self.on_change:
-            listener(name)
-
-    # -- shapes
-    def to_tree(self) -> bodies.Tree:
-        """Request 21's answer and the file: `{"dataVersion", "topicConfigTable"}`."""
-        return bodies.topic_table_tree(self.table, self.version)
+        for watcher in self._watchers:
+            watcher(name)
 
     def announced(self, names: Collection[str] | None = None) -> dict[str, TopicConfig]:
         """The table, or some of it, as name servers are told it.

@@ -14,13 +14,11 @@ from metaq.doors.handlers import LATER, After, Answer, Call, Later, NoHeader, Re
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
 from metaq.model.access import Action
-from metaq.model.topic import check_group, check_topic
-from metaq.wire import bodies, fastjson, headers
+from metaq.model.topic import FILTER_TYPES, check_group, check_topic
+from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 
 log = logging.getLogger(__name__)
-
-FILTER_TYPES = bodies.FILTER_TYPES
 
 
 class AdminHandlers:
@@ -65,7 +63,7 @@ class AdminHandlers:
 
     @handles(RequestCode.GET_ALL_TOPIC_CONFIG, NoHeader, Action.OBSERVE)
     def _topics(self, _call: Call[NoHeader]) -> bytes:
-        return fastjson.dumps(self._broker.topics.to_tree())
+        return bodies.topic_table(self._broker.topics.table, self._broker.topics.version)
 
     @handles(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER, NoHeader, Action.OBSERVE)
     def _system_topics(self, _call: Call[NoHeader]) -> bytes:
@@ -86,15 +84,15 @@ class AdminHandlers:
 
     @handles(RequestCode.GET_ALL_SUBSCRIPTIONGROUP_CONFIG, NoHeader, Action.OBSERVE)
     def _groups(self, _call: Call[NoHeader]) -> bytes:
-        return fastjson.dumps(self._broker.groups.to_tree())
+        return bodies.group_table(self._broker.groups.table, self._broker.groups.version)
 
     @handles(RequestCode.GET_ALL_CONSUMER_OFFSET, NoHeader, Action.OBSERVE)
     def _offsets(self, _call: Call[NoHeader]) -> bytes:
-        return fastjson.dumps_java(self._broker.offsets.to_tree())
+        return bodies.group_offsets(self._broker.offsets.table)
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET, NoHeader, Action.OBSERVE)
     def _delay_offsets(self, _call: Call[NoHeader]) -> bytes:
-        return fastjson.dumps_java(self._broker.ladder.positions.to_tree())
+        return bodies.delay_offsets(self._broker.ladder.positions.offsets)
 
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)

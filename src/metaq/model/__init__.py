@@ -3,6 +3,7 @@
 from metaq.model.clients import ClientConnection, ConsumerView, Heartbeat
 from metaq.model.group import ConsumeFrom, GroupConfig, MessageModel
 from metaq.model.message import Message, SendReceipt, SendStatus, StoredMessage, SysFlag
+from metaq.model.progress import DelayProgress
 from metaq.model.queue import MessageQueue
 from metaq.model.route import BrokerData, ClusterInfo, QueueData, Route
 from metaq.model.statistics import ConsumeStats, QueueStats
@@ -11,7 +12,7 @@ from metaq.model.topic import Perm, TopicConfig
 from metaq.model.version import DataVersion
 
 __all__ = [
-    "BrokerData", "ClientConnection", "ClusterInfo", "ConsumeFrom", "ConsumeStats", "ConsumerView", "DataVersion",
+    "BrokerData", "ClientConnection", "ClusterInfo", "ConsumeFrom", "ConsumeStats", "ConsumerView", "DataVersion", "DelayProgress",
     "GroupConfig", "Heartbeat", "Message", "MessageModel", "MessageQueue", "Perm", "QueueData", "QueueStats",
     "Route", "SendReceipt", "SendStatus", "StoredMessage", "SubscriptionData", "SysFlag", "TopicConfig",
 ]  # fmt: skip

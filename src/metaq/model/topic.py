@@ -12,6 +12,9 @@ from metaq.model.system import SYSTEM_PREFIX, SYSTEM_TOPIC_NAMES, reply_topic
 
 TOPIC_CHARS_MAX = 127
 GROUP_CHARS_MAX = 255
+QUEUES_MAX = 65_536
+"""Queues of one topic on one broker: each costs memory once it is used, and clients make lists of them."""
+FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
 _HIDDEN_PREFIXES = (SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX)

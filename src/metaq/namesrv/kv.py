@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaq.clock import Clock
-from metaq.errors import BadRequest, ConfigError, Reason, Refused
-from metaq.saved import Pending, SavedTable, SavedText, at_once
-from metaq.wire import beans, bodies
+from metaq.errors import Reason, Refused
+from metaq.model import DataVersion
+from metaq.saved import Pending, SavedTable, TableFile, at_once
 
 ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
 """Topic → `broker:queues;...`, the fixed layout of strictly ordered topics."""
@@ -29,20 +29,13 @@ class KvTable:
     """
 
     def __init__(
-        self, file: SavedText, clock: Clock, call_soon: Callable[[Callable[[], None]], None] = at_once
+        self,
+        file: TableFile[Place, str, DataVersion],
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
-        self.saved: SavedTable[Place, str, int] = SavedTable(
-            file,
-            "the KV configuration",
-            _load(file),
-            0,
-            piece=lambda place, value: bodies.kv_file_entry(place[1], value),
-            whole=lambda entries, _: bodies.kv_file(entries),
-            advance=lambda version: version + 1,
-            clock=clock,
-            call_soon=call_soon,
-        )
-        self.saved.on_shown = self._shown
+        version, table = file.read(DataVersion())
+        self.saved = SavedTable(file, table, version, clock=clock, call_soon=call_soon, shown=self._shown)
         self._tables: dict[str, dict[str, str]] = {}
         for (namespace, key), value in self.saved.table.items():
             self._tables.setdefault(namespace, {})[key] = value
@@ -80,14 +73,3 @@ class KvTable:
             table[key] = value
         if not table:
             del self._tables[namespace]
-
-
-def _load(file: SavedText) -> dict[Place, str]:
-    text = file.load()
-    if not text:
-        return {}
-    try:
-        tables = bodies.kv_config_of_tree(beans.parse(text, "KV configuration"))
-    except BadRequest as error:
-        raise ConfigError(f"{file.where} is not a KV configuration: {error}; mend it or move it away") from None
-    return {(name, key): value for name, table in tables.items() for key, value in table.items()}

@@ -10,7 +10,7 @@ from pathlib import Path
 from metaq.errors import Refused, StoreCorrupt, StoreForeign
 from metaq.model.topic import check_topic
 from metaq.options import StoreOptions
-from metaq.store import deleted
+from metaq.saved import read
 from metaq.store.checkpoint import Checkpoint, Tails
 from metaq.store.commit_log import CommitLog
 from metaq.store.config_file import ConfigFile
@@ -19,6 +19,7 @@ from metaq.store.disk import Disk
 from metaq.store.folder import StoreFolder
 from metaq.store.index_file import Index
 from metaq.store.recovery import Facts
+from metaq.wire.files import DELETED_TOPICS
 
 log = logging.getLogger(__name__)
 
@@ -85,9 +86,19 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
         first_ms=tuple((file.start, max(0, commit_log.store_time(file.start, written=True))) for file in files),
         index=tuple((file.name, file.header) for file in index.files) if index else None,
         index_unfit=tuple(unfit),
-        deleted=deleted.parse(ConfigFile(folder.config / deleted.FILE).load()),
+        deleted=_deleted_topics(folder),
         began_empty=began_empty,
     )
+
+
+def _deleted_topics(folder: StoreFolder) -> dict[str, int]:
+    """Topic → the LogOffset below which its records are dead.
+
+    They stay in the log until their time is up. Without this memory a start would find them there and, if a topic of
+    that name exists again, give them back to it.
+    """
+    found = read(ConfigFile(folder.config / DELETED_TOPICS.name), DELETED_TOPICS)
+    return found[1] if found else {}
 
 
 def _fits(tails: Tails, commit_log: CommitLog) -> bool:

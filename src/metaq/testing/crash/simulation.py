@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.requests import OffsetCommit
 from metaq.clock import FakeClock, seeded
@@ -246,7 +247,7 @@ class _Life:
 
         self._saves.clear()
         self._outstanding.clear()
-        self._broker = Broker(table, options, self._store, self._clock, "broker-a", HOST, open_file)
+        self._broker = Broker(table, options, self._store, self._clock, "broker-a", HOST, broker_files(open_file))
         self._save()
 
     def _mend(self) -> None:

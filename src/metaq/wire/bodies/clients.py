@@ -8,7 +8,7 @@ from metaq.errors import BadRequest
 from metaq.model import ClientConnection, ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
-from metaq.wire.bodies.topics import Body, Tree
+from metaq.wire.bodies.parts import Body, Tree
 from metaq.wire.command import LANGUAGES
 from metaq.wire.extensions import MEMBER_WANTS
 

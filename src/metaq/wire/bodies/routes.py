@@ -1,13 +1,11 @@
-"""Who has what: routes, clusters, lists of names (105, 106, 206, 219, 224, 300, 304, 305, 311-313)."""
+"""Who has what: routes and clusters (105, 106)."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable, Mapping
 
 from metaq.model import BrokerData, ClusterInfo, QueueData, Route
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value, whole
-from metaq.wire.bodies.topics import Body, Tree, queues_in
+from metaq.wire.bodies.parts import Body, Tree, queues_in
 
 
 def route(data: Route) -> bytes:
@@ -73,32 +71,3 @@ def cluster_info_of(body: Body) -> ClusterInfo:
     brokers = {name.key(): _broker_of_tree(one) for name, one in tree["brokerAddrTable"].entries(nulls=True)}
     clusters = tree["clusterAddrTable"].entries(nulls=True)
     return ClusterInfo(brokers, {name.key(): tuple(members.texts()) for name, members in clusters})
-
-
-def topic_list(topics: Iterable[str], broker_address: str | None = None) -> bytes:
-    """206, 224, 304, 305, 311-313."""
-    tree: Tree = {"topicList": list(topics)}
-    return fastjson.dumps({"brokerAddr": broker_address, **tree} if broker_address else tree)
-
-
-def topic_list_of(body: Body) -> list[str]:
-    return beans.parse(body, "topic list")["topicList"].texts()
-
-
-def group_list(groups: Iterable[str]) -> bytes:
-    """300."""
-    return fastjson.dumps({"groupList": list(groups)})
-
-
-def group_list_of(body: Body) -> list[str]:
-    return beans.parse(body, "group list")["groupList"].texts()
-
-
-def kv_table(table: Mapping[str, str]) -> bytes:
-    """28, 219 and the answer to 103."""
-    return fastjson.dumps({"table": dict(table)})
-
-
-def kv_table_of(body: Body) -> dict[str, str]:
-    table = beans.parse(body, "table")["table"].entries(nulls=True)
-    return {key.key(): value.text() for key, value in table}

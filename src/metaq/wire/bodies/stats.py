@@ -1,4 +1,4 @@
-"""Tables by queue (202, 208, 220, 222, 307): fastjson writes the queue, an object, where a key must stand."""
+"""Tables by queue (202, 208, 307): fastjson writes the queue, an object, where a key must stand."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from metaq.model import ConsumeStats, MessageQueue, QueueStats
 from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
-from metaq.wire.bodies.topics import Body
+from metaq.wire.bodies.parts import Body
 
 
 def queue_key(queue: MessageQueue) -> fastjson.ObjectKey:
@@ -25,7 +25,7 @@ def queue_of_key(key: Value) -> MessageQueue:
     return MessageQueue(key.text_in("topic"), key.text_in("brokerName"), key.whole_in("queueId", 0, 32))
 
 
-def _queue_items(table: Value) -> Iterator[tuple[MessageQueue, Value]]:
+def queue_items(table: Value) -> Iterator[tuple[MessageQueue, Value]]:
     """A map by queue: `{{..}:v}`, or `[[{..},v],..]` as some clients write it."""
     if not isinstance(table.tree, list):
         for key, value in table.entries(nulls=True):
@@ -51,7 +51,7 @@ def topic_stats_of(body: Body) -> dict[MessageQueue, QueueStats]:
     table = beans.parse(body, "topic statistics")["offsetTable"]
     return {
         queue: QueueStats(one.whole_in("minOffset"), one.whole_in("maxOffset"), one.whole_in("lastUpdateTimestamp"))
-        for queue, one in _queue_items(table)
+        for queue, one in queue_items(table)
     }
 
 
@@ -72,16 +72,6 @@ def consume_stats_of(body: Body) -> tuple[dict[MessageQueue, ConsumeStats], floa
     tree = beans.parse(body, "consume statistics")
     stats = {
         queue: ConsumeStats(one.whole_in("brokerOffset"), one.whole_in("consumerOffset"), one.whole_in("lastTimestamp"))
-        for queue, one in _queue_items(tree["offsetTable"])
+        for queue, one in queue_items(tree["offsetTable"])
     }
     return stats, tree["consumeTps"].decimal()
-
-
-def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
-    """220, 222."""
-    return fastjson.dumps_java({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
-
-
-def queue_offsets_of(body: Body) -> dict[MessageQueue, int]:
-    table = beans.parse(body, "offset table")["offsetTable"]
-    return {queue: offset.whole() for queue, offset in _queue_items(table)}

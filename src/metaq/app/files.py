@@ -1,0 +1,20 @@
+"""Which file holds what, in which format."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from metaq.broker.files import BrokerFiles
+from metaq.saved import SavedText, TableFile, TextFile
+from metaq.wire.files import CONSUMER_OFFSETS, DELAY_OFFSETS, DELETED_TOPICS, GROUPS, TOPICS
+
+
+def broker_files(open_file: Callable[[str], SavedText]) -> BrokerFiles:
+    """A broker's files, of RocketMQ's names and formats. `open_file`: the file of a name, `topics.json` for example."""
+    return BrokerFiles(
+        TableFile(open_file(TOPICS.name), TOPICS),
+        TableFile(open_file(GROUPS.name), GROUPS),
+        TableFile(open_file(DELETED_TOPICS.name), DELETED_TOPICS),
+        TextFile(open_file(CONSUMER_OFFSETS.name), CONSUMER_OFFSETS),
+        TextFile(open_file(DELAY_OFFSETS.name), DELAY_OFFSETS),
+    )

@@ -1,0 +1,21 @@
+"""The files that a broker keeps beside its log, with their formats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from metaq.broker.offsets import OffsetTable
+from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
+from metaq.saved import TableFile, TextFile
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerFiles:
+    """What a broker needs to remember that is not in its log."""
+
+    topics: TableFile[str, TopicConfig, DataVersion]
+    groups: TableFile[str, GroupConfig, DataVersion]
+    deleted: TableFile[str, int, DataVersion]
+    """Deleted topics: the LogOffset below which the records of each are dead."""
+    offsets: TextFile[OffsetTable]
+    delay: TextFile[DelayProgress]

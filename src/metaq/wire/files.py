@@ -1,0 +1,150 @@
+"""The configuration files, as RocketMQ writes them: text ↔ tables (docs/formats/config.md). No file is touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar
+
+from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
+from metaq.wire import beans, fastjson
+from metaq.wire.bodies.groups import group_of_tree, group_tree
+from metaq.wire.bodies.offsets import (
+    delay_offsets_of_tree,
+    delay_offsets_tree,
+    group_offsets_of_tree,
+    group_offsets_tree,
+    topics_and_groups,
+)
+from metaq.wire.bodies.parts import Tree, data_version_of_tree, data_version_tree
+from metaq.wire.bodies.topics import topic_of_tree, topic_tree
+
+BACKUP: Final = "restore it from its .bak"
+
+Config = TypeVar("Config", TopicConfig, GroupConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedConfigs(Generic[Config]):
+    """A version and one table of settings by name: `topics.json`, `subscriptionGroup.json`."""
+
+    name: str
+    what: str
+    table: str
+    """The table's name in the file."""
+    tree: Callable[[Config], Tree]
+    of_tree: Callable[[beans.Value, str], Config]
+    remedy: str = BACKUP
+
+    def parse(self, text: str) -> tuple[DataVersion, dict[str, Config]]:
+        tree = beans.parse(text, "file")
+        found = (self.of_tree(value, name.key()) for name, value in tree[self.table].entries())
+        return data_version_of_tree(tree["dataVersion"]), {config.name: config for config in found}
+
+    def entry(self, key: str, value: Config) -> str:
+        return fastjson.file_entry(key, self.tree(value), 2)
+
+    def whole(self, entries: Mapping[str, str], version: DataVersion) -> str:
+        first = fastjson.file_entry("dataVersion", data_version_tree(version), 1)
+        return fastjson.file_map([first, f'"{self.table}":{fastjson.file_map(entries.values(), 1)}'], 0)
+
+
+TOPICS: Final = NamedConfigs("topics.json", "the topic table", "topicConfigTable", topic_tree, topic_of_tree)
+GROUPS: Final = NamedConfigs(
+    "subscriptionGroup.json", "the table of consumer groups", "subscriptionGroupTable", group_tree, group_of_tree
+)
+
+
+class DeletedTopics:
+    """`metaqDeleted.json`: topic → the LogOffset below which its records are dead (docs/formats/extensions.md)."""
+
+    name: Final = "metaqDeleted.json"
+    what: Final = "the memory of deleted topics"
+    remedy: Final = (
+        f"{BACKUP}, or delete it: messages of a deleted topic may then be found again when a topic of its name is made"
+    )
+    _table: Final = "deletedTopics"
+
+    def parse(self, text: str) -> tuple[DataVersion, dict[str, int]]:
+        table = beans.parse(text, "file")[self._table]
+        if table.tree is None:
+            raise table.wrong("a table of log offsets")
+        return DataVersion(), {topic.key(): place.given_whole() for topic, place in table.entries()}
+
+    def entry(self, key: str, value: int) -> str:
+        return fastjson.file_entry(key, value, 2)
+
+    def whole(self, entries: Mapping[str, str], version: DataVersion) -> str:  # noqa: ARG002  the file has none
+        return fastjson.file_map([f'"{self._table}":{fastjson.file_map(entries.values(), 1)}'], 0)
+
+
+def namespaces_of_tree(tree: beans.Value) -> dict[str, dict[str, str]]:
+    """Namespace → key → text. Raises BadRequest for a file without the table: it is another than was meant."""
+    spaces = tree["configTable"]
+    if spaces.tree is None:
+        raise spaces.wrong("a table of namespaces")
+    return {
+        namespace.key(): {key.key(): value.text() for key, value in table.entries(nulls=True)}
+        for namespace, table in spaces.entries(nulls=True)
+    }
+
+
+class KvConfig:
+    """`kvConfig.json` of a name server: text by namespace and key."""
+
+    name: Final = "kvConfig.json"
+    what: Final = "the KV configuration"
+    remedy: Final = BACKUP
+
+    def parse(self, text: str) -> tuple[DataVersion, dict[tuple[str, str], str]]:
+        namespaces = namespaces_of_tree(beans.parse(text, "file"))
+        values = {(space, key): value for space, table in namespaces.items() for key, value in table.items()}
+        return DataVersion(), values
+
+    def entry(self, key: tuple[str, str], value: str) -> str:
+        return fastjson.file_entry(key[1], value, 3)
+
+    def whole(self, entries: Mapping[tuple[str, str], str], version: DataVersion) -> str:  # noqa: ARG002  the file has none
+        namespaces: dict[str, list[str]] = {}
+        for (namespace, _), entry in entries.items():
+            namespaces.setdefault(namespace, []).append(entry)
+        maps = (f"{fastjson.dumps(name).decode()}:{fastjson.file_map(table, 2)}" for name, table in namespaces.items())
+        return fastjson.file_map([f'"configTable":{fastjson.file_map(maps, 1)}'], 0)
+
+
+class ConsumerOffsets:
+    """`consumerOffset.json`: (topic, group) → queue id → the next QueueOffset to consume."""
+
+    name: Final = "consumerOffset.json"
+    remedy: Final = BACKUP
+
+    def parse(self, text: str) -> dict[tuple[str, str], dict[int, int]]:
+        return topics_and_groups(group_offsets_of_tree(beans.parse(text, "file")))
+
+    def text(self, content: Mapping[tuple[str, str], Mapping[int, int]]) -> str:
+        return fastjson.dumps_file(group_offsets_tree(content))
+
+
+class DelayOffsets:
+    """`delayOffset.json`. RocketMQ passes over `metaqLogOffset`, and leaves it out when it saves."""
+
+    name: Final = "delayOffset.json"
+    remedy: Final = BACKUP
+    _log_offset: Final = "metaqLogOffset"
+
+    def parse(self, text: str) -> DelayProgress:
+        tree = beans.parse(text, "file")
+        log_offset = tree[self._log_offset].whole(-1)
+        return DelayProgress(delay_offsets_of_tree(tree), log_offset if log_offset >= 0 else None)
+
+    def text(self, content: DelayProgress) -> str:
+        tree = delay_offsets_tree(content.offsets)
+        if content.log_offset is not None:
+            tree[self._log_offset] = content.log_offset
+        return fastjson.dumps_file(tree)
+
+
+DELETED_TOPICS: Final = DeletedTopics()
+KV_CONFIG: Final = KvConfig()
+CONSUMER_OFFSETS: Final = ConsumerOffsets()
+DELAY_OFFSETS: Final = DelayOffsets()
