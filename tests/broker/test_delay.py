@@ -11,6 +11,7 @@ from metaq.errors import ConfigError, StoreFull
 from metaq.model import properties as props
 from metaq.saved import Pending
 from metaq.store.config_file import ConfigFile
+from metaq.testing.faults import FaultyDisk
 from metaq.wire import fastjson, hot
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, JAVA, open_broker
@@ -208,20 +209,19 @@ def test_files_that_fill_up_under_a_flood(tmp_path, clock):
             assert bodies(broker, f"topic-{topic}") == [b"%d" % n for n in range(topic, 3000, 3)][:1000]
 
 
-def test_a_full_disk_holds_the_ladder_up_and_loses_nothing(tmp_path, clock, monkeypatch):
+def test_a_full_disk_holds_the_ladder_up_and_loses_nothing(tmp_path, clock):
     """A delivery that cannot be stored is tried again at the next look, which is not at once."""
-    with open_broker(tmp_path, clock) as broker:
+    disk = FaultyDisk()
+    with open_broker(tmp_path, clock, disk=disk) as broker:
         for n in range(3):
             send(broker, b"%d" % n, 1)
         clock.advance(1)
-
-        def full() -> None:
-            raise StoreFull("full")
-
-        monkeypatch.setattr(broker.store, "_check_writable", full)
+        disk.used = 91
+        broker.store.retain(clock.now_ms())
         assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MAX
         assert bodies(broker) == []
-        monkeypatch.undo()
+        disk.used = 50
+        broker.store.retain(clock.now_ms())
         broker.ladder.deliver()
         assert bodies(broker) == [b"0", b"1", b"2"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.errors import StoreFull
 from metaq.model import properties as props
+from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
@@ -184,22 +184,22 @@ def test_automatic_creation_can_be_switched_off(tmp_path):
         assert broker.topics.get("orders") is None
 
 
-def test_a_full_disk_is_named_and_nothing_else_suffers(door, client, monkeypatch):
+def test_a_full_disk_is_named_and_nothing_else_suffers(tmp_path):
     """StoreFull is answered 14 with the store's text; pulls go on."""
-    client.send("orders", b"before")
-    store = door.broker.store
-
-    def full() -> None:
-        raise StoreFull("the disk of /data is more than 90 percent full")
-
-    monkeypatch.setattr(store, "_check_writable", full)
-    answer = client.send("orders", b"refused")
-    assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
-    assert "90 percent full" in answer.remark
-    (pulled,) = client.pull("orders")
-    assert pulled.code == 0
-    monkeypatch.undo()
-    assert client.send("orders").code == 0
+    disk = FaultyDisk()
+    with open_door(tmp_path, disk=disk) as (broker, door):
+        client, store = Client(door), broker.store
+        client.send("orders", b"before")
+        disk.used = 91
+        store.retain(store.clock.now_ms())
+        answer = client.send("orders", b"refused")
+        assert answer.code == ResponseCode.SERVICE_NOT_AVAILABLE
+        assert "90 percent full" in answer.remark
+        (pulled,) = client.pull("orders")
+        assert pulled.code == 0
+        disk.used = 50
+        store.retain(store.clock.now_ms())
+        assert client.send("orders").code == 0
 
 
 def test_a_producer_faster_than_the_disk_is_refused_as_busy(door, client, monkeypatch):
@@ -214,10 +214,9 @@ def test_a_producer_faster_than_the_disk_is_refused_as_busy(door, client, monkey
 def test_a_failed_store_acknowledges_nothing(door, client):
     """After a failed fsync every send is refused with the store's own words."""
     client.send("orders")
-    door.broker.store.failed = "fsync failed: Input/output error"
+    door.broker.store.fail("fsync failed: Input/output error")
     answer = client.send("orders")
     assert (answer.code, "Input/output error" in answer.remark) == (ResponseCode.SERVICE_NOT_AVAILABLE, True)
-    door.broker.store.failed = None
 
 
 def test_deleting_a_topic_closes_its_gate(door, client):
@@ -230,20 +229,14 @@ def test_deleting_a_topic_closes_its_gate(door, client):
     assert client.send("orders").ext["queueOffset"] == "0"
 
 
-def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path, monkeypatch):
+def test_a_disk_that_fills_up_in_the_middle_of_a_run(tmp_path):
     """What was stored before is acknowledged, and wakes who waits; the rest is told that there is no room."""
-    with open_door(tmp_path, store={"mapped_file_size_commit_log": 1 << 16, "max_message_size": 1 << 12}) as (
-        broker,
-        door,
-    ):
+    disk, small = FaultyDisk(), {"mapped_file_size_commit_log": 1 << 16, "max_message_size": 1 << 12}
+    with open_door(tmp_path, store=small, disk=disk) as (broker, door):
         client, waiting = Client(door), Client(door)
         client.send("orders")
         waiting.pull("orders", offset=1, sys_flag=6, suspend_ms=15_000)
-
-        def full() -> None:
-            raise StoreFull("no room for another log file")
-
-        monkeypatch.setattr(broker.store, "_roll", full)
+        disk.room = 0
         frames = [client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x" * 1000) for _ in range(100)]
         client.feed(b"".join(frames))
         codes = sorted(answer.code for answer in client.received())

@@ -125,7 +125,7 @@ def test_a_failed_sync_is_final(tmp_path):
     """Waiters are told False, the owner is told once, and no later put is taken, though the disk works again."""
     disk, told = FaultyDisk(), []
     store = open_store(tmp_path, disk=disk)
-    store.on_failure = told.append
+    store.when_failed(told.append)
     done = put(store, "T", 0, b"x")
     disk.sync_error = errno.EIO
     outcome, ready = [], threading.Event()

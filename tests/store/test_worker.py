@@ -75,15 +75,16 @@ def test_a_full_disk_is_never_final(number):
 
 def test_housekeeping_that_fails_for_good_stops_the_store(tmp_path):
     """Nobody would notice otherwise that there is no checkpoint and no retention any more."""
-    with open_store(tmp_path, flush_interval_consume_queue=1) as store:
+    disk = BrokenDisk()
+    with open_store(tmp_path, disk=disk, flush_interval_consume_queue=1) as store:
         store._housekeeper.worker._pause = lambda _: 0.0
-        store.queue_list = lambda: 1 / 0
+        disk.broken = True
+        put(store, "T", 0, b"x")
         eventually(lambda: store.failed is not None)
         assert "housekeeping failed 8 times in a row: ZeroDivisionError" in store.failed
-        assert "housekeeping failed" in store.describe()["trouble"]
         with pytest.raises(StoreFailed):
             put(store, "T", 0, b"x")
-        del store.queue_list
+        disk.broken = False
 
 
 def test_queues_are_made_while_others_walk_them(tmp_path):
@@ -195,6 +196,17 @@ def test_a_full_disk_does_not_keep_a_store_from_opening(tmp_path):
     assert (root / "abort").exists(), "the end could not be written down"
     with open_store(root) as store:
         assert read_all(store, "T", 0) == [b"kept"]
+
+
+class BrokenDisk(FaultyDisk):
+    """The tails cannot be written, for a reason that no disk has: a fault of ours."""
+
+    broken = False
+
+    def open(self, path, flags):
+        if self.broken and path.name.startswith("metaqTails") and flags & os.O_CREAT:
+            raise ZeroDivisionError
+        return super().open(path, flags)
 
 
 class FullDisk(FaultyDisk):

@@ -51,9 +51,7 @@ class RunningBroker:
         self._faults = RateLimitedLog(log, clock)
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
-        broker.store.on_failure = self._on_store_failure
-        if broker.store.failed is not None:
-            self._fail(broker.store.failed)
+        broker.store.when_failed(self._on_store_failure)
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
         self._delivery: asyncio.Handle = self._loop.call_later(TICK_SECONDS, self._deliver)
         broker.ladder.wake = self._deliver_soon

@@ -287,6 +287,11 @@ class ConsumeQueue:
             file.close()
         shutil.rmtree(self.run.folder, ignore_errors=True)
 
+    def give_up(self) -> None:
+        """Before the topic's folder is moved away: see `FileRun.give_up`."""
+        self.tail.detach()
+        self.run.give_up()
+
     def close(self) -> None:
         self.tail.detach()
         self.run.close()

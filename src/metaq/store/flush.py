@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from metaq.store.commit_log import CommitLog
+from metaq.store.parts import State
 from metaq.store.worker import Worker
 
 log = logging.getLogger(__name__)
@@ -22,18 +23,16 @@ class Flusher:
     kernel forgets which pages were dirty, so a second try would lie.
     """
 
-    def __init__(
-        self, commit_log: CommitLog, interval_ms: Callable[[], int], on_failure: Callable[[str], None]
-    ) -> None:
-        self._log, self._interval_ms, self._on_failure = commit_log, interval_ms, on_failure
+    def __init__(self, commit_log: CommitLog, interval_ms: Callable[[], int], state: State) -> None:
+        self._log, self._interval_ms, self._state = commit_log, interval_ms, state
         self._lock = threading.Lock()
         self._syncing = threading.Lock()
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
         self.flushed = commit_log.end
         """LogOffset up to which the log is durable: at first all of it, which recovery has seen to."""
-        self.failed = False
-        self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, on_failure)
+        self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, state.fail)
+        state.when_failed(lambda _why: self.worker.wake())  # nothing is durable any more: whoever waits is told
 
     def start(self) -> None:
         self.worker.start()
@@ -45,12 +44,12 @@ class Flusher:
                 self._waiters.append((log_end, done))
                 self.worker.wake()
                 return
-        done(not self.failed and self.flushed >= log_end)
+        done(self._state.failed is None and self.flushed >= log_end)
 
     def flush(self) -> None:
         """Sync what is there now. The thread's own step; others may call it too."""
         with self._syncing:
-            if not self.failed:
+            if self._state.failed is None:
                 self._sync()
         self._tell()
 
@@ -64,19 +63,14 @@ class Flusher:
                 start = self.flushed = stop
                 self._tell()
         except OSError as error:
-            self.failed = True
-            self._on_failure(f"the commit log could not be made durable: {os.strerror(error.errno or 0)}")
-
-    def give_up(self) -> None:
-        """Nothing is durable any more: tell all who wait."""
-        self.failed = True
-        self.worker.wake()
+            self._state.fail(f"the commit log could not be made durable: {os.strerror(error.errno or 0)}")
 
     def _tell(self) -> None:
         """Answer those whose bytes are durable; all of them, with False, after a failure."""
+        failed = self._state.failed is not None
         with self._lock:
-            ready = [(end, done) for end, done in self._waiters if self.failed or end <= self.flushed]
-            self._waiters = [(end, done) for end, done in self._waiters if not self.failed and end > self.flushed]
+            ready = [(end, done) for end, done in self._waiters if failed or end <= self.flushed]
+            self._waiters = [(end, done) for end, done in self._waiters if not failed and end > self.flushed]
         for end, done in ready:
             try:
                 done(end <= self.flushed)
@@ -92,4 +86,4 @@ class Flusher:
         with self._lock:
             waiters, self._waiters = self._waiters, []
         for end, done in waiters:
-            done(not self.failed and end <= self.flushed)
+            done(self._state.failed is None and end <= self.flushed)

@@ -9,17 +9,16 @@ import shutil
 import threading
 from collections import deque
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.flush import Flusher
 from metaq.store.index_file import Index
-from metaq.store.retention import FileAge, Verdict, decide
+from metaq.store.parts import Parts
+from metaq.store.retention import Expired, FileAge, decide
 from metaq.store.worker import Worker, is_no_room
-
-if TYPE_CHECKING:
-    from metaq.store.message_store import MessageStore
+from metaq.store.writer import Standing, Writer
 
 log = logging.getLogger(__name__)
 _SHARE_OF_TIME: Final = 0.05
@@ -29,15 +28,17 @@ _SYNCED_SINGLY_MAX: Final = 64
 _INDEX_SECONDS: Final = 10.0
 """The index is synced so often: slots are written all over, so each time costs up to 20 MB, and what came since is
 indexed again after a crash."""
-_End = tuple[ConsumeQueue, int, int]
-"""A queue, its max offset, and where its newest record ends in the log."""
 
 
 class Housekeeper:
-    """One thread, so that syncing, deleting and writing the checkpoint never meet each other half way."""
+    """One thread, so that syncing, deleting and writing the checkpoint never meet each other half way.
 
-    def __init__(self, store: MessageStore, flusher: Flusher, append_lock: threading.Lock) -> None:
-        self._store, self._flusher, self._append_lock = store, flusher, append_lock
+    Messages are appended, log files rolled and topics deleted meanwhile. So what is written down is one moment as a value
+    (`Writer.standing`), and queues that a deletion has taken out of the table are left alone.
+    """
+
+    def __init__(self, parts: Parts, writer: Writer, flusher: Flusher) -> None:
+        self._parts, self._writer, self._flusher = parts, writer, flusher
         self.work = threading.RLock()
         """Held while anything is synced, written down or deleted."""
         self._tick_ms = -1
@@ -48,7 +49,7 @@ class Housekeeper:
         self._removals: deque[Path] = deque()
         self._index_at = -_INDEX_SECONDS
         self._pause = 0.0
-        self.worker = Worker("housekeeping", self._round, self._seconds, store.fail)
+        self.worker = Worker("housekeeping", self._round, self._seconds, parts.state.fail)
 
     def start(self) -> None:
         self.worker.start()
@@ -58,15 +59,15 @@ class Housekeeper:
 
     def tick(self, now_ms: int) -> None:
         """Have the thread look at retention if it is time. Cheap."""
-        if self._tick_ms < 0 or abs(now_ms - self._tick_ms) >= self._store.options.clean_resource_interval:
+        if self._tick_ms < 0 or abs(now_ms - self._tick_ms) >= self._parts.options.clean_resource_interval:
             self._tick_ms = self._retain_at = now_ms
             self.worker.wake()
 
     def _seconds(self) -> float:
-        return max(self._pause, self._store.options.flush_interval_consume_queue / 1000)
+        return max(self._pause, self._parts.options.flush_interval_consume_queue / 1000)
 
     def _round(self) -> None:
-        clock = self._store.clock
+        clock = self._parts.clock
         began = clock.monotonic()
         try:
             if (now_ms := self._retain_at) is not None:
@@ -86,30 +87,26 @@ class Housekeeper:
         Raises OSError: it could not be written down. A sync that failed is told to the store, and is final.
         """
         with self.work:
-            store = self._store
-            queued = store.queue_list()
-            with self._append_lock:  # between two appends: everything below `log_end` has its unit and entries
-                log_end, log_ms = store.log.end, store.log.tail.store_ms
-                queues = [(q, q.max_offset, q.tail.log_end) for q in queued if q.max_offset]
-                mark = store.index.mark(log_end) if store.index else None
-            state = (log_end, store.log.min, len(queues))
+            parts = self._parts
+            standing = self._writer.standing()
+            saved = (standing.log_end, parts.log.min, len(standing.queues))
             removals = len(self._removals)
-            if (state == self._saved and not closing and not removals) or store.failed is not None:
+            if (saved == self._saved and not closing and not removals) or parts.state.failed is not None:
                 return
-            if self._flusher.flushed < log_end:
+            if self._flusher.flushed < standing.log_end:
                 self._flusher.flush()
-                if store.failed is not None:
+                if parts.state.failed is not None:
                     return
             try:
-                self._sync_queues([queue for queue, _, _ in queues if not queue.is_synced])
-                if store.index and mark:
-                    self._sync_index(store.index, mark, closing=closing)
+                self._sync_queues([end.queue for end in standing.queues if not end.queue.is_synced])
+                if parts.index and standing.index:
+                    self._sync_index(parts.index, standing.index, closing=closing)
             except OSError as error:
                 # Final as for the log: the kernel takes the pages for written now, and a second try would say so too.
-                store.fail(f"consume queues and index could not be made durable: {os.strerror(error.errno or 0)}")
+                parts.state.fail(f"consume queues and index could not be made durable: {os.strerror(error.errno or 0)}")
                 return
-            self._write(log_end, log_ms, queues)
-            self._saved = state
+            self._write(standing)
+            self._saved = saved
             for _ in range(removals):  # after the tails: they would call what is gone damaged, and bring it back
                 path = self._removals.popleft()
                 if path.is_dir():
@@ -118,7 +115,7 @@ class Housekeeper:
                     path.unlink(missing_ok=True)
 
     def _sync_index(self, index: Index, mark: IndexMark, *, closing: bool) -> None:
-        now = self._store.clock.monotonic()
+        now = self._parts.clock.monotonic()
         last = closing or index.durable is None or now - self._index_at >= _INDEX_SECONDS
         index.sync(mark, last=last)
         if last:
@@ -126,9 +123,9 @@ class Housekeeper:
 
     def trust(self) -> None:
         """All that was found is durable, and the tails say so: there is nothing to write down yet."""
-        store = self._store
-        self._tails_at = store.log.end
-        self._saved = (store.log.end, store.log.min, sum(1 for queue in store.queue_list() if queue.max_offset))
+        standing, commit_log = self._writer.standing(), self._parts.log
+        self._tails_at = standing.log_end
+        self._saved = (standing.log_end, commit_log.min, len(standing.queues))
 
     def _sync_queues(self, dirty: list[ConsumeQueue]) -> None:
         if len(dirty) <= _SYNCED_SINGLY_MAX:
@@ -138,9 +135,9 @@ class Housekeeper:
         ends = [queue.max_offset for queue in dirty]
         for queue in dirty:
             queue.run.unsynced = False  # first: a file that is made meanwhile is due again
-        descriptor = self._store.disk.open(self._store.folder.consume_queues, os.O_RDONLY)
+        descriptor = self._parts.disk.open(self._parts.folder.consume_queues, os.O_RDONLY)
         try:
-            self._store.disk.sync_all(descriptor)
+            self._parts.disk.sync_all(descriptor)
         finally:
             os.close(descriptor)
         for queue, end in zip(dirty, ends, strict=True):
@@ -150,66 +147,63 @@ class Housekeeper:
         try:
             queue.sync()
         except FileNotFoundError:
-            if self._store.existing_queue(queue.topic, queue.queue_id) is queue:
+            if self._parts.queues.holds(queue):
                 raise  # else its topic was deleted meanwhile
 
-    def _write(self, log_end: int, log_ms: int, queues: list[_End]) -> None:
-        store = self._store
-        index = store.index.durable if store.index else None
+    def _write(self, standing: Standing) -> None:
+        parts, unit = self._parts, standing.newest
+        index = parts.index.durable if parts.index else None
         ends: dict[str, dict[int, int]] = {}
-        for queue, end, _ in queues:
+        for queue, end in standing.queues:
             ends.setdefault(queue.topic, {})[queue.queue_id] = end
-        newest = max(queues, key=lambda found: found[2], default=None)
-        unit = newest[0].unit(newest[1] - 1) if newest else None
         last_record = unit.log_offset if unit and not unit.is_fill else -1
         tails = Tails(
-            log_end=unit.log_end if unit else log_end,
+            log_end=unit.log_end if unit else standing.log_end,
             last_record=last_record,
-            last_store_ms=store.log.store_time(last_record, written=True),
+            last_store_ms=parts.log.store_time(last_record, written=True),
             queues=ends,
             index=index,
         )
-        tails.save(store.folder.tails)
+        tails.save(parts.folder.tails)
         self._tails_at = last_record
-        Checkpoint(log_ms, log_ms, index.header[1] if index else 0).save(store.folder.checkpoint, store.disk)
+        newest_ms = standing.store_ms
+        Checkpoint(newest_ms, newest_ms, index.header[1] if index else 0).save(parts.folder.checkpoint, parts.disk)
 
     # ------------------------------------------------------------------ retention
 
     def retain(self, now_ms: int, *, at_once: bool = False) -> int:
         """Delete log files whose time is up, and what points into them only. Returns the number of log files."""
         with self.work:
-            store = self._store
-            files = store.log.run.files
+            parts = self._parts
+            files = parts.log.run.files
             ages = [
-                FileAge(file.start, file.end, store.log.store_time(after.start))
+                FileAge(file.start, file.end, parts.log.store_time(after.start))
                 for file, after in itertools.pairwise(files)
-                if after.start < store.log.end
+                if after.start < parts.log.end
             ]
-            used = store.disk.used_percent(store.folder.commit_log)
-            verdict = decide(ages, used_percent=used, now_ms=now_ms, options=store.options, at_once=at_once)
-            store.writable = verdict.writable
-            if verdict.files:
-                self._drop(verdict)
-            return verdict.files
+            used = parts.disk.used_percent(parts.folder.commit_log)
+            expired = decide(ages, used_percent=used, now_ms=now_ms, options=parts.options, at_once=at_once)
+            parts.state.set_writable(expired.writable)
+            if expired.files:
+                self._drop(expired)
+            return expired.files
 
-    def _drop(self, verdict: Verdict) -> None:
-        store = self._store
-        if self._flusher.flushed < verdict.drop_before:  # a power cut may bring deleted files back: not with holes
+    def _drop(self, expired: Expired) -> None:
+        parts, log_min = self._parts, expired.drop_before
+        if self._flusher.flushed < log_min:  # a power cut may bring deleted files back: not with holes
             self._flusher.flush()
-            if store.failed is not None:
+            if parts.state.failed is not None:
                 return
-        self._write_down_before(verdict.drop_before)
-        store.log.run.drop_before(verdict.drop_before)
-        log.info("%d log files deleted, %s: the log begins at %d now", verdict.files, verdict.why, verdict.drop_before)
-        for queue in store.queue_list():
+        self._write_down_before(log_min)
+        parts.log.run.drop_before(log_min)
+        log.info("%d log files deleted, %s: the log begins at %d now", expired.files, expired.why, log_min)
+        for queue in parts.queues.all():
             try:
-                queue.correct_min(verdict.drop_before)
+                queue.correct_min(log_min)
             except FileNotFoundError:
-                if store.existing_queue(queue.topic, queue.queue_id) is queue:
+                if parts.queues.holds(queue):
                     raise  # else its topic was deleted meanwhile
-        if store.index:
-            with self._append_lock:
-                self._removals.extend(store.index.drop_below(verdict.drop_before))
+        self._removals.extend(self._writer.drop_index_below(log_min))
 
     def _write_down_before(self, place: int) -> None:
         """Tails whose newest record goes would say nothing any more: a crash would find the index without a witness."""

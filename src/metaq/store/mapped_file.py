@@ -10,6 +10,7 @@ when the last view does, also if the file was deleted meanwhile.
 from __future__ import annotations
 
 import contextlib
+import errno
 import mmap
 import os
 import threading
@@ -33,10 +34,12 @@ class MappedFile:
     Both are opened when first asked for; 10 000 queues cost no descriptors until they are used.
     """
 
-    __slots__ = ("_descriptor", "_mapped", "disk", "path", "size", "start")
+    __slots__ = ("_descriptor", "_mapped", "disk", "given_up", "path", "size", "start")
 
     def __init__(self, path: Path, start: int, size: int, disk: Disk) -> None:
         self.path, self.start, self.size, self.disk = path, start, size, disk
+        self.given_up = False
+        """The file is about to be moved away, and another may get its path: what is open stays, nothing more is opened."""
         self._mapped: Mapped | None = None
         self._descriptor = -1
 
@@ -80,14 +83,27 @@ class MappedFile:
             return found
         with _mapping_lock:  # two threads at once would each map it, and one of the mappings would go again
             if self._mapped is None:
-                self._mapped = self.disk.map(self.path, self.size)
+                mapped = self.disk.map(self.path, self.size)
+                self._refuse_another()
+                self._mapped = mapped
             return self._mapped
+
+    def _refuse_another(self) -> None:
+        """What was just opened by its path may be another file. The mark comes before the move, so look after opening."""
+        if self.given_up:
+            raise FileNotFoundError(errno.ENOENT, "moved away", str(self.path))
 
     @property
     def descriptor(self) -> int:
         """For reading."""
         if self._descriptor < 0:
-            self._descriptor = self.disk.open(self.path, os.O_RDONLY)
+            descriptor = self.disk.open(self.path, os.O_RDONLY)
+            try:
+                self._refuse_another()
+            except FileNotFoundError:
+                os.close(descriptor)
+                raise
+            self._descriptor = descriptor
         return self._descriptor
 
     def read(self, offset: int, size: int) -> bytes:
@@ -172,9 +188,13 @@ class MappedFile:
             os.close(self._descriptor)
             self._descriptor = -1
 
-    def delete(self) -> None:
-        """Remove the file. The descriptor is left to `__del__`: a reader in another thread may still hold it."""
-        self.path.unlink(missing_ok=True)
+    def delete(self, folder: int) -> None:
+        """Remove the file; `folder` is a descriptor of the folder that it is in, whatever that is called now.
+
+        Its own descriptor is left to `__del__`: a reader in another thread may still hold it.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.path.name, dir_fd=folder)
 
     def __del__(self) -> None:
         if self._descriptor >= 0:
@@ -188,13 +208,15 @@ class FileRun:
     `files` is a tuple that is replaced, never changed: other threads may walk the old one.
     """
 
-    __slots__ = ("_leftovers", "_settled", "disk", "file_bytes", "files", "folder", "unsynced")
+    __slots__ = ("_leftovers", "_settled", "disk", "file_bytes", "files", "folder", "given_up", "unsynced")
 
     def __init__(self, folder: Path, file_bytes: int, disk: Disk) -> None:
         self.folder, self.file_bytes, self.disk = folder, file_bytes, disk
         self.files: tuple[MappedFile, ...] = ()
         self.unsynced = False
         """Files were made whose names are not durable yet: `sync_folder` is due."""
+        self.given_up = False
+        """The folder is about to be moved away, and another may get its name: see `give_up`."""
         self._settled = True
         """No file was deleted that a power cut could bring back."""
         self._leftovers: list[Path] = []
@@ -262,6 +284,8 @@ class FileRun:
     def add(self, start: int, reserved: int, *, durable: bool = False) -> MappedFile:
         """Make the file that begins at `start`, behind all others. Raises StoreFull. `durable`: as MappedFile.create."""
         assert not self.files or start == self.files[-1].end, f"{self.folder} cannot go on at {start}"
+        if self.given_up:
+            raise FileNotFoundError(errno.ENOENT, "moved away", str(self.folder))
         path = self.folder / f"{start:0{NAME_DIGITS}d}"
         file = MappedFile.create(path, start, self.file_bytes, reserved, self.disk, durable=durable)
         with _files_lock:
@@ -292,14 +316,22 @@ class FileRun:
         (`Disk.resync_folder`). Those that an error leaves are known again: forgotten, they would lie beside a hole after
         the next deletion.
         """
+        if not gone:
+            return
         deleted = 0
         try:
-            for file in gone:
-                if not self._settled:
-                    self._settle()
-                self._settled = False
-                file.delete()
-                deleted += 1
+            folder = self.disk.open(self.folder, os.O_RDONLY)
+            try:
+                if self.given_up:  # then `folder` may be another's. If not, it is ours, and stays so when it is moved
+                    raise FileNotFoundError(errno.ENOENT, "moved away", str(self.folder))
+                for file in gone:
+                    if not self._settled:
+                        self._settle()
+                    self._settled = False
+                    file.delete(folder)
+                    deleted += 1
+            finally:
+                os.close(folder)
         finally:
             if left := gone[deleted:]:
                 with _files_lock:
@@ -322,6 +354,15 @@ class FileRun:
         except SyncNotBegun:
             self.unsynced = True
             raise
+
+    def give_up(self) -> None:
+        """Before the folder is moved away: from here on, nothing is opened, made or deleted by its name.
+
+        Other threads may be at work on the run, and somebody else may get the name. What is open already stays readable.
+        """
+        self.given_up = True
+        for file in self.files:
+            file.given_up = True
 
     def close(self) -> None:
         for file in self.files:

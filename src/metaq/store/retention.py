@@ -28,8 +28,8 @@ class FileAge(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
-    """What one look at the disk decided."""
+class Expired:
+    """Which log files go, and whether there is room for messages."""
 
     drop_before: int
     """Delete the log files that end at or below this LogOffset."""
@@ -40,7 +40,7 @@ class Verdict:
 
 def decide(
     files: Sequence[FileAge], *, used_percent: float, now_ms: int, options: StoreOptions, at_once: bool = False
-) -> Verdict:
+) -> Expired:
     """Judge all log files, oldest first, except the newest, which always stays. Pure.
 
     A file's time is up `fileReservedTime` hours after its newest record. It goes in the hours of `deleteWhen`, at once
@@ -63,7 +63,7 @@ def decide(
                 break
             gone += 1
     drop_before = files[gone - 1].end if gone else (files[0].start if files else 0)
-    return Verdict(drop_before, gone, why if gone else "", used_percent <= REFUSE_PERCENT)
+    return Expired(drop_before, gone, why if gone else "", used_percent <= REFUSE_PERCENT)
 
 
 def is_due(delete_when: str, now_ms: int) -> bool:

@@ -1,0 +1,341 @@
+"""Everything that goes into the log: one writer, one lock.
+
+Whoever appends holds the lock from the first byte of a record to the last entry of its index, so that between two
+appends everything below the log's end is in its queue and in the index. `Standing` is such a moment as a value.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from metaq.errors import MessageIllegal, Refused
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
+from metaq.model.system import SCHEDULE_TOPIC
+from metaq.model.topic import check_topic
+from metaq.store.checkpoint import IndexMark
+from metaq.store.commit_log import BLANK_BYTES
+from metaq.store.consume_queue import ConsumeQueue, Unit
+from metaq.store.dispatch import is_queued
+from metaq.store.parts import Parts
+from metaq.store.populate import Populator
+from metaq.wire import hot
+from metaq.wire.record import RECORD_BYTES_MIN
+
+_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
+_HOSTS_V6_MORE: Final = 24
+_PAIR_END: Final = PAIR_END.encode()
+
+
+@dataclass(slots=True)
+class PutRecord:
+    """One message for `Writer.put`.
+
+    `properties`: the text as stored. `tags_code`: what its unit holds: the tag's hash, or in the schedule topic when to
+    deliver it. `keys`: whole `topic#key` texts to index. `born_host`: 8 or 20 bytes.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: bytes
+    flag: int
+    sys_flag: int
+    born_ms: int
+    born_host: bytes
+    reconsume_times: int = 0
+    prepared_offset: int = 0
+    tags_code: int = 0
+    keys: tuple[bytes, ...] = ()
+
+
+@dataclass(slots=True)
+class Put:
+    """Where messages were stored: offsets and time of the first, `log_end` behind the last."""
+
+    log_offset: int
+    log_end: int
+    queue_offset: int
+    store_ms: int
+
+
+class QueueEnd(NamedTuple):
+    """A queue that holds messages, and one past the newest of them."""
+
+    queue: ConsumeQueue
+    max_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Log, queues and index between two appends: all records below `log_end` are in these queues and in the index."""
+
+    log_end: int
+    store_ms: int
+    """Store time of the newest record."""
+    queues: tuple[QueueEnd, ...]
+    newest: Unit | None
+    """The unit of the newest record that is in a queue."""
+    index: IndexMark | None
+
+
+def end_properties(text: bytes) -> bytes:
+    """Properties as they are stored: never ending in a NUL, which a start could not tell from what a power cut took.
+
+    A value that does gets the separator behind it that older RocketMQ brokers put behind every property. In the fast
+    lane the broker's own property is the last.
+    """
+    return text + _PAIR_END if text.endswith(b"\0") else text
+
+
+class Writer:
+    """Appends to the log, its queues and its index. From any thread, one at a time (a lock holds the others)."""
+
+    def __init__(self, parts: Parts, populator: Populator) -> None:
+        self._parts, self._populator = parts, populator
+        self._clock, self._state, self._queues = parts.clock, parts.state, parts.queues
+        self._log, self._index = parts.log, parts.index
+        self._index_tail = parts.index.tail if parts.index else None
+        self._sync = parts.options.flush_disk_type == "SYNC_FLUSH"
+        self._lock = threading.Lock()
+
+    # ------------------------------------------------------------------ one by one
+
+    def put(self, records: Sequence[PutRecord]) -> Put:
+        """Append messages, all to one queue, back to back in queue and log file.
+
+        Raises: MessageIllegal: one of them can never be stored. StoreFull: there is no room now. StoreFailed. Nothing
+        was written in any of these cases.
+        """
+        first = records[0]
+        for record in records:
+            record.properties = end_properties(record.properties)
+        bytes_in_log = sum(self._check(record) for record in records)
+        if bytes_in_log + BLANK_BYTES > self._log.file_bytes:
+            raise MessageIllegal(
+                f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
+                f"{self._log.file_bytes} (mappedFileSizeCommitLog)"
+            )
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if not self._state.takes:
+                raise self._state.refusal()
+            queue = self._queues.made(first.topic, first.queue_id) if is_queued(first.sys_flag) else None
+            if queue:
+                queue.prepare(len(records))
+            keys = sum(len(record.keys) for record in records)
+            if self._index and keys > self._index.tail.room():
+                self._index.grow(keys, now_ms)
+            if bytes_in_log + BLANK_BYTES > self._log.tail.room():
+                self._roll()
+            queue_offset = queue.max_offset if queue else 0
+            log_offset = self._log.end
+            for record in records:
+                self._append(record, queue, now_ms)
+            put = Put(log_offset, self._log.end, queue_offset, self._log.tail.store_ms)
+        if put.log_end > self._populator.due_at:
+            self._populator.wake()
+        return put
+
+    def _check(self, record: PutRecord) -> int:
+        """Bytes that the record takes at most. Raises MessageIllegal."""
+        try:
+            check_topic(record.topic)
+        except Refused as error:
+            raise MessageIllegal(str(error)) from None
+        if record.queue_id < 0:
+            raise MessageIllegal(f"topic {record.topic} has no queue {record.queue_id}")
+        body_bytes_max = self._parts.options.max_message_size
+        if len(record.body) > body_bytes_max:
+            raise MessageIllegal(
+                f"the body for topic {record.topic} has {len(record.body)} bytes, allowed are "
+                f"{body_bytes_max} (maxMessageSize)"
+            )
+        if len(record.properties) > PROPERTIES_BYTES_MAX:
+            raise MessageIllegal(
+                f"the properties for topic {record.topic} have {len(record.properties)} bytes, allowed are "
+                f"{PROPERTIES_BYTES_MAX}"
+            )
+        return RECORD_BYTES_MIN + _HOSTS_V6_MORE + len(record.body) + len(record.topic) + len(record.properties)
+
+    def _append(self, record: PutRecord, queue: ConsumeQueue | None, now_ms: int) -> None:
+        while True:
+            offset = hot.append_record(
+                self._log.tail,
+                queue.tail if queue else None,
+                None,
+                topic=record.topic.encode(),
+                queue_id=record.queue_id,
+                queue_offset=0,
+                flag=record.flag,
+                sys_flag=record.sys_flag,
+                born_ms=record.born_ms,
+                born_host=record.born_host,
+                store_ms=now_ms,
+                reconsume_times=record.reconsume_times,
+                prepared_offset=record.prepared_offset,
+                body=record.body,
+                properties=record.properties,
+                tags_code=record.tags_code,
+                keys=(),
+            )
+            if offset >= 0:
+                break
+            assert queue is not None, "the log had room for all records"
+            queue.advance()
+        if self._index and record.sys_flag & TRANSACTION_MASK != SysFlag.ROLLED_BACK:
+            for key in record.keys:
+                self._index.put(key, offset, self._log.tail.store_ms, now_ms)
+
+    # ------------------------------------------------------------------ in runs
+
+    def append_rows(
+        self,
+        table: hot.FrameTable,
+        row: int,
+        end: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        born_host: bytes,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Append the plain rows of [row, end) of a frame table, until STOP_END or STOP_SLOW (see `hot.append`).
+
+        Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
+        answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
+        """
+        now_ms, log, index, sync = self._clock.now_ms(), self._log.tail, self._index_tail, self._sync
+        with self._lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome, sync)
+            if outcome.stop > hot.STOP_SLOW:
+                self._append_rest(
+                    lambda row: hot.append(
+                        table, row, end, gates, log, index, now_ms, born_host, replies, outcome, sync
+                    ),
+                    now_ms,
+                    outcome,
+                )
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def deliver(
+        self,
+        records: bytes | memoryview,
+        units: bytes,
+        row: int,
+        end: int,
+        level_queue: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Append copies of delayed records where they belong, until STOP_END or STOP_SLOW (see `hot.deliver`).
+
+        Raises as `append_rows` does, and `outcome` says the same.
+        """
+        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
+
+        def run(row: int) -> None:
+            hot.deliver(records, units, row, end, _SCHEDULE, level_queue, gates, log, index, now_ms, outcome)
+
+        with self._lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            run(row)
+            if outcome.stop > hot.STOP_SLOW:
+                self._append_rest(run, now_ms, outcome)
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def _append_rest(self, run: Callable[[int], None], now_ms: int, outcome: hot.AppendOutcome) -> None:
+        """Go on where a file was full, as often as one is; `outcome` then covers all of it."""
+        touched, messages, size = outcome.touched, outcome.messages, outcome.size
+        try:
+            while outcome.stop > hot.STOP_SLOW:
+                if not self._make_room(outcome, now_ms):
+                    outcome.stop = hot.STOP_SLOW
+                    return
+                run(outcome.row)
+                messages += outcome.messages
+                size += outcome.size
+                touched += [queue for queue in outcome.touched if queue not in touched]
+        finally:
+            outcome.touched, outcome.messages, outcome.size = touched, messages, size
+
+    def _make_room(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
+        """Give the stopped row the room that it needs; False if only the slow lane can. Raises StoreFull."""
+        if outcome.stop == hot.STOP_LOG_FULL:
+            if outcome.needed > self._log.file_bytes:
+                return False
+            self._roll()
+            return True
+        if outcome.stop == hot.STOP_INDEX_FULL:
+            assert self._index is not None, "only an index can be full"
+            return self._index.grow(outcome.needed, now_ms)
+        assert outcome.queue is not None, "STOP_QUEUE_FULL names its queue"
+        queue = self._queues.get(outcome.queue.topic.decode(), outcome.queue.queue_id)
+        return queue is not None and queue.tail is outcome.queue and queue.grow(outcome.needed)
+
+    # ------------------------------------------------------------------ files
+
+    def _roll(self) -> None:
+        self._log.roll()
+        self._log.release_before(self._log.end - self._parts.options.hot_bytes)
+        self._populator.wake()
+
+    def delete_topic(self, topic: str, place: int | None, deleted: dict[str, int]) -> Path | None:
+        """Forget the topic's queues, and note in `deleted` below which LogOffset its records are dead (None: the end).
+
+        Returns where their files are now, which may be deleted; None: there were none. Raises OSError.
+        """
+        with self._lock:
+            deleted[topic] = self._log.end if place is None else place
+            return self._queues.remove(topic)
+
+    def drop_index_below(self, log_min: int) -> list[Path]:
+        """Forget index files that point wholly below the log's begin; returns them: `Index.drop_below`."""
+        if self._index is None:
+            return []
+        with self._lock:
+            return self._index.drop_below(log_min)
+
+    def standing(self) -> Standing:
+        """Where everything stands now, between two appends. Raises OSError: the newest unit cannot be read.
+
+        All is looked at under the lock, the table of queues too. A queue that was made between a look at the table and
+        one at the log's end would be left out: its messages would count as lying below the end and be in no queue, so
+        that the next start would not look for their units. And a unit that is read later may be of a queue that has
+        taken the name of a deleted one.
+        """
+        with self._lock:
+            log_end = self._log.end
+            newest: ConsumeQueue | None = None
+            ends = []
+            for queue in self._queues.all():
+                if end := queue.tail.next_offset:
+                    ends.append(QueueEnd(queue, end))
+                    if newest is None or queue.tail.log_end > newest.tail.log_end:
+                        newest = queue
+            return Standing(
+                log_end,
+                self._log.tail.store_ms,
+                tuple(ends),
+                newest.unit(newest.tail.next_offset - 1) if newest else None,
+                self._index.mark(log_end) if self._index else None,
+            )
+
+    def close(self) -> None:
+        """Let go of all files. The caller has seen to it that the state is closed and everything durable."""
+        with self._lock:
+            self._log.detach()
+            self._queues.close()
+            if self._index:
+                self._index.close()
+            self._log.run.close()
