@@ -183,8 +183,8 @@ def test_positions_that_could_not_be_saved_are_saved_later(tmp_path, clock, capl
         for _ in range(3):
             broker.ladder.positions.save()
         assert caplog.text.count("memory.json could not be saved: broken") == 1
-        assert "delayOffset.json: broken" in broker.reports.runtime()["unsavedFiles"]
+        assert broker.reports.facts().unsaved["delayOffset.json"] == "broken"
         file.error = None
         broker.ladder.positions.save()
         assert "1:1" in file.text
-        assert broker.reports.runtime()["unsavedFiles"] == ""
+        assert broker.reports.facts().unsaved == {}

@@ -119,10 +119,10 @@ def test_files_that_cannot_be_saved_are_in_the_runtime_information(tmp_path):
     """An administrator sees which, and why."""
     file = MemoryFile()
     with open_broker(tmp_path, files={"consumerOffset.json": file, "topics.json": file}) as broker:
-        assert broker.reports.runtime()["unsavedFiles"] == ""
+        assert broker.reports.facts().unsaved == {}
         file.error = OSError(errno.EIO, "broken")
         broker.offsets.put("G", "t", 0, 7)
         broker.offsets.save()
         with pytest.raises(Refused):
             broker.topics.auto_create("orders", "TBW102", 4)
-        assert broker.reports.runtime()["unsavedFiles"] == "topics.json: broken; consumerOffset.json: broken"
+        assert broker.reports.facts().unsaved == {"topics.json": "broken", "consumerOffset.json": "broken"}

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from metaq.broker.rocketmq_settings import DEFAULTS
+from metaq.doors.rocketmq_settings import DEFAULTS
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin

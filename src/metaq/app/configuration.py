@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from metaq.broker.rocketmq_settings import DEFAULTS
+from metaq.doors.rocketmq_settings import DEFAULTS
 from metaq.errors import ConfigError
 from metaq.net.peer import is_loopback
 from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel

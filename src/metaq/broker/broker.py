@@ -88,10 +88,8 @@ class Broker:
         self.pulls = PullService(environment, tables, self.hold, self.stats)
         self.lookup = Lookup(environment, tables)
         self.reports = Reports(
-            options, store_options, clock, store, self.topics, self.members, self.offsets, self.hold, self.lookup,
-            self.ladder, self.stats, name, store_host,
-        )  # fmt: skip
-        self.reports.unsaved = self._unsaved
+            environment, tables, self.hold, self.lookup, self.ladder, self.stats, unsaved=self._unsaved
+        )
         self._call_soon, self._files = call_soon, files
         now = clock.monotonic()
         self._offsets_due = now + options.flush_consumer_offset_interval / 1000
@@ -153,7 +151,7 @@ class Broker:
         self.offsets.close()
         self.ladder.positions.close()
 
-    def _unsaved(self) -> str:
+    def _unsaved(self) -> dict[str, str]:
         failing = {
             self._files.topics.format.name: self.topics.saved.failing,
             self._files.groups.format.name: self.groups.saved.failing,
@@ -161,7 +159,7 @@ class Broker:
             self._files.delay.format.name: self.ladder.positions.failing,
             self._files.deleted.format.name: self.deletions.marks.failing,
         }
-        return "; ".join(f"{name}: {why}" for name, why in failing.items() if why)
+        return {name: why for name, why in failing.items() if why}
 
     def registration(self, names: Collection[str] | None = None) -> tuple[dict[str, TopicConfig], DataVersion]:
         """What name servers are told: all topics, or those of `names` that there are."""

@@ -26,6 +26,7 @@ from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, StoredMessage
 from metaq.model import properties as props
+from metaq.model.facts import LevelProgress
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_topic
 from metaq.saved import TextFile
@@ -306,10 +307,14 @@ class DelayLadder:
 
     # ------------------------------------------------------------------ for tools
 
-    def progress(self) -> Mapping[int, tuple[int, int]]:
-        """Level → (next offset to deliver, max offset), for the levels in use."""
+    def progress(self) -> Mapping[int, LevelProgress]:
+        """How far each level in use has come."""
         queues = {level.number: self._store.existing_queue(SCHEDULE_TOPIC, level.number - 1) for level in self._levels}
-        return {level: (self.positions.next(level), queue.max_offset) for level, queue in queues.items() if queue}
+        return {
+            level: LevelProgress(self.positions.next(level), queue.max_offset)
+            for level, queue in queues.items()
+            if queue
+        }
 
 
 def _at_once(job: Callable[[], Pulled], done: Callable[[Pulled | None], None]) -> None:

@@ -1,4 +1,4 @@
-"""Counters of the broker and the rates that tools show (keys putTps, getTotalTps ... of request 28).
+"""Counters of the broker and the rates that tools show.
 
 Rates are differences of the counters over samples taken once a second, so counting costs one addition.
 """
@@ -9,6 +9,7 @@ from collections import deque
 from typing import NamedTuple
 
 from metaq.clock import Clock
+from metaq.model.facts import Rates
 
 WINDOWS_SECONDS = (10, 60, 600)
 
@@ -54,7 +55,7 @@ class Stats:
     def _now(self) -> Sample:
         return Sample(self._clock.monotonic(), self.put_messages, self.get_hits, self.get_misses, self.got_messages)
 
-    def rates(self, counter: str) -> tuple[float, ...]:
+    def rates(self, counter: str) -> Rates:
         """Per second over 10 s, 1 min and 10 min (or since the start) of one of `Sample`'s counters."""
         now = self._now()
         result = []
@@ -64,4 +65,4 @@ class Stats:
             )
             passed = now.at - first.at
             result.append((getattr(now, counter) - getattr(first, counter)) / passed if passed > 0 else 0.0)
-        return tuple(result)
+        return Rates(*result)

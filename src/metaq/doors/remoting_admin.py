@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 from metaq.broker.broker import Broker
 from metaq.doors.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
+from metaq.doors.remoting_reports import runtime_table, settings_text
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
 from metaq.model.access import Action
@@ -98,11 +99,13 @@ class AdminHandlers:
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
     def _config(self, _call: Call[NoHeader]) -> Reply:
         version = bodies.data_version(self._broker.topics.version).decode()
-        return Reply(headers.VersionReplyHeader(version=version), self._broker.reports.configuration().encode())
+        return Reply(
+            headers.VersionReplyHeader(version=version), settings_text(self._broker.reports.settings()).encode()
+        )
 
     @handles(RequestCode.GET_BROKER_RUNTIME_INFO, NoHeader, Action.OBSERVE)
     def _runtime(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.kv_table(self._broker.reports.runtime())
+        return bodies.kv_table(runtime_table(self._broker.reports.facts()))
 
     @handles(RequestCode.GET_TOPIC_STATS_INFO, headers.TopicHeader, Action.OBSERVE)
     def _topic_stats(self, call: Call[headers.TopicHeader]) -> bytes:

@@ -1,7 +1,7 @@
 """The settings of a RocketMQ 4.9.7 broker that we have nothing for, with its defaults.
 
 Administrators' tools read them from every broker (request 26): its role, its thread pools, its limits. Where we have such
-a setting, our true value is told instead; see `Reports.configuration`.
+a setting, our true value is told instead; see `metaq.doors.remoting_reports`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,70 @@
+"""What a broker tells of itself: its figures at one moment, and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from metaq.options import BrokerOptions, StoreOptions
+
+
+class Rates(NamedTuple):
+    """So many a second."""
+
+    ten_seconds: float
+    minute: float
+    ten_minutes: float
+
+
+class LevelProgress(NamedTuple):
+    """One delay level: QueueOffset of the next record to deliver, and the end of the level's queue."""
+
+    delivered: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerFacts:
+    """The figures of a broker at one moment; counts are since its start."""
+
+    now_ms: int
+    started_ms: int
+    puts: Rates
+    """Messages stored."""
+    gets: Rates
+    """Messages given to consumers."""
+    get_hits: Rates
+    """Pulls that found messages."""
+    get_misses: Rates
+    put_messages: int
+    put_bytes: int
+    put_failures: int
+    got_messages: int
+    log_min: int
+    log_end: int
+    log_flushed: int
+    """LogOffsets: the log is [min, end), and durable below `log_flushed`."""
+    earliest_ms: int
+    """Store time of the oldest message."""
+    disk_ratio: float
+    """How full the disk is, 0 to 1."""
+    held_pulls: int
+    delay_levels: Mapping[int, LevelProgress]
+    unsaved: Mapping[str, str]
+    """Configuration file → why it could not be saved last."""
+    trouble: str
+    """What the store cannot do, or has lost; empty if all is well."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerSettings:
+    """What a broker was told, and what it made of it."""
+
+    options: BrokerOptions
+    store: StoreOptions
+    name: str
+    host: str
+    port: int
+    folder: str
+    """Where its store is."""
