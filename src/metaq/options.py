@@ -10,7 +10,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -29,7 +29,7 @@ def option(
     choices: tuple[str, ...] = (),
     hot: bool = False,
 ) -> Any:
-    """A field of an option table. `hot`: may be changed while running. `low`, `high`: inclusive bounds."""
+    """A field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive bounds."""
     facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot}
     return field(default=default, metadata=facts)
 
@@ -79,14 +79,13 @@ class OptionTable:
                 values[table[key]] = _typed(key, value, hints[table[key]], where)
         return cls(**values), {key for key in pairs if key in table}
 
+    def values(self) -> dict[str, Any]:
+        """Field name → value."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
     def properties(self) -> dict[str, str]:
         """All values that are set, as texts under RocketMQ's names."""
-        values = ((camel(item.name), getattr(self, item.name)) for item in fields(self))
-        return {
-            key: str(value).lower() if isinstance(value, bool) else str(value)
-            for key, value in values
-            if value is not None
-        }
+        return {camel(name): _text(value) for name, value in self.values().items() if value is not None}
 
     def properties_text(self) -> str:
         """All values as Java properties, the form in which RocketMQ tells its configuration (codes 26 and 319)."""
@@ -94,6 +93,15 @@ class OptionTable:
 
     def replace(self, **changes: Any) -> Self:
         return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def hot_names(cls) -> frozenset[str]:
+        """The fields that may be changed while running."""
+        return frozenset(item.name for item in fields(cls) if item.metadata["hot"])
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 _TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
@@ -123,6 +131,82 @@ def _typed(key: str, value: Any, hint: Any, where: str) -> Any:
     if not isinstance(value, str):
         raise ConfigError(f"{key}={value!r}{place}: need a text in quotes")
     return value.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An option, under RocketMQ's key, that has or is to have another value."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}={_text(self.new)} (it was {_text(self.old)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of changes: those in force, by field name, and those that need a restart. What is as it was is neither."""
+
+    changed: Mapping[str, Change]
+    refused: Mapping[str, Change]
+
+
+def judge(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
+    """What `apply` would do. Changes nothing."""
+    wanted, taken = type(options).read({**options.values(), **changes}, where)
+    if unknown := changes.keys() - taken:
+        raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
+    found = {
+        name: Change(camel(name), old, getattr(wanted, name))
+        for name, old in options.values().items()
+        if getattr(wanted, name) != old
+    }
+    hot = options.hot_names()
+    return Applied(
+        {name: change for name, change in found.items() if name in hot},
+        {name: change for name, change in found.items() if name not in hot},
+    )
+
+
+def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
+    """Change the hot options of a table that a server runs with; the others stay as they are.
+
+    Everybody who has the table sees the new values; who keeps something made of them is told by `Settings`. Nothing else
+    changes a table.
+
+    Args: changes: any spelling → text or typed value. where: names the file or request in errors.
+    Raises: ConfigError: an unknown key, a wrong type, a value out of bounds; nothing was changed.
+    """
+    applied = judge(options, changes, where)
+    for name, change in applied.changed.items():
+        object.__setattr__(options, name, change.new)
+    return applied
+
+
+class Settings:
+    """The option tables that one server runs with, and who must hear of a change."""
+
+    def __init__(self, *tables: OptionTable) -> None:
+        self.tables = tables
+        self.on_change: list[Callable[[frozenset[str]], None]] = []
+        """Called with the names of the options that have changed: for whoever keeps what was made of them."""
+
+    def change(self, changes: Mapping[str, Any], where: str = "") -> Applied:
+        """`apply` to the tables, each key to the one that knows it. Raises ConfigError: nothing was changed."""
+        known = [{key: value for key, value in changes.items() if key in table.spellings()} for table in self.tables]
+        if unknown := changes.keys() - set().union(*known):
+            raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
+        for table, own in zip(self.tables, known, strict=True):
+            judge(table, own, where)
+        results = [apply(table, own, where) for table, own in zip(self.tables, known, strict=True)]
+        changed = {name: change for applied in results for name, change in applied.changed.items()}
+        refused = {name: change for applied in results for name, change in applied.refused.items()}
+        if changed:
+            for listener in self.on_change:
+                listener(frozenset(changed))
+        return Applied(changed, refused)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,7 +297,6 @@ class BrokerOptions(OptionTable):
     auto_create_subscription_group: bool = option(True, "Create a consumer group when somebody joins it.", hot=True)
     cluster_topic_enable: bool = option(True, "Make the topic named like the cluster readable and writable.")
     broker_topic_enable: bool = option(True, "Make the topic named like the broker readable and writable.")
-    reject_transaction_message: bool = option(False, "Refuse half messages.", hot=True)
     long_polling_enable: bool = option(True, "Hold pulls that find nothing.", hot=True)
     short_polling_time_mills: int = option(1000, "Milliseconds a pull is held with long polling off.", low=0, hot=True)
     notify_consumer_ids_changed_enable: bool = option(True, "Tell consumers when a group's members change.", hot=True)
@@ -257,11 +340,11 @@ class NamesrvOptions(OptionTable):
     listen_port: int = option(9876, "Port of the name server; 0 takes a free one.", low=0, high=65535)
     bind_address: str = option("127.0.0.1", "Address that the door listens on.", aliases=("host",))
     kv_config_path: str | None = option(None, "The file of the KV configuration.")
-    order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.")
+    order_message_enable: bool = option(False, "Add ORDER_TOPIC_CONFIG to routes.", hot=True)
     broker_lease_ms: int = option(120_000, "A broker that was not heard of for this long is dropped.", low=1000)
     frame_bytes_max: int = option(16 * MIB, "Largest frame that a peer may send.", low=4 * KIB)
-    connections_max: int = option(10_000, "Connections of all peers together.", low=1)
-    unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB)
+    connections_max: int = option(10_000, "Connections of all peers together.", low=1, hot=True)
+    unanswered_bytes_max: int = option(64 * MIB, "Answer bytes that may wait for one peer.", low=64 * KIB, hot=True)
     unanswered_bytes_max_total: int = option(
         256 * MIB,
         "Answer bytes that all peers together may leave unread before the one with the most is closed.",

@@ -282,6 +282,13 @@ class SavedTable(Generic[Key, Value, Version]):
             return over()
         if latest is not None and latest.value == value:
             return latest
+        return self._begin(key, value)
+
+    def renew(self, key: Key) -> Pending:
+        """Save and show an entry again as it is, so that the version moves on: what is told of the table has changed."""
+        return self._begin(key, self.coming(key))
+
+    def _begin(self, key: Key, value: Value | None) -> Pending:
         change = _Change(key, value, "" if value is None else self._format.entry(key, value))
         if self._closed:
             change.finish(

@@ -12,7 +12,7 @@ from metaq.clock import FakeClock
 def test_a_quota_refills_evenly():
     """A minute's allowance may be used at once and comes back over a minute."""
     clock = FakeClock()
-    quota = Quota(clock, 1000, 60)
+    quota = Quota(clock, lambda: (1000, 60))
     assert [quota.take(0) for _ in range(60)] == [""] * 60
     assert "60 a minute" in quota.take(0)
     clock.advance(2)
@@ -23,7 +23,7 @@ def test_a_quota_refills_evenly():
 
 def test_a_quota_has_a_ceiling():
     """Whoever made them: at the total nothing more is granted."""
-    assert "limit of 5" in Quota(FakeClock(), 5, 100).take(5)
+    assert "limit of 5" in Quota(FakeClock(), lambda: (5, 100)).take(5)
 
 
 def test_rates_over_three_windows():

@@ -8,7 +8,7 @@ import platform
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from metaq.app.configuration import EVERYWHERE
+from metaq.app.configuration import EVERYWHERE, listen_limits
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.client.transport import Transport
@@ -18,7 +18,6 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.message import host_bytes
-from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.local import local_address
 from metaq.net.peer import Peer, Session, join_address
@@ -46,6 +45,8 @@ class RunningBroker:
     ) -> None:
         self.name, self.address = name, address
         self._broker, self._door, self._listener, self._clock = broker, door, listener, clock
+        self.settings = {"broker": broker.settings, "store": broker.settings}
+        broker.settings.on_change.append(lambda _names: listener.limit(listen_limits(broker.options)))
         self._transport: Transport | None = None
         self._registrar: Registrar | None = None
         self._faults = RateLimitedLog(log, clock)
@@ -128,20 +129,14 @@ class RunningBroker:
 async def start_broker(
     options: BrokerOptions, store_options: StoreOptions, clock: Clock = SYSTEM, disk: Disk | None = None
 ) -> RunningBroker:
-    """Start a broker; returns when it accepts connections and, if it has name servers, is registered at one.
+    """Start a broker with a copy of the options; returns when it accepts connections and, if it has name servers, is registered at one.
 
     Args: disk: for tests, a `metaq.testing.FaultyDisk`.
     Raises: ConfigError: its port is taken or a configuration file is broken. StoreLocked, StoreForeign, StoreCorrupt:
     the folder cannot be opened; nothing in it was changed.
     """
+    options, store_options = options.replace(), store_options.replace()
     doors: list[RemotingDoor] = []
-    limits = ListenLimits(
-        connections_max=options.connections_max,
-        unanswered_bytes_max=options.unanswered_bytes_max,
-        unanswered_bytes_max_total=options.unanswered_bytes_max_total,
-        half_read_bytes_max=options.half_read_bytes_max,
-        idle_seconds=options.server_channel_max_idle_time_seconds,
-    )
 
     # The port first: records name it, and a taken one should be found before the store is touched. Nobody is accepted
     # before the door is there.
@@ -149,7 +144,9 @@ async def start_broker(
         return doors[0].session(peer)
 
     second = VIP_PORT if options.vip_port_enable else None
-    listener = await listen(options.bind_address, options.listen_port, session, limits, second, start=False)
+    listener = await listen(
+        options.bind_address, options.listen_port, session, listen_limits(options), second, start=False
+    )
     try:
         running = _compose(options, store_options, clock, disk, listener, doors)
     except BaseException:

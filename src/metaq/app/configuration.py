@@ -16,6 +16,7 @@ from typing import Any, Final, TypeVar
 
 from metaq.doors.rocketmq_settings import DEFAULTS
 from metaq.errors import ConfigError
+from metaq.net.group import ListenLimits
 from metaq.net.peer import is_loopback
 from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel
 from metaq.store.sizes import sizes_found
@@ -256,6 +257,17 @@ def _check_address(section: str, values: dict[str, Any], *, rocketmq: bool, inse
         )
     what = {"broker": "broker", "namesrv": "name server"}[section]
     return [f"the {what} listens on {address} without access control: guard its port by a firewall"]
+
+
+def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
+    """What the options say about peers."""
+    return ListenLimits(
+        connections_max=options.connections_max,
+        unanswered_bytes_max=options.unanswered_bytes_max,
+        unanswered_bytes_max_total=options.unanswered_bytes_max_total,
+        half_read_bytes_max=options.half_read_bytes_max,
+        idle_seconds=options.server_channel_max_idle_time_seconds,
+    )
 
 
 # ---- the template -----------------------------------------------------------------------------------------------

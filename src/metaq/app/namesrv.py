@@ -7,11 +7,11 @@ import pathlib
 from collections.abc import Callable
 from typing import Final
 
+from metaq.app.configuration import listen_limits
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.namesrv import NamesrvDoor
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.service import NameService
-from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, listen
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
@@ -28,8 +28,10 @@ KV_FILE_DEFAULT: Final = "~/namesrv/kvConfig.json"
 class RunningNamesrv:
     """A name server that accepts connections. Made by `start_namesrv`."""
 
-    def __init__(self, door: NamesrvDoor, listener: Listener) -> None:
+    def __init__(self, door: NamesrvDoor, listener: Listener, service: NameService) -> None:
         self._door, self._listener = door, listener
+        self.settings = {"namesrv": service.settings}
+        service.settings.on_change.append(lambda _names: listener.limit(listen_limits(service.options)))
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = loop.create_future()
         self._timer = loop.call_later(EXPIRY_SECONDS, self._tick)
@@ -53,10 +55,11 @@ class RunningNamesrv:
 
 
 async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None) -> RunningNamesrv:
-    """Start a name server. Raises ConfigError: its port is taken or its KV file cannot be read.
+    """Start a name server with a copy of the options. Raises ConfigError: its port is taken or its KV file cannot be read.
 
     Args: disk: for tests, a `metaq.testing.FaultyDisk`.
     """
+    options = options.replace()
     loop = asyncio.get_running_loop()
 
     def call_soon(work: Callable[[], None]) -> None:
@@ -65,15 +68,8 @@ async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Di
     kv = KvTable(TableFile(BackgroundFile(_kv_file(options, disk)), KV_CONFIG), clock, call_soon)
     service = NameService(options, clock, kv)
     door = NamesrvDoor(service)
-    limits = ListenLimits(
-        connections_max=options.connections_max,
-        unanswered_bytes_max=options.unanswered_bytes_max,
-        unanswered_bytes_max_total=options.unanswered_bytes_max_total,
-        half_read_bytes_max=options.half_read_bytes_max,
-        idle_seconds=options.server_channel_max_idle_time_seconds,
-    )
-    listener = await listen(options.bind_address, options.listen_port, door.session, limits)
-    return RunningNamesrv(door, listener)
+    listener = await listen(options.bind_address, options.listen_port, door.session, listen_limits(options))
+    return RunningNamesrv(door, listener, service)
 
 
 def _kv_file(options: NamesrvOptions, disk: Disk | None) -> ConfigFile:

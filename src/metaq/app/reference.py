@@ -25,8 +25,14 @@ A broker is configured by flags, by `-o key=value` for any option, by a file (`-
 
 `metaq broker --print-config` (or `-m`, `-p`) prints a complete `metaq.toml` with the values in force.
 
-Keys are RocketMQ's where it has them, and may also be written in snake_case. *Hot* options may change while the
-broker runs. Where nothing else is said, sizes are in bytes and times in milliseconds.
+Keys are RocketMQ's where it has them, and may also be written in snake_case. Where nothing else is said, sizes are in
+bytes and times in milliseconds.
+
+**Changing a running server.** SIGHUP (`kill -HUP PID`) lets a server that was started with `-c` read its file again.
+*Hot* options that are different now take effect at once; its log tells each with the old and the new value. What is
+not hot stays as it was until a restart, and the log says so. A file that is wrong anywhere changes nothing. Flags and
+`-o` beat the file, as at the start. A server without a file has nothing to read and stops cleanly at SIGHUP, as when its
+terminal is closed.
 
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
 needs `--insecure`, for there is no access control in this version. A RocketMQ file binds all addresses, as RocketMQ

@@ -9,10 +9,12 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, Protocol
 
+from metaq.app.reload import Reload
 from metaq.errors import ConfigError, MetaqError
+from metaq.options import Settings
 from metaq.store.disk import keep_freed_memory, raise_file_limit
 
 log = logging.getLogger(__name__)
@@ -33,13 +35,21 @@ class Running(Protocol):
     failure: asyncio.Future[str]
     """Gets a text when the service cannot go on; the process then stops and exits with 1."""
 
+    @property
+    def settings(self) -> Mapping[str, Settings]:
+        """What of the configuration it obeys, by section."""
+        ...
+
     async def close(self) -> None:
         """Stop cleanly: say good-bye to peers, flush, mark the store as closed. Safe to call once."""
         ...
 
 
-def run(start: Callable[[], Awaitable[Running]]) -> int:
+def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -> int:
     """Run one service until SIGTERM, Ctrl-C or its own failure. Returns the exit code.
+
+    At SIGHUP its configuration is read again by `reload`. Without one there is nothing to read, and SIGHUP stops it: its
+    terminal has been closed.
 
     A failure to start (ConfigError, StoreLocked, a taken port) is told in one line on standard error.
     """
@@ -47,21 +57,23 @@ def run(start: Callable[[], Awaitable[Running]]) -> int:
     raise_file_limit()
     try:
         with asyncio.Runner(loop_factory=loop_factory()) as runner:
-            return runner.run(_serve(start))
+            return runner.run(_serve(start, reload))
     except MetaqError as error:
         print(f"metaq: {error}", file=sys.stderr)  # noqa: T201  the one line that the user sees
         return EXIT_USAGE if isinstance(error, ConfigError) else EXIT_FAILED
 
 
-async def _serve(start: Callable[[], Awaitable[Running]]) -> int:
+async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None) -> int:
     loop = asyncio.get_running_loop()
-    stop = asyncio.Event()
+    stop, hung_up = asyncio.Event(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, hung_up.set if reload else stop.set)
     if os.environ.get("METAQ_STOP_WITH_STDIN") == "1":  # metaq.testing: the child goes when its parent is gone
         loop.add_reader(0, _stop_at_end, loop, stop)
     starting = asyncio.ensure_future(start())
     stopping = asyncio.ensure_future(stop.wait())
+    reloading: asyncio.Future[None] | None = None
     try:
         await asyncio.wait({starting, stopping}, return_when=asyncio.FIRST_COMPLETED)
         if not starting.done():  # told to stop while, for example, waiting for a name server
@@ -70,6 +82,8 @@ async def _serve(start: Callable[[], Awaitable[Running]]) -> int:
                 await starting
             return EXIT_OK
         service = starting.result()
+        if reload is not None:
+            reloading = asyncio.ensure_future(reload.whenever(hung_up, service.settings))
         print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
         # What lives now lives long: keep the collector from walking it again and again.
         gc.collect()
@@ -85,6 +99,8 @@ async def _serve(start: Callable[[], Awaitable[Running]]) -> int:
         return EXIT_FAILED if failure else EXIT_OK
     finally:
         stopping.cancel()
+        if reloading is not None:
+            reloading.cancel()
 
 
 def _stop_at_end(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> None:

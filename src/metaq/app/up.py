@@ -16,6 +16,7 @@ class RunningUp:
     def __init__(self, namesrv: RunningNamesrv, broker: RunningBroker, data: str) -> None:
         self.namesrv, self.broker, self.data = namesrv, broker, data
         self.failure = broker.failure
+        self.settings = {**broker.settings, **namesrv.settings}
 
     @property
     def ready(self) -> str:

@@ -20,8 +20,8 @@ _JUDGED_SINGLY = (RETRY_PREFIX, OUR_PREFIX)
 class Gates:
     """The gates of all topics that were sent to, by their bytes on the wire. `table` is what `hot.append` reads."""
 
-    def __init__(self, store: MessageStore, topics: Topics, hold: HeldPulls, body_bytes_max: int) -> None:
-        self._store, self._topics, self._hold, self._body_bytes_max = store, topics, hold, body_bytes_max
+    def __init__(self, store: MessageStore, topics: Topics, hold: HeldPulls) -> None:
+        self._store, self._topics, self._hold = store, topics, hold
         self.table: dict[bytes, TopicGate] = {}
         self.beside: tuple[Gates, ...] = ()
         """Other gates to the same queues: closed together with these."""
@@ -47,8 +47,13 @@ class Gates:
         queues = [self._store.queue(name, queue_id).tail for queue_id in range(count)]
         for queue_id in range(count):
             self._hold.adopt((name, queue_id))
-        self.table[topic] = TopicGate(topic, queues, self._body_bytes_max)
+        self.table[topic] = TopicGate(topic, queues, self._store.options.max_message_size)
         return True
+
+    def close_all(self) -> None:
+        """Take every topic from the fast lane until it is opened again."""
+        for gates in (self, *self.beside):
+            gates.table.clear()
 
     def close(self, topic: str) -> None:
         """Take the topic from the fast lane until it is opened again."""

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from metaq.broker.hold import HeldPulls
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreFailed, StoreFull
+from metaq.options import BrokerOptions
 from metaq.store.message_store import MessageStore, Put, PutRecord
 from metaq.wire.hot import AppendOutcome, TopicGate
 
@@ -14,15 +15,12 @@ from metaq.wire.hot import AppendOutcome, TopicGate
 class Appender:
     """Puts records and tells the held pulls.
 
-    Args: unflushed_bytes_max: how far the log may run ahead of the disk. unanswered_bytes_max: how many bytes of
-          acknowledgements may wait for it.
+    Args: options: `unflushed_bytes_max` says how far the log may run ahead of the disk, `unanswered_bytes_max` how many
+          bytes of acknowledgements may wait for it.
     """
 
-    def __init__(
-        self, store: MessageStore, hold: HeldPulls, stats: Stats, unflushed_bytes_max: int, unanswered_bytes_max: int
-    ) -> None:
-        self._store, self._hold, self._stats = store, hold, stats
-        self._unflushed_bytes_max, self._unanswered_bytes_max = unflushed_bytes_max, unanswered_bytes_max
+    def __init__(self, store: MessageStore, hold: HeldPulls, stats: Stats, options: BrokerOptions) -> None:
+        self._store, self._hold, self._stats, self._options = store, hold, stats, options
         self.unanswered_bytes: Callable[[], int] = lambda: 0
         """Bytes of acknowledgements that wait for the disk; set by the door that holds them."""
 
@@ -35,16 +33,16 @@ class Appender:
         store = self._store
         if store.failed is not None:
             return Refused(Reason.NOT_STORED, store.failed)
-        if store.log_end - store.flushed > self._unflushed_bytes_max:
+        if store.log_end - store.flushed > self._options.unflushed_bytes_max:
             return Refused(
                 Reason.THROTTLED,
-                f"{store.log_end - store.flushed} bytes wait for the disk, the limit is {self._unflushed_bytes_max}",
+                f"{store.log_end - store.flushed} bytes wait for the disk, the limit is {self._options.unflushed_bytes_max}",
             )
-        if self.unanswered_bytes() > self._unanswered_bytes_max:
+        if self.unanswered_bytes() > self._options.unanswered_bytes_max:
             return Refused(
                 Reason.THROTTLED,
                 f"{self.unanswered_bytes()} bytes of answers wait for the disk, the limit is "
-                f"{self._unanswered_bytes_max}",
+                f"{self._options.unanswered_bytes_max}",
             )
         return None
 

@@ -31,7 +31,7 @@ from metaq.clock import Clock
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, TopicConfig
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
-from metaq.options import BrokerOptions, StoreOptions
+from metaq.options import BrokerOptions, Settings, StoreOptions
 from metaq.saved import Pending, Saving, at_once
 from metaq.store.message_store import MessageStore
 
@@ -62,7 +62,8 @@ class Broker:
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self.options, self.store_options, self.store, self.clock, self.name = options, store_options, store, clock, name
-        body_bytes_max = store_options.max_message_size
+        self.settings = Settings(options, store_options)
+        self.settings.on_change.append(self._options_changed)
         self.stats = Stats(clock)
         self.topics = Topics(
             options, clock, files.topics, name, len(store.ladder), call_soon, prepare=store.prepare_queue
@@ -71,12 +72,10 @@ class Broker:
         self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
         self.hold = HeldPulls(store, clock, options.held_pulls_max)
-        self.appender = Appender(
-            store, self.hold, self.stats, options.unflushed_bytes_max, options.unanswered_bytes_max
-        )
+        self.appender = Appender(store, self.hold, self.stats, options)
         self.appender.closed = self.topics.closed
-        self.gates = Gates(store, self.topics, self.hold, body_bytes_max)
-        deliveries = DeliveryGates(store, self.topics, self.hold, body_bytes_max)
+        self.gates = Gates(store, self.topics, self.hold)
+        deliveries = DeliveryGates(store, self.topics, self.hold)
         self.gates.beside = (deliveries,)
         self.ladder = DelayLadder(store, self.appender, deliveries, clock, files.delay, store.ladder)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
@@ -95,6 +94,12 @@ class Broker:
         self._offsets_due = now + options.flush_consumer_offset_interval / 1000
         self._ladder_due = now + store_options.flush_delay_offset_interval / 1000
         self._expiry_due = now + EXPIRY_SECONDS
+
+    def _options_changed(self, names: Collection[str]) -> None:
+        if "max_message_size" in names:
+            self.gates.close_all()
+        self.store.options_changed()
+        self.topics.options_changed(names)
 
     def _look_for_lost_topics(self) -> None:
         """Queues that hold messages and have no topic: their settings were lost with a file, the messages were not.

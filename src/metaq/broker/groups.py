@@ -32,7 +32,7 @@ class Groups:
         call_soon: Callable[[Callable[[], None]], None] = at_once,
     ) -> None:
         self._options = options
-        self._quota = Quota(clock, options.auto_create_groups_max, options.auto_create_groups_per_minute)
+        self._quota = Quota(clock, lambda: (options.auto_create_groups_max, options.auto_create_groups_per_minute))
         self.changes = 0
         version, table = file.read(DataVersion(clock.now_ms(), 0))
         for name in SYSTEM_GROUPS:

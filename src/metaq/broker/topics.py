@@ -47,7 +47,7 @@ class Topics:
         """`prepare` is called, beside the event loop, with a new topic and the queue that is sent to first, before it can
         be used."""
         self._options = options
-        self._quota = Quota(clock, options.auto_create_topics_max, options.auto_create_topics_per_minute)
+        self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))
         self._boot_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         self.changes = 0
         self._watchers: list[TopicWatcher] = []
@@ -84,15 +84,36 @@ class Topics:
             _topic(SCHEDULE_TOPIC, delay_levels),
             _topic(reply_topic(options.broker_cluster_name), 1),
         ]
-        if options.auto_create_topic_enable:
-            born.append(_topic(AUTO_CREATE_TOPIC, options.default_topic_queue_nums, usable))
         missing = {config.name: config for config in born if config.name not in self.table}
-        template = self.table.get(AUTO_CREATE_TOPIC)
-        if template and not options.auto_create_topic_enable and template.perm & Perm.INHERIT:
-            # A file from a time when automatic creation was on must not keep it on.
-            missing[AUTO_CREATE_TOPIC] = dataclasses.replace(template, perm=int(Perm.READ | Perm.WRITE))
+        if template := self._other_template():
+            missing[AUTO_CREATE_TOPIC] = template
         if missing:
             self.saved.start_with(missing)
+
+    def _other_template(self) -> TopicConfig | None:
+        """What the template topic must become for `autoCreateTopicEnable` to hold; None if it is right.
+
+        One from a time when automatic creation was on must not keep it on, nor one from the other time off.
+        """
+        template, inherit = self.saved.coming(AUTO_CREATE_TOPIC), int(Perm.INHERIT)
+        enabled = self._options.auto_create_topic_enable
+        if template is None:
+            usable = inherit | int(Perm.READ | Perm.WRITE)
+            return _topic(AUTO_CREATE_TOPIC, self._options.default_topic_queue_nums, usable) if enabled else None
+        perm = template.perm | inherit if enabled else template.perm & ~inherit
+        return None if perm == template.perm else dataclasses.replace(template, perm=perm)
+
+    def options_changed(self, names: Collection[str]) -> None:
+        """These options have changed: what was made of them changes too."""
+        if "auto_create_topic_enable" in names and (template := self._other_template()):
+            self.saved.change(AUTO_CREATE_TOPIC, template)
+        if "broker_permission" in names:  # which name servers are told of every topic, and only with a newer version
+            self.changes += 1
+            self.saved.renew(SCHEDULE_TOPIC).when_done(lambda error: self._all_changed() if error is None else None)
+
+    def _all_changed(self) -> None:
+        for name in list(self.table):
+            self._changed(name)
 
     # -- questions
     def get(self, name: str) -> TopicConfig | None:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from metaq.app.configuration import Configuration, load, template
+from metaq.app.reload import Reload
 from metaq.app.runtime import EXIT_OK, EXIT_USAGE, loop_name, run, set_up_logging
 from metaq.errors import ConfigError
 from metaq.store.sizes import SMALL, first_use
@@ -28,8 +29,8 @@ DEFAULT_FOLDER = "metaq-data"
 
 _EPILOG = """\
 Every option of docs/configuration.md can be set by -o key=value. Prints one line that begins with `ready` when it
-accepts connections. SIGTERM and Ctrl-C stop it cleanly (exit 0). Other exit codes: 1 failed, 2 wrong usage or
-configuration.
+accepts connections. SIGTERM and Ctrl-C stop it cleanly (exit 0); SIGHUP reads FILE again and changes the options that
+docs/configuration.md calls hot. Other exit codes: 1 failed, 2 wrong usage or configuration.
 """
 
 _SECTIONS = {"namesrv": ("namesrv",), "broker": ("broker", "store"), "up": ("broker", "store", "namesrv")}
@@ -51,10 +52,13 @@ def main(argv: Sequence[str]) -> int:
     set_up_logging(arguments.log_level)
     for warning in configuration.warnings:
         log.warning("%s", warning)
-    return _run(arguments.command, configuration)
+    file = arguments.file
+    return _run(
+        arguments.command, configuration, Reload(file, lambda: _configure(arguments), configuration) if file else None
+    )
 
 
-def _run(command: str, configuration: Configuration) -> int:
+def _run(command: str, configuration: Configuration, reload: Reload | None) -> int:
     import metaq
     from metaq.wire import hot
 
@@ -62,7 +66,7 @@ def _run(command: str, configuration: Configuration) -> int:
     if command == "namesrv":
         from metaq.app.namesrv import start_namesrv
 
-        return run(lambda: start_namesrv(configuration.namesrv))
+        return run(lambda: start_namesrv(configuration.namesrv), reload)
     log.info("%s", first_use(configuration.store))
     if command == "broker":
         from metaq.app.broker import start_broker
@@ -72,10 +76,10 @@ def _run(command: str, configuration: Configuration) -> int:
                 "no name server is set: no client will find this broker; name one by -n, namesrvAddr or NAMESRV_ADDR"
             )
 
-        return run(lambda: start_broker(configuration.broker, configuration.store))
+        return run(lambda: start_broker(configuration.broker, configuration.store), reload)
     from metaq.app.up import start_up
 
-    return run(lambda: start_up(configuration.broker, configuration.store, configuration.namesrv))
+    return run(lambda: start_up(configuration.broker, configuration.store, configuration.namesrv), reload)
 
 
 def _configure(arguments: argparse.Namespace) -> Configuration:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 
 from metaq.broker.broker import Broker
@@ -75,21 +75,21 @@ class RemotingDoor:
         self.frame_bytes_max = options.frame_bytes_max
         self.table = hot.FrameTable(options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
-        self.answers = hot.Replies(options.region_id.encode(), options.trace_on)
-        self.acks = hot.Replies(options.region_id.encode(), options.trace_on)
-        """Success answers to sends, by themselves because they may have to wait for the disk."""
+        self.answers, self.acks = self._replies(), self._replies()
+        """`acks`: success answers to sends, by themselves because they may have to wait for the disk."""
+        broker.settings.on_change.append(self._options_changed)
         self.sync = broker.store_options.flush_disk_type == "SYNC_FLUSH"
-        self.slack = options.unflushed_bytes_max // 2
-        """How far the log may be ahead of the disk before producers are slowed: their answers wait."""
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
+        self.slack = options.unflushed_bytes_max // 2
+        """How far the log may be ahead of the disk before producers are slowed: their answers wait."""
         self.flush_gate = FlushGate(
             broker.store, broker.clock, call_soon, broker.store_options.sync_flush_timeout / 1000
         )
         self.parking = Parking(broker.clock)
         broker.appender.unanswered_bytes = lambda: self.flush_gate.bytes
         self.handlers = table_of(
-            MessageHandlers(broker, self.acks, self.pull_one),
+            MessageHandlers(broker, lambda: self.acks, self.pull_one),
             ClientHandlers(broker, self.notify),
             AdminHandlers(broker, self._when_registered),
         )
@@ -99,6 +99,18 @@ class RemotingDoor:
         self._cold_reads = ColdReads(self._cold_readers)
         self._delay_reader = ThreadPoolExecutor(1, "metaq-delay-read")
         broker.ladder.read_cold = self._read_delayed
+
+    def _replies(self) -> hot.Replies:
+        options = self.broker.options
+        return hot.Replies(options.region_id.encode(), options.trace_on)
+
+    def _options_changed(self, names: Collection[str]) -> None:
+        self.slack = self.broker.options.unflushed_bytes_max // 2
+        if "trace_on" in names:  # perhaps in the middle of a read event, which has gathered answers already
+            gathered = self.answers.take(), self.acks.take()
+            self.answers, self.acks = self._replies(), self._replies()
+            self.answers.extend(gathered[0])
+            self.acks.extend(gathered[1])
 
     def session(self, peer: Peer) -> BrokerSession:
         """A new connection."""

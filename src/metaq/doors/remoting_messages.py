@@ -22,9 +22,9 @@ RETRY_LIMIT_VERSION = 121
 
 
 class MessageHandlers:
-    """Handlers of one broker. `acks` takes the answers to sends, `pull` reads and answers a pull."""
+    """Handlers of one broker. `acks` is what takes the answers to sends now, `pull` reads and answers a pull."""
 
-    def __init__(self, broker: Broker, acks: Replies, pull: Callable[[Pull], None]) -> None:
+    def __init__(self, broker: Broker, acks: Callable[[], Replies], pull: Callable[[Pull], None]) -> None:
         self._broker, self._acks, self._pull_one = broker, acks, pull
 
     # -- in
@@ -37,7 +37,7 @@ class MessageHandlers:
         if call.oneway:
             return LATER
         if sent.wait:
-            self._acks.add_send(*call.reply_to, sent.queue_id, sent.message_id, sent.put.queue_offset)
+            self._acks().add_send(*call.reply_to, sent.queue_id, sent.message_id, sent.put.queue_offset)
             return LATER
         options = self._broker.options
         answer = headers.SendReplyHeader(

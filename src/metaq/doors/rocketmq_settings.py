@@ -54,6 +54,7 @@ putThreadPoolQueueCapacity=10000
 queryMessageThreadPoolNums=10
 queryThreadPoolQueueCapacity=20000
 registerBrokerTimeoutMills=6000
+rejectTransactionMessage=false
 replyThreadPoolQueueCapacity=10000
 sendMessageThreadPoolNums=2
 sendThreadPoolQueueCapacity=10000

@@ -9,7 +9,7 @@ from metaq.model.route import MASTER_ID
 from metaq.model.topic import check_topic
 from metaq.namesrv.kv import ORDER_NAMESPACE, KvTable
 from metaq.namesrv.routes import Registration, RouteTable
-from metaq.options import NamesrvOptions
+from metaq.options import NamesrvOptions, Settings
 from metaq.saved import Pending
 
 UNIT, UNIT_SUBSCRIBED = 1, 2
@@ -28,6 +28,7 @@ class NameService:
 
     def __init__(self, options: NamesrvOptions, clock: Clock, kv: KvTable) -> None:
         self.options, self.clock, self.kv = options, clock, kv
+        self.settings = Settings(options)
         self.routes = RouteTable(clock, options.broker_lease_ms)
 
     # ---------------------------------------------------------------- brokers

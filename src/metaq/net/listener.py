@@ -35,6 +35,10 @@ class Listener:
         """Connections that are open now."""
         return len(self._group.streams)
 
+    def limit(self, limits: ListenLimits) -> None:
+        """Let these hold from now on; connections above a lower limit stay."""
+        self._group.limits = limits
+
     async def start(self) -> None:
         """Accept connections. Raises ConfigError: another process took the port in the meantime."""
         self._group.start()

@@ -136,6 +136,11 @@ class MessageStore:
         if self.failed is not None:
             raise StoreFailed(self.failed)
 
+    def options_changed(self) -> None:
+        """Some of `options` have other values now."""
+        self._puller.take_options()
+        self._flusher.worker.wake()  # it may be waiting for a longer interval
+
     def close(self) -> None:
         """Make everything durable, say so in the folder, and let others have it. May be called twice."""
         if not self._state.close():

@@ -72,9 +72,14 @@ class Puller:
         self._fresh_from = commit_log.end
         """Records behind it were written by this process; those before it come from a disk, and their checksums are
         looked at whenever they are served."""
+        self._hot_bytes = options.hot_bytes
+        self.take_options()
+
+    def take_options(self) -> None:
+        """Make of the hot options what every pull needs: at the start, and when they have changed."""
         memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        self._hot_bytes, self._bytes_in_memory = options.hot_bytes, options.max_transfer_bytes_on_message_in_memory
-        self._recent_bytes = memory * options.access_message_in_memory_max_ratio // 100
+        self._bytes_in_memory = self.options.max_transfer_bytes_on_message_in_memory
+        self._recent_bytes = memory * self.options.access_message_in_memory_max_ratio // 100
 
     def pull(
         self,
