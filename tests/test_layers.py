@@ -34,7 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "doors": {"broker", "namesrv", "net", "registry"},
     "admin": {"client", "registry"},
     "aio": {"client"},
-    "spark": {"admin", "store.reader"},
+    "spark": {"client"},
     "app": {"doors", "admin", "spark"},
     "testing": {"app", "admin"},
     "cli": {"app", "admin", "testing"},

@@ -9,7 +9,7 @@ import pytest
 
 from metaq.errors import ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import Cluster
+from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
 from metaq.wire.codes import RequestCode
@@ -45,7 +45,7 @@ def expiring(tmp_path):
 
 
 def fetch(cluster: ScriptedCluster, start: int, end: int, **settings) -> list[bytes]:
-    asking = Cluster(cluster.namesrv, retry_seconds=settings.get("retry_seconds", PATIENCE))
+    asking = ClusterClient(cluster.namesrv, retry_seconds=settings.get("retry_seconds", PATIENCE))
     try:
         batches = read_slice(asking, Slice(QUEUE, start, end), FetchSettings(**settings))
         return [body for decoded in batches for body in decoded.to_batch(("body",))["body"].to_pylist()]
@@ -178,7 +178,7 @@ def test_a_queue_that_ends_before_the_slice_is_told_and_nothing_is_called_gone(c
 
 def test_an_unknown_topic_says_how_to_make_one(cluster):
     """No route names topic, name server and command."""
-    asking = Cluster(cluster.namesrv, retry_seconds=0.1)
+    asking = ClusterClient(cluster.namesrv, retry_seconds=0.1)
     with pytest.raises(
         NoRoute, match=f"topic nix at name servers {cluster.namesrv}: create it with `metaq topic create nix`"
     ):
@@ -188,7 +188,7 @@ def test_an_unknown_topic_says_how_to_make_one(cluster):
 
 def test_a_name_server_that_is_down_is_passed_over(cluster):
     """The next one in the list is asked."""
-    asking = Cluster(f"127.0.0.1:1;{cluster.namesrv}", retry_seconds=PATIENCE)
+    asking = ClusterClient(f"127.0.0.1:1;{cluster.namesrv}", retry_seconds=PATIENCE)
     assert asking.queues(["orders"]) == [QUEUE]
     asking.close()
 
@@ -198,7 +198,7 @@ def test_a_pattern_is_a_glob_over_topic_names(tmp_path):
     with ScriptedCluster(tmp_path) as cluster:
         for topic in ("orders", "orders-old", "%RETRY%orders", "other"):
             cluster.make_topic(topic, 1)
-        asking = Cluster(cluster.namesrv, retry_seconds=PATIENCE)
+        asking = ClusterClient(cluster.namesrv, retry_seconds=PATIENCE)
         assert asking.topics("orders*") == ["orders", "orders-old"]
         assert asking.topics("*") == ["orders", "orders-old", "other"]
         assert asking.queues(["%RETRY%orders"]) == cluster.queues("%RETRY%orders")

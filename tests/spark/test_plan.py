@@ -8,7 +8,7 @@ from pyspark.sql.types import StructType
 
 from metaq.errors import ConfigError, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
-from metaq.spark import cluster as clusters
+from metaq.spark import cluster_client as clusters
 from metaq.spark import offsets, source
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
@@ -30,7 +30,7 @@ def cluster(tmp_path):
         running.put("orders", 0, [b"x" * 100] * 40)
         running.put("orders", 1, [b"x" * 100] * 300, START + 1000)
         yield running
-        clusters.cluster_of.cache_clear()
+        clusters.client_of.cache_clear()
 
 
 def options(cluster, **more) -> SourceOptions:

@@ -12,7 +12,7 @@ import metaq
 from metaq.errors import ConfigError, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
-from metaq.spark.cluster import Cluster
+from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
 from metaq.spark.plan import Planner
@@ -86,7 +86,7 @@ def test_a_checkpoint_beyond_the_end_is_told_and_nothing_is_called_gone(metaq_br
     text = rf"keeps \[0, {kept.stop}\), wanted {kept.stop + 5}"
     with pytest.raises(OffsetOutOfRange, match=text):
         planner(metaq_broker, topic).advance(start, None)
-    asking = Cluster(metaq_broker.namesrv, retry_seconds=0.3)
+    asking = ClusterClient(metaq_broker.namesrv, retry_seconds=0.3)
     for begin in (kept.stop - 1, kept.stop, kept.stop + 2):
         with pytest.raises(OffsetOutOfRange, match=text):
             list(read_slice(asking, Slice(queue, begin, kept.stop + 5), FetchSettings(retry_seconds=0.3)))

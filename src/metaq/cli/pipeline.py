@@ -118,17 +118,17 @@ def _begin(namesrv: str, topics: list[str], output: Path, staging: Path | None) 
 
     Raises: NoRoute: a topic that nobody knows. ConfigError, StoreLocked: the output cannot be written to.
     """
-    from metaq.spark.cluster import Cluster
+    from metaq.spark.cluster_client import ClusterClient
     from metaq.spark.pipelines.folder import ArchiveFolder
     from metaq.spark.pipelines.lease import begin
 
     # Its warnings of every new try would surround the one line that we print in the end.
-    logging.getLogger("metaq.spark.cluster").setLevel(logging.ERROR)
-    cluster = Cluster(namesrv, ROUTE_SECONDS)
+    logging.getLogger("metaq.spark.cluster_client").setLevel(logging.ERROR)
+    client = ClusterClient(namesrv, ROUTE_SECONDS)
     try:
-        cluster.queues(topics)
+        client.queues(topics)
     finally:
-        cluster.close()
+        client.close()
     return begin(ArchiveFolder(output, staging), LEASE_SECONDS)
 
 

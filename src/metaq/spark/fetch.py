@@ -1,4 +1,4 @@
-"""Reads one slice of a queue into Arrow: every message of [start, end), once, in order, or a loud account of what is gone.
+"""Reads one slice of a queue into Arrow: every message of [start, end), once, in order, or a report of what is gone.
 
 What is asked, and what the answers say, is `metaq.client.conversation.slices`; here are the connection, the tries, and what
 becomes of what was found.
@@ -17,7 +17,7 @@ from metaq.client import arrow
 from metaq.client.conversation.slices import Gone, Post, Receive, Records, SliceReading
 from metaq.errors import MessagesLost, MetaqError, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import Cluster, Tries
+from metaq.spark.cluster_client import ClusterClient, Tries
 from metaq.spark.link import Link
 from metaq.spark.offsets import Slice
 
@@ -44,13 +44,13 @@ class FetchSettings:
     pull_bytes: int = PULL_BYTES
 
 
-def read_slice(cluster: Cluster, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
+def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
     """The messages of `wanted`, decoded, about BATCH_ROWS at a time.
 
-    Raises: MessagesLost: some have left the log, and `fail_on_data_loss` is set. Otherwise what `Cluster` raises, when
+    Raises: MessagesLost: some have left the log, and `fail_on_data_loss` is set. Otherwise what `ClusterClient` raises, when
         trying again for `retry_seconds` did not help.
     """
-    reader = _SliceReader(cluster, wanted, settings)
+    reader = _SliceReader(client, wanted, settings)
     waiting: list[Records] = []
     for records in reader.records():
         if waiting and records.start != waiting[-1].stop:  # Some were passed over, which has been told.
@@ -93,8 +93,8 @@ class _NotReached(RequestTimeout):
 
 
 class _SliceReader:
-    def __init__(self, cluster: Cluster, wanted: Slice, settings: FetchSettings) -> None:
-        self._cluster, self._queue, self._settings = cluster, wanted.queue, settings
+    def __init__(self, client: ClusterClient, wanted: Slice, settings: FetchSettings) -> None:
+        self._client, self._queue, self._settings = client, wanted.queue, settings
         self._slice = SliceReading(
             wanted.queue, wanted.start, wanted.end, group=settings.group, pull_bytes=settings.pull_bytes
         )
@@ -105,16 +105,16 @@ class _SliceReader:
         try:
             while not self._slice.done:
                 try:
-                    for records in self._over(self._cluster.link_to(self._queue)):
+                    for records in self._over(self._client.link_to(self._queue)):
                         tries.renew()
                         yield records
                 except MetaqError as fault:
-                    self._cluster.forget(self._queue)
+                    self._client.forget(self._queue)
                     if not self._goes_on(tries, fault):
                         return
         finally:
             if not self._slice.done:  # Left early: nobody will read what is still under way on that connection.
-                self._cluster.forget(self._queue)
+                self._client.forget(self._queue)
 
     def _goes_on(self, tries: Tries, fault: MetaqError) -> bool:
         """Pause for another try; False for a queue that has stayed too short."""
@@ -128,17 +128,17 @@ class _SliceReader:
     def _over(self, link: Link) -> Iterator[Records]:
         """Drive the conversation over one connection."""
         steps = self._slice.pulls()
-        said: object = None
+        outcome: object = None
         while True:
             try:
-                step = steps.send(said)
+                step = steps.send(outcome)
             except StopIteration:
                 return
-            said = None
+            outcome = None
             if isinstance(step, Post):
-                said = link.post(step.pull)
+                outcome = link.post(step.pull)
             elif isinstance(step, Receive):
-                said = link.outcome(step.number, step.pull)
+                outcome = link.outcome(step.number, step.pull)
             elif isinstance(step, Records):
                 yield step
             elif isinstance(step, Gone):
@@ -165,7 +165,7 @@ class _SliceReader:
         tell_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)
 
 
-def average_record_bytes(cluster: Cluster, queue: MessageQueue, offset: int, settings: FetchSettings) -> float:
+def average_record_bytes(client: ClusterClient, queue: MessageQueue, offset: int, settings: FetchSettings) -> float:
     """Bytes of a stored message, judged by one pull at `offset`: what turns a byte limit into a count."""
-    sample = next(_SliceReader(cluster, Slice(queue, offset, offset + SAMPLE_MESSAGES), settings).records())
+    sample = next(_SliceReader(client, Slice(queue, offset, offset + SAMPLE_MESSAGES), settings).records())
     return len(sample.body) / (sample.stop - sample.start)

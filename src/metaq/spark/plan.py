@@ -1,6 +1,6 @@
 """Driver side of the source: which queues, from where to where, in which Spark partitions.
 
-`Cluster` asks, `metaq.spark.offsets` decides, this module joins the two for the batch and the stream reader.
+`ClusterClient` asks, `metaq.spark.offsets` decides, this module joins the two for the batch and the stream reader.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from metaq.errors import ConfigError, NoRoute
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
-from metaq.spark.cluster import Cluster, cluster_of
+from metaq.spark.cluster_client import ClusterClient, client_of
 from metaq.spark.fetch import average_record_bytes, tell_loss, tell_short
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
@@ -26,40 +26,40 @@ class Planner:
         self._options = options
 
     @property
-    def cluster(self) -> Cluster:
-        return cluster_of(self._options.name_servers, self._options.retry_seconds)
+    def client(self) -> ClusterClient:
+        return client_of(self._options.name_servers, self._options.retry_seconds)
 
     def queues(self, seconds: float | None = None) -> list[MessageQueue]:
         """The queues that the query reads now; `seconds` to look for their routes. Raises NoRoute, ConfigError."""
         options = self._options
         if options.subscribe_pattern:
-            return self.cluster.queues(self.cluster.topics(options.subscribe_pattern), seconds)
+            return self.client.queues(self.client.topics(options.subscribe_pattern), seconds)
         if options.assign:
             assigned = options.assigned
-            there = set(self.cluster.queues(sorted({queue.topic for queue in assigned}), seconds))
+            there = set(self.client.queues(sorted({queue.topic for queue in assigned}), seconds))
             missing = [str(queue) for queue in assigned if queue not in there]
             if missing:
                 raise NoRoute(f"assign names queues that are not there: {', '.join(missing[:10])}")
             return assigned
-        return self.cluster.queues(options.topics, seconds)
+        return self.client.queues(options.topics, seconds)
 
     def start(self, default: str) -> Positions:
         """Where the query begins: `startingTimestamp`, `startingOffsets`, or else `default`."""
         queues = self.queues(FIRST_ROUTE_SECONDS)
         if self._options.starting_timestamp is not None:
-            return self.cluster.at(queues, self._options.starting_timestamp, self._options.fetch.group)
+            return self.client.at(queues, self._options.starting_timestamp, self._options.fetch.group)
         text = self._options.starting_offsets or default
         if text in {EARLIEST, LATEST}:
-            return self.cluster.starts(queues) if text == EARLIEST else self.cluster.ends(queues)
+            return self.client.starts(queues) if text == EARLIEST else self.client.ends(queues)
         given = self._given(text, "startingOffsets", queues)
         # A queue that was not named is new to whoever wrote the offsets down: all of it is to be read.
-        return self.cluster.starts(queue for queue in queues if queue not in given) | given
+        return self.client.starts(queue for queue in queues if queue not in given) | given
 
     def end(self, queues: list[MessageQueue]) -> Positions:
         """Where a batch read ends."""
         text = self._options.ending_offsets or LATEST
         if text == LATEST:
-            return self.cluster.ends(queues)
+            return self.client.ends(queues)
         return self._given(text, "endingOffsets", queues)
 
     def advance(self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int] | None) -> Positions:
@@ -70,9 +70,9 @@ class Planner:
             queue ends before `start`, and failOnDataLoss is set.
         """
         now = self.queues() if target is None else sorted(target)
-        ends = self.cluster.ends(now) if target is None else dict(target)
+        ends = self.client.ends(now) if target is None else dict(target)
         known = [queue for queue in now if queue in start]
-        kept = self.cluster.starts(now)
+        kept = self.client.starts(now)
         for queue in known:
             self._check_kept(queue, start[queue], kept[queue], ends[queue])
         fresh = {queue: kept[queue] for queue in now if queue not in start}
@@ -94,14 +94,14 @@ class Planner:
     def report(self, done: Mapping[MessageQueue, int]) -> None:
         """Tell the brokers how far the query has come, if it has a group to tell it for."""
         if self._options.progress_group:
-            self.cluster.report(self._options.progress_group, done)
+            self.client.report(self._options.progress_group, done)
 
     def _given(self, text: str, what: str, queues: list[MessageQueue]) -> Positions:
         given = offsets.from_json(text, what)
-        strangers = [str(queue) for queue in given if queue not in queues]
-        if strangers:
-            raise ConfigError(f"{what} names queues that are not read: {', '.join(strangers[:10])}")
-        ends = self.cluster.ends(given)
+        not_read = [str(queue) for queue in given if queue not in queues]
+        if not_read:
+            raise ConfigError(f"{what} names queues that are not read: {', '.join(not_read[:10])}")
+        ends = self.client.ends(given)
         beyond = [f"{queue} ends at {ends[queue]}, {at} is given" for queue, at in given.items() if at > ends[queue]]
         if beyond:
             raise ConfigError(f"{what} lies beyond what is stored: {'; '.join(beyond[:10])}")
@@ -119,4 +119,4 @@ class Planner:
             return 1
         # One pull of the longest backlog speaks for all: a limit by bytes bounds memory, it is no promise to the byte.
         longest = max(slices, key=lambda piece: piece.messages)
-        return max(1, int(size / average_record_bytes(self.cluster, longest.queue, longest.start, self._options.fetch)))
+        return max(1, int(size / average_record_bytes(self.client, longest.queue, longest.start, self._options.fetch)))

@@ -2,7 +2,7 @@
 
 What runs where: `MetaqDataSource` and the planning methods in short-lived processes beside the driver, `read` in the
 executors' Python workers. Everything that crosses is a plain value; connections are made where they are used and kept
-per process (`cluster_of`).
+per process (`client_of`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from metaq.client import arrow
 from metaq.clock import SYSTEM
 from metaq.errors import MetaqError
 from metaq.spark import interpreter, offsets, schema
-from metaq.spark.cluster import cluster_of
+from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import read_slice
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.plan import Planner
@@ -87,8 +87,8 @@ class _SliceReading:
         if self.options.rows == "slices":
             yield schema.slice_batch(partition.wanted, self.columns)
             return
-        cluster = cluster_of(self.options.name_servers, self.options.retry_seconds)
-        for decoded in read_slice(cluster, partition.wanted, self.options.fetch):
+        client = client_of(self.options.name_servers, self.options.retry_seconds)
+        for decoded in read_slice(client, partition.wanted, self.options.fetch):
             yield decoded.to_batch(self.columns)
 
 
@@ -140,7 +140,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         planner = self.planner
-        self._target = planner.cluster.ends(planner.queues())
+        self._target = planner.client.ends(planner.queues())
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = offsets.from_json(start)

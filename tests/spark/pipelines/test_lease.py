@@ -35,14 +35,14 @@ def test_the_second_is_told_who_has_it(tmp_path):
             rf"another run writes into {tmp_path}: process {other.pid} on {re.escape(platform.node())}, since 2\d{{3}}-"
         )
         with pytest.raises(StoreLocked, match=text):
-            lease_on(tmp_path).take(patience=0)
+            lease_on(tmp_path).take(seconds=0)
     mine = lease_on(tmp_path)
-    mine.take(patience=20)
+    mine.take(seconds=20)
     with pytest.raises(StoreLocked, match=f"process {os.getpid()} on"):
-        lease_on(tmp_path).take(patience=0)
+        lease_on(tmp_path).take(seconds=0)
     mine.release()
     mine.release()
-    lease_on(tmp_path).take(patience=0)
+    lease_on(tmp_path).take(seconds=0)
 
 
 def test_a_crash_leaves_it_free(tmp_path):
@@ -51,7 +51,7 @@ def test_a_crash_leaves_it_free(tmp_path):
         read_line(other, "taken")
         other.kill()
         other.wait(PATIENCE)
-        lease_on(tmp_path).take(patience=0)
+        lease_on(tmp_path).take(seconds=0)
 
 
 def test_a_child_of_the_holder_does_not_keep_it(tmp_path):
@@ -62,7 +62,7 @@ def test_a_child_of_the_holder_does_not_keep_it(tmp_path):
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment(), close_fds=False
     ) as child:
         mine.release()
-        lease_on(tmp_path).take(patience=20)  # An exec closes its files one by one, while we go on.
+        lease_on(tmp_path).take(seconds=20)  # An exec closes its files one by one, while we go on.
         child.communicate(b"\n", timeout=PATIENCE)
 
 
@@ -72,7 +72,7 @@ def test_one_that_is_ending_is_waited_for(tmp_path):
     mine.take()
     timer = threading.Timer(0.2, mine.release)
     timer.start()
-    lease_on(tmp_path).take(patience=60)
+    lease_on(tmp_path).take(seconds=60)
     timer.join()
 
 
@@ -82,10 +82,10 @@ def test_nothing_is_prepared_before_the_lease_is_there(tmp_path):
     ending = begin(folder)
     folder.close()
     with pytest.raises(StoreLocked):
-        begin(folder, patience=0)
+        begin(folder, seconds=0)
     assert not folder.staging.exists()
     ending.release()
-    begin(folder, patience=0).release()
+    begin(folder, seconds=0).release()
     assert folder.staging.exists()
 
 
@@ -112,4 +112,4 @@ def test_a_lease_whose_text_is_lost_is_still_one(tmp_path):
     mine.take()
     (tmp_path / "_lease").write_text("")
     with pytest.raises(StoreLocked, match="it has not said yet which process it is"):
-        lease_on(tmp_path).take(patience=0)
+        lease_on(tmp_path).take(seconds=0)

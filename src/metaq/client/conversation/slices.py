@@ -1,4 +1,4 @@
-"""Reading one slice of a queue: every record of [start, end), once, in order, or a loud account of what is gone.
+"""Reading one slice of a queue: every record of [start, end), once, in order, or a report of what is gone.
 
 Two pulls are under way at a time, so that the broker gathers the next megabyte while this one is decoded. The second is
 sent before the first is answered, so its offset is a guess: the first asks for a *count* of messages that should fill

@@ -164,7 +164,7 @@ class _Archiver:
         try:
             self._recover()
         except OSError as fault:
-            raise self._told(fault, "what the last run left could not be finished") from fault
+            raise self._disk_fault(fault, "what the last run left could not be finished") from fault
 
     def _recover(self) -> None:
         """Finish what a crash left undone, and take up the window of ids."""
@@ -192,7 +192,7 @@ class _Archiver:
             try:
                 self._process(frame, batch)
             except OSError as fault:
-                raise self._told(fault, f"batch {batch} could not be published") from fault
+                raise self._disk_fault(fault, f"batch {batch} could not be published") from fault
 
     def close(self) -> None:
         """Publish nothing any more. Returns when what was under way has ended."""
@@ -200,7 +200,7 @@ class _Archiver:
             self._closed = True
         self._folder.close()
 
-    def _told(self, fault: OSError, what: str) -> StoreError:
+    def _disk_fault(self, fault: OSError, what: str) -> StoreError:
         return disk_fault(fault, f"{what}, the archive in {self._folder.path} is as it was before it")
 
     def _process(self, frame: Any, batch: int) -> None:

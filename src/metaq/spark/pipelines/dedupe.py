@@ -147,12 +147,12 @@ class IdWindow:
         return old
 
     def _mark_inside(self, batch: Ids, keys: Numbers, order: Numbers, drop: Numbers) -> None:
-        twins = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
-        if not len(twins):
+        equal = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])
+        if not len(equal):
             return
-        suspects = np.unique(np.concatenate((order[twins], order[twins + 1])))
+        repeated = np.unique(np.concatenate((order[equal], order[equal + 1])))
         kept: dict[tuple[int, int], int] = {}
-        for row in sorted(suspects.tolist(), key=lambda row: (int(batch.store_ms[row]), row)):
+        for row in sorted(repeated.tolist(), key=lambda row: (int(batch.store_ms[row]), row)):
             if drop[row]:
                 continue
             name, stored = (int(batch.high[row]), int(batch.low[row])), int(batch.store_ms[row])

@@ -22,7 +22,7 @@ from metaq.errors import ConfigError, StoreLocked
 from metaq.spark.pipelines.folder import ArchiveFolder
 
 LEASE = "_lease"
-PATIENCE_SECONDS = 5.0
+WAIT_SECONDS = 5.0
 """How long a run that is just ending may keep the next one waiting."""
 _LOOK_SECONDS = 0.05
 
@@ -30,8 +30,8 @@ _LOOK_SECONDS = 0.05
 class Lease(Protocol):
     """The right to write into one folder."""
 
-    def take(self, patience: float = PATIENCE_SECONDS) -> None:
-        """Raises: StoreLocked: somebody else has it, and keeps it for `patience` seconds; the text says who.
+    def take(self, seconds: float = WAIT_SECONDS) -> None:
+        """Raises: StoreLocked: somebody else has it, and keeps it for `seconds`; the text says who.
         ConfigError: the folder cannot be written to.
         """
         ...
@@ -46,14 +46,14 @@ def lease_on(folder: Path) -> Lease:
     return FileLease(folder)
 
 
-def begin(folder: ArchiveFolder, patience: float = PATIENCE_SECONDS) -> Lease:
+def begin(folder: ArchiveFolder, seconds: float = WAIT_SECONDS) -> Lease:
     """Take the lease of an archive, then make its folders ready: not before, for a run that ends clears them away.
 
     Raises: StoreLocked: another run writes into it. ConfigError: it cannot be written to.
     """
     folder.make()
     lease = lease_on(folder.path)
-    lease.take(patience)
+    lease.take(seconds)
     try:
         folder.prepare()
     except BaseException:
@@ -69,13 +69,13 @@ class FileLease:
         self._folder, self._path = folder, folder / LEASE
         self._handle = -1
 
-    def take(self, patience: float = PATIENCE_SECONDS) -> None:
+    def take(self, seconds: float = WAIT_SECONDS) -> None:
         try:
             handle = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as fault:
             raise ConfigError(f"{self._folder} cannot be written to: {fault.strerror}") from None
         try:
-            self._wait_for(handle, patience)
+            self._wait_for(handle, seconds)
             since = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
             text = json.dumps({"host": platform.node(), "pid": os.getpid(), "since": since})
             os.ftruncate(handle, 0)
@@ -91,8 +91,8 @@ class FileLease:
         if handle >= 0:
             os.close(handle)
 
-    def _wait_for(self, handle: int, patience: float) -> None:
-        give_up = SYSTEM.monotonic() + patience
+    def _wait_for(self, handle: int, seconds: float) -> None:
+        give_up = SYSTEM.monotonic() + seconds
         while not self._locked(handle):
             if SYSTEM.monotonic() >= give_up:
                 raise StoreLocked(
@@ -116,7 +116,7 @@ class FileLease:
 
 def _holder(handle: int) -> str:
     try:
-        said = json.loads(os.pread(handle, 4096, 0))
-        return f"process {said['pid']} on {said['host']}, since {said['since']}"
+        holder = json.loads(os.pread(handle, 4096, 0))
+        return f"process {holder['pid']} on {holder['host']}, since {holder['since']}"
     except (OSError, ValueError, KeyError, TypeError):
         return "it has not said yet which process it is"

@@ -23,7 +23,7 @@ from pyspark import TaskContext
 from metaq.client import arrow
 from metaq.errors import StoreError, StoreFailed, StoreFull
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster import cluster_of
+from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
 from metaq.spark.pipelines.dedupe import Ids, ids_of
@@ -80,10 +80,10 @@ class SliceWriter:
 
     def _written(self, wanted: Slice) -> dict[int, tuple[_DayFile, str]]:
         """Per day the file, and the path of the file of its ids."""
-        cluster = cluster_of(self.name_servers, self.settings.retry_seconds)
+        client = client_of(self.name_servers, self.settings.retry_seconds)
         files: dict[int, _DayFile] = {}
         try:
-            for decoded in read_slice(cluster, wanted, self.settings):
+            for decoded in read_slice(client, wanted, self.settings):
                 batch = decoded.to_batch(COLUMNS)
                 store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
                 days = store_ms // _DAY_MS

@@ -49,7 +49,7 @@ class Tries:
         threading.Event().wait(seconds)
 
 
-class Cluster:
+class ClusterClient:
     """Blocking questions, with one connection per peer. Not thread-safe. Every method tries again for `retry_seconds`.
 
     Raises, from every method: NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError.
@@ -177,6 +177,6 @@ class Cluster:
 
 
 @functools.lru_cache(maxsize=8)
-def cluster_of(name_servers: str, retry_seconds: float) -> Cluster:
+def client_of(name_servers: str, retry_seconds: float) -> ClusterClient:
     """This process's connections to a cluster: Spark's workers live longer than a task, and so may their sockets."""
-    return Cluster(name_servers, retry_seconds)
+    return ClusterClient(name_servers, retry_seconds)
