@@ -235,6 +235,26 @@ def test_broken_records_are_asked_for_again(cluster, caplog):
     assert "cannot be read" in caplog.text
 
 
+def test_answers_that_cannot_be_read_end_no_member(cluster, caplog):
+    """A route and a search for the start whose bytes are garbage: the log says so, and they are asked for again."""
+    cluster.store(b"x")
+    left = {RequestCode.GET_ROUTEINFO_BY_TOPIC: 4, RequestCode.PULL_MESSAGE: 2}
+
+    def garble(_session, command):
+        if not left[command.code]:
+            return NotImplemented
+        left[command.code] -= 1
+        if command.code == RequestCode.GET_ROUTEINFO_BY_TOPIC:
+            return reply(command, body=b"{no route")
+        return reply(command, 0, headers.PullReplyHeader(next_offset=1, min_offset=0, max_offset=1), body=b"no record")
+
+    cluster.script = dict.fromkeys(left, garble)
+    with Consumer(cluster.namesrv, group=GROUP, topics="orders", start=0.0) as consumer:
+        assert bodies_of(consumer, 1) == [b"x"]
+    assert not any(left.values())
+    assert "route of" in caplog.text
+
+
 def test_leaving_unregisters_and_commits(cluster):
     """close() keeps the progress and says goodbye."""
     cluster.store(b"1", b"2")

@@ -6,8 +6,9 @@ import asyncio
 from dataclasses import dataclass, field
 
 from metaq.client.conversation.administration import GetRuntime
+from metaq.client.conversation.call import FAULTS
 from metaq.client.core import ClientCore
-from metaq.errors import BrokerError, ClientError, MetaqError
+from metaq.errors import MetaqError
 from metaq.model import BrokerData
 from metaq.model.route import MASTER_ID
 
@@ -66,7 +67,7 @@ async def statuses(core: ClientCore) -> list[BrokerStatus]:
     async def one(data: BrokerData, broker_id: int, address: str) -> BrokerStatus:
         try:
             runtime = await core.ask(address, GetRuntime())
-        except (ClientError, BrokerError) as error:
+        except FAULTS as error:
             return BrokerStatus(data.cluster, data.broker, broker_id, address, str(error))
         return BrokerStatus(data.cluster, data.broker, broker_id, address, "", runtime)
 

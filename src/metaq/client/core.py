@@ -17,9 +17,9 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Protocol, TypeVar
 
-from metaq.client import asking
 from metaq.client import loop as loops
-from metaq.client.conversation.call import Call, Consultation, Conversation
+from metaq.client.conversation import asking
+from metaq.client.conversation.call import FAULTS, Call, Consultation, Conversation
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.notices import MembersChanged, OffsetsReset, not_supported, notice_of
@@ -27,7 +27,7 @@ from metaq.client.ids import IdPrefixes
 from metaq.client.routes import KnownRoutes
 from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BadRequest, BrokerError, ClientError, ClientForked, ConfigError, NoRoute
+from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
 from metaq.model import BrokerData, ConsumerView, Heartbeat, MessageQueue
 from metaq.net.local import local_address
 from metaq.wire.command import Command
@@ -102,7 +102,7 @@ class ClientCore:
                 await asyncio.sleep(seconds)
                 try:
                     await work()
-                except (ClientError, BrokerError, BadRequest) as error:
+                except FAULTS as error:
                     log.debug("%s: %s", work.__name__, error)
                 except Exception:
                     log.exception("%s failed and will be tried again in %s s", work.__name__, seconds)
@@ -242,7 +242,7 @@ class ClientCore:
     async def _send_heartbeat(self, broker: BrokerData, address: str, call: SendHeartbeat) -> None:
         try:
             self._levels[broker.broker] = await self.ask(address, call)
-        except (ClientError, BrokerError) as error:
+        except FAULTS as error:
             log.debug("no heartbeat to %s: %s", address, error)
 
     async def leave(self, *, producer_group: str | None = None, consumer_group: str | None = None) -> None:
@@ -253,7 +253,7 @@ class ClientCore:
         async def one(address: str) -> None:
             try:
                 await self.ask(address, call)
-            except (ClientError, BrokerError) as error:
+            except FAULTS as error:
                 log.debug("not unregistered at %s: %s", address, error)
 
         await asyncio.gather(*map(one, connected))

@@ -9,10 +9,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Protocol
 
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.offsets import GetPosition, SetPosition
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.core import ClientCore
-from metaq.errors import BadRequest, BrokerError, ClientError
+from metaq.errors import BadRequest
 from metaq.model import MessageQueue
 from metaq.wire import bodies
 
@@ -51,7 +52,7 @@ class BrokerOffsets:
     async def _keep(self, queue: MessageQueue, offset: int) -> None:
         try:
             await self._core.ask_broker(queue.broker, SetPosition(self._group, queue, offset))
-        except (ClientError, BrokerError) as error:
+        except FAULTS as error:
             then = "trying again" if judge(error, Purpose.COMMIT).again else "its broker refuses it"
             log.warning(
                 "the offset %d of %s for group %s was not kept, %s: %s", offset, queue, self._group, then, error

@@ -17,6 +17,7 @@ from typing import Self
 from metaq.client import core as cores
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.window import Chunk, Window
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
@@ -27,9 +28,7 @@ from metaq.client.pulling import Wanted, pull
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
     BadRequest,
-    BrokerError,
     ClientClosed,
-    ClientError,
     ConfigError,
     MetaqError,
     OffsetOutOfRange,
@@ -174,7 +173,10 @@ class ReaderCore:
         asked = self._core.clock.monotonic()
         try:
             pulled = await pull(self._core, self._wanted, window.queue, window.next_offset, count, self._subscription)
-        except (ClientError, BrokerError, BadRequest) as error:
+        except RemoteProtocolError as error:  # Its records are broken, and would be the next time.
+            self._fail(error)
+            return False
+        except FAULTS as error:
             judgement = judge(error, Purpose.READ)
             if not judgement.again:
                 self._fail(error)
@@ -182,9 +184,6 @@ class ReaderCore:
             log.debug("reading %s: %s", window.queue, error)
             await asyncio.sleep(judgement.pause)
             return True
-        except RemoteProtocolError as error:  # Its records are broken, and would be the next time.
-            self._fail(error)
-            return False
         result = pulled.result
         if result.status is PullStatus.OUT_OF_RANGE:
             kept = range(result.min_offset, result.max_offset)

@@ -11,9 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
 
-from metaq.client.conversation.call import Consultation
+from metaq.client.conversation.call import FAULTS, Consultation
 from metaq.client.conversation.name_servers import NameServers
-from metaq.errors import BadRequest, BrokerError, ClientError, ConnectionFailed, NoRoute, RequestTimeout
+from metaq.client.conversation.retry import Purpose, judge
+from metaq.errors import NoRoute
 from metaq.model import BrokerData, MessageQueue, Route
 from metaq.model.system import AUTO_CREATE_TOPIC
 
@@ -67,8 +68,8 @@ class KnownRoutes:
                 known = await self.route(topic, fresh=True)
             except NoRoute:
                 known = await self._guess(topic)
-            except (ConnectionFailed, RequestTimeout):
-                if known is None:
+            except FAULTS as error:
+                if known is None or not judge(error, Purpose.LOOK_UP).again:
                     raise
         queues = self._writable[topic]
         if not queues:
@@ -119,7 +120,7 @@ class KnownRoutes:
                 if topic in self._guessed:
                     continue
                 log.debug("topic %s has no route (any more)", topic)
-            except (ClientError, BrokerError, BadRequest) as error:
+            except FAULTS as error:
                 log.debug("the route of %s was not refreshed: %s", topic, error)
                 return
 
@@ -135,7 +136,7 @@ class KnownRoutes:
             await asyncio.sleep(pause)
             try:
                 await self.route(topic, fresh=True)
-            except (ClientError, BrokerError):
+            except FAULTS:
                 continue
             return
 

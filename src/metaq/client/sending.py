@@ -15,10 +15,11 @@ import itertools
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.sending import Outgoing, Send, Stored
 from metaq.client.core import ClientCore
-from metaq.errors import BadRequest, BrokerError, ClientError, NoRoute, RequestTimeout, SendFailed
+from metaq.errors import NoRoute, RequestTimeout, SendFailed
 from metaq.model import MessageQueue
 
 
@@ -67,7 +68,7 @@ class Sender:
                 queues = known or await self._queues(outgoing.topic, deadline, fresh=tries > 0)
                 queue = choose(queues) if choose is not None else self.rotation.next(queues, failed_broker)
                 stored = await self._try(outgoing, queue, deadline - loop.time())
-            except (ClientError, BrokerError, BadRequest) as error:
+            except FAULTS as error:
                 judgement = judge(error, Purpose.SEND, waits + 1)
                 if not judgement.again:
                     raise

@@ -8,8 +8,8 @@ import pathlib
 
 import pytest
 
-from metaq.client import asking, conversation
-from metaq.client.conversation import driver
+from metaq.client import conversation
+from metaq.client.conversation import asking, driver
 from metaq.errors import ConnectionFailed, NoRoute
 
 

@@ -16,6 +16,7 @@ from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.send_back import SendBack
 from metaq.client.consumer.window import Chunk, Window
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import members_of
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.pulling import PLAIN_COUNT, PullResult, PullStatus
@@ -25,7 +26,7 @@ from metaq.client.core import ClientCore
 from metaq.client.offset_store import OffsetStore
 from metaq.client.pulling import PulledMessages, Wanted, pull
 from metaq.client.rebalance import Strategy
-from metaq.errors import BadRequest, BrokerError, ClientError, NoRoute, RemoteProtocolError
+from metaq.errors import ClientError, MetaqError, NoRoute, RemoteProtocolError
 from metaq.model import ConsumeFrom, ConsumerView, MessageModel, MessageQueue, SubscriptionData
 from metaq.model import properties as props
 from metaq.model.subscription import subscribe
@@ -160,7 +161,7 @@ class GroupMember:
             self._rebalance_due.clear()
             try:
                 settled = await self._rebalance()
-            except (ClientError, BrokerError, BadRequest) as error:
+            except FAULTS as error:
                 log.debug("rebalance of group %s: %s", self.group, error)
                 settled = False
             if settled:
@@ -176,7 +177,7 @@ class GroupMember:
         for topic in self._subscriptions:
             try:
                 await self._core.routes.route(topic)
-            except (ClientError, BrokerError) as error:
+            except FAULTS as error:
                 log.debug("no route for %s yet: %s", topic, error)
 
     async def _rebalance(self) -> bool:
@@ -194,7 +195,7 @@ class GroupMember:
                 log.debug("the share of %s in %s stays as it is: %s", self.group, topic, error)
                 settled = False
                 continue
-            except (ClientError, BrokerError, BadRequest) as error:
+            except FAULTS as error:
                 if topic != self._retry_topic:
                     self._complain_once(
                         f"share {topic}",
@@ -241,7 +242,7 @@ class GroupMember:
         """Begin to consume a queue. Returns False if its start could not be found out."""
         try:
             offset = await self._start_offset(queue)
-        except (ClientError, BrokerError, BadRequest) as error:
+        except FAULTS as error:
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
             return False
         window: Window[ReceivedMessage] = Window(queue, offset, self.send_back)
@@ -290,12 +291,12 @@ class GroupMember:
                 self._core, self._wanted, queue, window.next_offset, count, self._subscription(queue.topic),
                 commit_offset=self._commit_offset(window), broker_id=window.broker_id,
             )  # fmt: skip
-        except (ClientError, BrokerError, BadRequest) as error:
-            window.broker_id = 0
-            return self._after_failure(queue, error)
         except RemoteProtocolError as error:
             log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
             return RETRY_SECONDS
+        except FAULTS as error:
+            window.broker_id = 0
+            return self._after_failure(queue, error)
         if window.dropped:
             return 0.0
         self._complained.discard(f"pull {queue}")
@@ -354,7 +355,7 @@ class GroupMember:
             )  # fmt: skip
             window.reset(result.next_offset)
 
-    def _after_failure(self, queue: MessageQueue, error: ClientError | BrokerError | BadRequest) -> float:
+    def _after_failure(self, queue: MessageQueue, error: MetaqError) -> float:
         """Seconds to wait before the next try. There is always one: a final answer today may be another tomorrow."""
         judgement = judge(error, Purpose.PULL)
         if judgement.no_heartbeat:

@@ -17,11 +17,12 @@ from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.window import Chunk
+from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Patience, Purpose, judge
 from metaq.client.conversation.sending import GiveBack, Outgoing
 from metaq.client.core import ClientCore
 from metaq.client.sending import Sender
-from metaq.errors import BrokerError, ClientError
+from metaq.errors import MetaqError
 from metaq.model import properties as props
 from metaq.model.topic import RETRY_PREFIX
 
@@ -57,11 +58,11 @@ class SendBack:
     async def _send(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         try:
             await self._give_back(chunk, message, delay_level)
-        except (ClientError, BrokerError) as error:
+        except FAULTS as error:
             log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
             try:
                 await self._send_copy(message, delay_level)
-            except (ClientError, BrokerError) as failure:
+            except MetaqError as failure:  # Also a copy that no format carries: it must not be lost.
                 log.warning("%s comes again here in %s s: %s", message, AGAIN_SECONDS, failure)
                 self._core.spawn(self._again(chunk, message))
                 return
@@ -84,7 +85,7 @@ class SendBack:
         while True:
             try:
                 await self._core.ask_broker(broker, call)
-            except (ClientError, BrokerError) as error:
+            except FAULTS as error:
                 if judge(error, Purpose.GIVE_BACK).maybe_done:
                     call = dataclasses.replace(call, repeated=True)
                 if not call.repeated:

@@ -11,8 +11,8 @@ A *conversation* is a generator that yields calls, is sent their outcomes (or ha
 its result; `driver.converse` drives it. What must be asked of a peer of its own is an `At(address, call)`.
 
 =================  ====================================================================================================
-`call`             `Call`, `At`, `asked`: the form of all this
-`driver`           `ask`, `converse`, `converse_all`: for threads that may block; `metaq.client.asking` for event loops
+`call`             `Call`, `At`, `asked`: the form of all this; `FAULTS`: what asking raises
+`driver`           `ask`, `converse`, `converse_all`: for threads that may block; `asking`: the same for those that await
 `retry`            `judge`: whether, where and when the same may be asked again; `Patience`: how long that may go on
 `routes`           `GetRoute`, `GetCluster`, `ListTopics`, `ListSystemTopics`, `DeleteTopicRoute`
 `name_servers`     `NameServers`: which one is asked, the next if it fails, and why a topic has no route

@@ -7,9 +7,12 @@ from collections.abc import Container, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
-from metaq.errors import BrokerError
+from metaq.errors import BadRequest, BrokerError, ClientError, RemoteProtocolError
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
+
+FAULTS = (ClientError, BrokerError, BadRequest, RemoteProtocolError)
+"""What asking a peer raises, be it the way there, a refusal, or an answer that cannot be read."""
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)

@@ -1,4 +1,4 @@
-"""Drives calls and conversations for a thread that may block. The driver for event loops is `metaq.client.asking`."""
+"""Drives calls and conversations for a thread that may block. `asking` is for those that await."""
 
 from __future__ import annotations
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
-from metaq.client.conversation.call import Call, Consultation, Order, asked_at
-from metaq.errors import BrokerError, ClientError, NoRoute
+from metaq.client.conversation.call import FAULTS, Call, Consultation, Order, asked_at
+from metaq.errors import MetaqError, NoRoute
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, MessageQueue
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -72,11 +72,11 @@ def members_of(group: str, addresses: Sequence[str]) -> Consultation[list[str]]:
 
     Raises what the last one raised; NoRoute: there is none.
     """
-    failure: ClientError | BrokerError = NoRoute("the topic has no readable queue")
+    failure: MetaqError = NoRoute("the topic has no readable queue")
     for address in addresses:
         try:
             return (yield from asked_at(address, ListMembers(group)))
-        except (ClientError, BrokerError) as error:
+        except FAULTS as error:
             failure = error
     raise failure
 

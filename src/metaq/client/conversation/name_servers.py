@@ -8,19 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-from metaq.client.conversation.call import Call, Consultation, asked_at
+from metaq.client.conversation.call import FAULTS, Call, Consultation, asked_at
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.routes import GetCluster, GetRoute, ListSystemTopics, ListTopics
-from metaq.errors import (
-    BadRequest,
-    BrokerError,
-    ClientError,
-    ConfigError,
-    ConnectionFailed,
-    NoRoute,
-    RemoteProtocolError,
-    RequestTimeout,
-)
+from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import ClusterInfo, Route
 from metaq.model.topic import users_topics
 from metaq.wire.codes import ResponseCode
@@ -66,22 +57,21 @@ class NameServers:
         Raises ConnectionFailed or RequestTimeout when none can be reached, BrokerError when those that can are no name
         servers or refuse, BadRequest: an answer cannot be read.
         """
-        failure: ClientError | BrokerError | RemoteProtocolError | BadRequest | None = None
+        failure: MetaqError | None = None
         for step in range(len(self.addresses)):
             index = (self._chosen + step) % len(self.addresses)
             address = self.addresses[index]
             try:
                 outcome = yield from asked_at(address, call)
-            except (ClientError, RemoteProtocolError, BadRequest) as error:
+            except FAULTS as error:
                 if not judge(error, Purpose.LOOK_UP).elsewhere:
+                    if isinstance(error, BrokerError):  # That is an answer, too.
+                        self._chosen = index
                     raise
-                failure = failure or error
-            except BrokerError as error:
-                if not judge(error, Purpose.LOOK_UP).elsewhere:
-                    self._chosen = index
-                    raise
-                none = error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
-                failure = _no_name_server(address, error) if none else error
+                if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                    failure = _no_name_server(address, error)
+                else:
+                    failure = failure or error
             else:
                 self._chosen = index
                 return outcome
@@ -117,7 +107,7 @@ class NameServers:
         """Why a topic has no route: it does not exist, or no broker is there that could hold it."""
         try:
             nobody = not (yield from self.cluster()).brokers
-        except (ClientError, BrokerError, BadRequest, RemoteProtocolError):
+        except FAULTS:
             nobody = False  # Then say what is known.
         if nobody:
             return NoRoute(

@@ -1,4 +1,7 @@
-"""Drives calls and conversations in an event loop, over anything that can exchange commands."""
+"""Drives calls and conversations for those that await, over anything that can exchange commands.
+
+It knows no event loop: whoever waits, waits in `Caller.call`.
+"""
 
 from __future__ import annotations
 
