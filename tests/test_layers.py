@@ -28,7 +28,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "net": {"wire"},
     "store": {"wire"},
     "broker": {"store"},
-    "namesrv": {"wire"},
+    "namesrv": {"model"},
     "client": {"net"},
     "registry": {"client"},
     "doors": {"broker", "namesrv", "net", "registry"},

@@ -126,7 +126,7 @@ def test_a_silent_broker_expires(door, clock):
     link = Link(door)
     link.ask(registration())
     clock.advance(120.001)
-    assert door.tick() == ["10.0.0.1:10911"]
+    assert door.service.tick() == ["10.0.0.1:10911"]
     assert ask_route(link, "T").code == ResponseCode.TOPIC_NOT_EXIST
 
 

@@ -6,7 +6,8 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.model import DataVersion, Perm, TopicConfig
-from metaq.namesrv.routes import Registration, RouteTable
+from metaq.model.registration import Registration, VersionCheck
+from metaq.namesrv.routes import RouteTable
 
 LEASE_MS = 120_000
 
@@ -21,14 +22,14 @@ def routes(clock: FakeClock) -> RouteTable:
     return RouteTable(clock, LEASE_MS)
 
 
-def said(broker="a", broker_id=0, address="10.0.0.1:10911", version=1, topics=("T",), queues=4, sys_flag=0):
+def registration(broker="a", broker_id=0, address="10.0.0.1:10911", version=1, topics=("T",), queues=4, sys_flag=0):
     table = {name: TopicConfig(name, queues, queues, sys_flag=sys_flag) for name in topics}
     return Registration("C", broker, broker_id, address, "10.0.0.1:10912", DataVersion(0, version), table)
 
 
 def test_a_registered_topic_has_a_route(routes):
     """A master's registration makes its topics known with queues and address."""
-    routes.register(said(), "link")
+    routes.register(registration(), "link")
     route = routes.route("T")
     assert route is not None
     assert route.brokers[0].addresses == {0: "10.0.0.1:10911"}
@@ -38,7 +39,7 @@ def test_a_registered_topic_has_a_route(routes):
 
 def test_a_silent_broker_is_dropped_when_its_lease_ends(routes, clock):
     """The lease runs from the last registration; with the broker go its queues and its cluster."""
-    routes.register(said(), "link")
+    routes.register(registration(), "link")
     clock.advance(LEASE_MS / 1000)
     assert routes.expire() == []
     clock.advance(0.001)
@@ -50,19 +51,23 @@ def test_a_silent_broker_is_dropped_when_its_lease_ends(routes, clock):
 
 def test_asking_for_the_version_renews_the_lease(routes, clock):
     """An unchanged broker that only asks stays alive; a changed one is told so and must register."""
-    routes.register(said(version=3), "link")
+    routes.register(registration(version=3), "link")
     clock.advance(100)
-    assert routes.query_version("10.0.0.1:10911", DataVersion(0, 3)) == (False, DataVersion(0, 3))
+    assert routes.check_version("10.0.0.1:10911", DataVersion(0, 3)) == VersionCheck(
+        changed=False, known=DataVersion(0, 3)
+    )
     clock.advance(100)
     assert routes.expire() == []
-    assert routes.query_version("10.0.0.1:10911", DataVersion(0, 4)) == (True, DataVersion(0, 3))
-    assert routes.query_version("10.0.0.9:1", DataVersion(0, 4)) == (True, None)
+    assert routes.check_version("10.0.0.1:10911", DataVersion(0, 4)) == VersionCheck(
+        changed=True, known=DataVersion(0, 3)
+    )
+    assert routes.check_version("10.0.0.9:1", DataVersion(0, 4)) == VersionCheck(changed=True, known=None)
 
 
 def test_a_broken_connection_takes_its_brokers_with_it(routes):
     """Only what came through that connection goes."""
-    routes.register(said("a", address="10.0.0.1:1"), "one")
-    routes.register(said("b", address="10.0.0.2:1"), "two")
+    routes.register(registration("a", address="10.0.0.1:1"), "one")
+    routes.register(registration("b", address="10.0.0.2:1"), "two")
     assert routes.disconnected("one") == ["10.0.0.1:1"]
     route = routes.route("T")
     assert route is not None
@@ -71,16 +76,16 @@ def test_a_broken_connection_takes_its_brokers_with_it(routes):
 
 def test_a_registration_over_a_new_connection_survives_the_end_of_the_old(routes):
     """A broker that reconnected before the old connection's end was noticed stays known."""
-    routes.register(said(), "old")
-    routes.register(said(), "new")
+    routes.register(registration(), "old")
+    routes.register(registration(), "new")
     assert routes.disconnected("old") == []
     assert routes.route("T") is not None
 
 
 def test_a_registration_never_removes_a_topic(routes):
     """A topic that a later registration leaves out stays, until it is deleted."""
-    routes.register(said(topics=("T", "U")), "link")
-    routes.register(said(topics=("T",), version=2), "link")
+    routes.register(registration(topics=("T", "U")), "link")
+    routes.register(registration(topics=("T",), version=2), "link")
     assert routes.topics() == ["T", "U"]
     routes.delete_topic("U")
     assert routes.topics() == ["T"]
@@ -88,19 +93,19 @@ def test_a_registration_never_removes_a_topic(routes):
 
 def test_only_a_moved_version_rewrites_queues(routes):
     """A wiped permission lasts until the broker tells a change, not just until its next heartbeat."""
-    routes.register(said(version=1), "link")
+    routes.register(registration(version=1), "link")
     assert routes.set_writable("a", writable=False) == 1
-    routes.register(said(version=1), "link")
+    routes.register(registration(version=1), "link")
     assert routes.route("T").queues[0].perm == int(Perm.READ)
     assert routes.route("T").writable() == []
-    routes.register(said(version=2), "link")
+    routes.register(registration(version=2), "link")
     assert routes.route("T").queues[0].perm == int(Perm.READ | Perm.WRITE)
     assert routes.set_writable("unknown", writable=False) == 0
 
 
 def test_write_permission_is_restored(routes):
     """Restoring sets read and write."""
-    routes.register(said(), "link")
+    routes.register(registration(), "link")
     routes.set_writable("a", writable=False)
     assert routes.set_writable("a", writable=True) == 1
     assert len(routes.route("T").writable()) == 4
@@ -108,23 +113,23 @@ def test_write_permission_is_restored(routes):
 
 def test_a_slave_adds_an_address_but_no_queues(routes):
     """A slave alone makes no route; with its master it is a second address."""
-    routes.register(said(broker_id=1, address="10.0.0.2:10911"), "two")
+    routes.register(registration(broker_id=1, address="10.0.0.2:10911"), "two")
     assert routes.route("T") is None
-    master = routes.register(said(), "one")
+    master = routes.register(registration(), "one")
     assert master.addresses == {0: "10.0.0.1:10911", 1: "10.0.0.2:10911"}
     assert routes.ha_address("10.0.0.1:10911") == "10.0.0.1:10912"
 
 
 def test_a_role_change_moves_the_address(routes):
     """The same address under another id replaces the old id."""
-    routes.register(said(broker_id=1, address="10.0.0.1:10911"), "link")
-    routes.register(said(broker_id=0, address="10.0.0.1:10911"), "link")
+    routes.register(registration(broker_id=1, address="10.0.0.1:10911"), "link")
+    routes.register(registration(broker_id=0, address="10.0.0.1:10911"), "link")
     assert routes.route("T").brokers[0].addresses == {0: "10.0.0.1:10911"}
 
 
 def test_goodbye_removes_only_the_own_address(routes):
     """A goodbye with an address that is not registered under that id changes nothing."""
-    routes.register(said(), "link")
+    routes.register(registration(), "link")
     routes.unregister("a", 0, "10.0.0.7:1")
     assert routes.route("T") is not None
     routes.unregister("a", 0, "10.0.0.1:10911")
@@ -133,7 +138,7 @@ def test_goodbye_removes_only_the_own_address(routes):
 
 def test_topics_by_cluster_and_by_flag(routes):
     """Lists are sorted and filtered."""
-    routes.register(said(topics=("U", "T"), sys_flag=3), "link")
+    routes.register(registration(topics=("U", "T"), sys_flag=3), "link")
     assert routes.topics("C") == ["T", "U"]
     assert routes.topics("D") == []
     assert routes.topics_flagged([1]) == ["T", "U"]

@@ -8,11 +8,11 @@ import pytest
 from tests.broker.support import MemoryFile
 
 from metaq.clock import FakeClock
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, TopicConfig
+from metaq.model.registration import Registered, Registration
 from metaq.namesrv.kv import ORDER_NAMESPACE, VALUES_MAX, KvTable
-from metaq.namesrv.routes import Registration
-from metaq.namesrv.service import KvNotFound, NameService
+from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
 from metaq.wire import fastjson
@@ -28,7 +28,7 @@ def on_file(file, **options) -> NameService:
     return NameService(NamesrvOptions(**options), clock, KvTable(TableFile(file, KV_CONFIG), clock))
 
 
-def said(broker_id=0, address="10.0.0.1:1", topic="T") -> Registration:
+def registration(broker_id=0, address="10.0.0.1:1", topic="T") -> Registration:
     return Registration("C", "a", broker_id, address, "10.0.0.1:2", DataVersion(0, 1), {topic: TopicConfig(topic)})
 
 
@@ -36,16 +36,16 @@ def test_a_slave_learns_its_master_and_the_order_configuration():
     """The answer to a slave names the master and its replication address."""
     names = service()
     names.put_kv(ORDER_NAMESPACE, "T", "a:4")
-    assert names.register(said(), "one") == (None, None, {"T": "a:4"})
-    assert names.register(said(1, "10.0.0.2:1"), "two") == ("10.0.0.1:1", "10.0.0.1:2", {"T": "a:4"})
+    assert names.register(registration(), "one") == Registered(order={"T": "a:4"})
+    assert names.register(registration(1, "10.0.0.2:1"), "two") == Registered("10.0.0.1:1", "10.0.0.1:2", {"T": "a:4"})
 
 
 def test_a_topic_that_would_leave_its_folder_is_refused_whole():
     """A registration with a name such as ../x registers nothing."""
     names = service()
     with pytest.raises(Refused, match="characters outside"):
-        names.register(said(topic="../x"), "one")
-    assert names.routes.clusters().brokers == {}
+        names.register(registration(topic="../x"), "one")
+    assert names.clusters().brokers == {}
 
 
 def test_the_order_configuration_is_in_the_route_only_on_request():
@@ -53,7 +53,7 @@ def test_the_order_configuration_is_in_the_route_only_on_request():
     for enabled, order in ((False, None), (True, "a:4")):
         names = service(order_message_enable=enabled)
         names.put_kv(ORDER_NAMESPACE, "T", "a:4")
-        names.register(said(), "one")
+        names.register(registration(), "one")
         assert names.route("T").order == order
 
 
@@ -71,10 +71,11 @@ def test_kv_changes_are_saved_and_come_back():
     assert again.kv_table("N") == tree["configTable"]["N"]
     again.delete_kv("M", "k")
     again.delete_kv("M", "k")
-    with pytest.raises(KvNotFound, match="Namespace: M Key: k"):
+    with pytest.raises(Refused, match="Namespace: M Key: k"):
         again.get_kv("M", "k")
-    with pytest.raises(KvNotFound):
+    with pytest.raises(Refused, match="Namespace: M") as caught:
         again.kv_table("M")
+    assert caught.value.reason is Reason.NOT_FOUND
     assert on_file(file).kv_table("N") == tree["configTable"]["N"]
 
 

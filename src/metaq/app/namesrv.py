@@ -29,7 +29,7 @@ class RunningNamesrv:
     """A name server that accepts connections. Made by `start_namesrv`."""
 
     def __init__(self, door: NamesrvDoor, listener: Listener, service: NameService) -> None:
-        self._door, self._listener = door, listener
+        self._door, self._listener, self._service = door, listener, service
         self.settings = {"namesrv": service.settings}
         service.settings.on_change.append(lambda _names: listener.limit(listen_limits(service.options)))
         loop = asyncio.get_running_loop()
@@ -46,12 +46,13 @@ class RunningNamesrv:
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(EXPIRY_SECONDS, self._tick)
+        self._service.tick()
         self._door.tick()
 
     async def close(self) -> None:
         self._timer.cancel()
         await self._listener.close()
-        self._door.close()
+        self._service.close()
 
 
 async def start_namesrv(options: NamesrvOptions, clock: Clock = SYSTEM, disk: Disk | None = None) -> RunningNamesrv:

@@ -119,7 +119,10 @@ class RemotingSession:
 
     def _run(self, handler: Handler, command: Command) -> Command | None:
         header = handler.header.from_ext(command.ext)
-        self._authorise(self.identity, handler.action, handler.resource_of(header))
+        try:
+            self._authorise(self.identity, handler.action, handler.resource_of(header))
+        except Refused as refused:
+            raise Refused(refused.reason, f"{handler.name}: {refused.text}") from None
         return self._made(command, handler.run(Call(self, header, command)))
 
     def _made(self, command: Command, answer: Answer) -> Command | None:

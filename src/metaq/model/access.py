@@ -41,10 +41,10 @@ def everybody(_who: Identity, _action: Action, _resource: str) -> None:
     """Everybody may everything, as at a RocketMQ broker without ACL."""
 
 
-def administered_locally(who: Identity, action: Action, resource: str) -> None:
+def administered_locally(who: Identity, action: Action, _resource: str) -> None:
     """Everybody may everything, except that settings are changed from this machine only.
 
     RocketMQ's open name server was the way into CVE-2023-37582.
     """
     if action is Action.ADMINISTER and not who.loopback:
-        raise Refused(Reason.NO_PERMISSION, f"{resource} is taken from loopback addresses only, not from {who.address}")
+        raise Refused(Reason.NO_PERMISSION, f"taken from loopback addresses only, not from {who.address}")

@@ -71,6 +71,16 @@ class Route:
 
 
 @dataclass(frozen=True, slots=True)
+class SystemTopics:
+    """What a name server names when it is asked for the topics that users did not make."""
+
+    names: tuple[str, ...]
+    """Of its clusters and brokers, each of which is a topic too."""
+    broker_address: str | None
+    """Where to ask for the others, which all brokers have."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterInfo:
     """Every broker of every cluster that a name server knows."""
 

@@ -9,26 +9,14 @@ deletion does; and only a master's registration writes queue data, and only when
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from metaq.clock import Clock
-from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route, TopicConfig
+from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route
+from metaq.model.registration import Registration, VersionCheck
 from metaq.model.route import MASTER_ID
 from metaq.model.topic import READ_WRITE
-
-
-@dataclass(frozen=True, slots=True)
-class Registration:
-    """What one broker says of itself."""
-
-    cluster: str
-    broker: str
-    broker_id: int
-    address: str
-    ha_address: str
-    version: DataVersion
-    topics: Mapping[str, TopicConfig]
 
 
 @dataclass(slots=True)
@@ -55,25 +43,27 @@ class RouteTable:
 
     # ---------------------------------------------------------------- brokers come and go
 
-    def register(self, said: Registration, connection: object) -> BrokerData:
+    def register(self, registration: Registration, connection: object) -> BrokerData:
         """Take a broker's registration and renew its lease. Returns the broker's data, with all its addresses.
 
         Another id under the same address is dropped first: the process there has changed its role.
         """
-        known = self._brokers.get(said.broker)
-        first = known is None or said.broker_id not in known.addresses
+        known = self._brokers.get(registration.broker)
+        first = known is None or registration.broker_id not in known.addresses
         addresses = {} if known is None else known.addresses
-        addresses = {key: value for key, value in addresses.items() if value != said.address}
-        addresses[said.broker_id] = said.address
-        broker = BrokerData(said.cluster, said.broker, dict(sorted(addresses.items())))
-        self._brokers[said.broker] = broker
-        lease = self._leases.get(said.address)
-        moved = lease is None or lease.version != said.version
-        if said.broker_id == MASTER_ID and (first or moved):
-            for topic in said.topics.values():
-                data = QueueData(said.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
-                self._queues.setdefault(topic.name, {})[said.broker] = data
-        self._leases[said.address] = _Lease(self._clock.monotonic(), connection, said.version, said.ha_address)
+        addresses = {key: value for key, value in addresses.items() if value != registration.address}
+        addresses[registration.broker_id] = registration.address
+        broker = BrokerData(registration.cluster, registration.broker, dict(sorted(addresses.items())))
+        self._brokers[registration.broker] = broker
+        lease = self._leases.get(registration.address)
+        moved = lease is None or lease.version != registration.version
+        if registration.broker_id == MASTER_ID and (first or moved):
+            for topic in registration.topics.values():
+                data = QueueData(registration.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
+                self._queues.setdefault(topic.name, {})[registration.broker] = data
+        self._leases[registration.address] = _Lease(
+            self._clock.monotonic(), connection, registration.version, registration.ha_address
+        )
         return broker
 
     def ha_address(self, address: str) -> str | None:
@@ -81,13 +71,13 @@ class RouteTable:
         lease = self._leases.get(address)
         return lease.ha_address if lease else None
 
-    def query_version(self, address: str, asked: DataVersion) -> tuple[bool, DataVersion | None]:
-        """(changed, our version) for a broker that asks whether it must tell all again. Renews its lease if not."""
+    def check_version(self, address: str, asked: DataVersion) -> VersionCheck:
+        """For a broker that asks whether it must tell all again. Renews its lease if not."""
         lease = self._leases.get(address)
         if lease is None or lease.version != asked:
-            return True, lease.version if lease else None
+            return VersionCheck(changed=True, known=lease.version if lease else None)
         lease.heard = self._clock.monotonic()
-        return False, lease.version
+        return VersionCheck(changed=False, known=lease.version)
 
     def unregister(self, broker: str, broker_id: int, address: str) -> None:
         """A broker says goodbye. Unknown brokers, and an address that has a new owner, are left alone."""

@@ -1,23 +1,22 @@
-"""What a name server does on each request: values in, values out. The door (`metaq.doors.namesrv`) knows the codes."""
+"""What a name server does: values in, values out; it refuses what is not there. Doors know codes and bytes."""
 
 from __future__ import annotations
 
+import dataclasses
+
 from metaq.clock import Clock
-from metaq.errors import MetaqError
-from metaq.model import DataVersion, Route
-from metaq.model.route import MASTER_ID
+from metaq.errors import Reason, Refused
+from metaq.model import ClusterInfo, DataVersion, Route
+from metaq.model.registration import Registered, Registration, VersionCheck
+from metaq.model.route import MASTER_ID, SystemTopics
 from metaq.model.topic import check_topic
 from metaq.namesrv.kv import ORDER_NAMESPACE, KvTable
-from metaq.namesrv.routes import Registration, RouteTable
+from metaq.namesrv.routes import RouteTable
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved import Pending
 
 UNIT, UNIT_SUBSCRIBED = 1, 2
 """Bits of a topic's sys flag (RocketMQ's TopicSysFlag)."""
-
-
-class KvNotFound(MetaqError):
-    """No value under this namespace and key."""
 
 
 class NameService:
@@ -27,80 +26,111 @@ class NameService:
     """
 
     def __init__(self, options: NamesrvOptions, clock: Clock, kv: KvTable) -> None:
-        self.options, self.clock, self.kv = options, clock, kv
+        self.options, self.clock = options, clock
         self.settings = Settings(options)
-        self.routes = RouteTable(clock, options.broker_lease_ms)
+        self._kv, self._routes = kv, RouteTable(clock, options.broker_lease_ms)
+
+    # ---------------------------------------------------------------- time
+
+    def tick(self) -> list[str]:
+        """Let time pass: drop the brokers whose lease has ended. Returns their addresses."""
+        self._kv.saved.retry()
+        return self._routes.expire()
+
+    def close(self) -> None:
+        """Take no change any more, and wait for a save that is under way."""
+        self._kv.saved.close()
 
     # ---------------------------------------------------------------- brokers
 
-    def register(self, said: Registration, connection: object) -> tuple[str | None, str | None, dict[str, str] | None]:
-        """Take a registration. Returns (master address, its replication address, order configuration).
-
-        The first two are for a slave whose master is alive. Raises Refused for a topic name that no broker may hold.
-        """
-        for name in said.topics:
+    def register(self, registration: Registration, connection: object) -> Registered:
+        """Take a registration, which lasts as long as `connection`. Raises Refused for a name that no topic may have."""
+        for name in registration.topics:
             check_topic(name)
-        broker = self.routes.register(said, connection)
-        order = self.kv.table(ORDER_NAMESPACE)
-        if said.broker_id != MASTER_ID and broker.master:
-            return broker.master, self.routes.ha_address(broker.master), order
-        return None, None, order
+        broker = self._routes.register(registration, connection)
+        order = self._kv.table(ORDER_NAMESPACE)
+        if registration.broker_id != MASTER_ID and broker.master:
+            return Registered(broker.master, self._routes.ha_address(broker.master), order)
+        return Registered(order=order)
 
     def unregister(self, broker: str, broker_id: int, address: str) -> None:
-        self.routes.unregister(broker, broker_id, address)
+        """A broker says goodbye. One that is not known is left alone."""
+        self._routes.unregister(broker, broker_id, address)
 
-    def query_version(self, address: str, asked: DataVersion) -> tuple[bool, DataVersion | None]:
-        return self.routes.query_version(address, asked)
+    def disconnected(self, connection: object) -> list[str]:
+        """Drop the brokers that registered through a connection that broke. Returns their addresses."""
+        return self._routes.disconnected(connection)
+
+    def check_version(self, address: str, asked: DataVersion) -> VersionCheck:
+        """For a broker that asks whether it must tell its table again. Renews its lease if not."""
+        return self._routes.check_version(address, asked)
 
     def set_writable(self, broker: str, *, writable: bool) -> int:
-        return self.routes.set_writable(broker, writable=writable)
+        """Take or give a broker's queues the permission to be written to. Returns how many topics were touched."""
+        return self._routes.set_writable(broker, writable=writable)
+
+    def clusters(self) -> ClusterInfo:
+        """Every broker, and which cluster it belongs to."""
+        return self._routes.clusters()
 
     # ---------------------------------------------------------------- topics
 
-    def route(self, topic: str) -> Route | None:
-        """The route, with the order configuration if `orderMessageEnable` is on; None if there is none."""
-        route = self.routes.route(topic)
-        if route is None or not self.options.order_message_enable:
-            return route
-        order = self.kv.get(ORDER_NAMESPACE, topic)
-        return Route(route.topic, route.queues, route.brokers, order)
+    def route(self, topic: str) -> Route:
+        """The route, with the order configuration if `orderMessageEnable` is on.
 
-    def system_topics(self) -> tuple[list[str], str | None]:
-        """Cluster and broker names, which are topics too, and the address of some broker."""
-        info = self.routes.clusters()
-        names = [*info.clusters, *info.brokers]
+        Raises Refused NO_TOPIC: no queue of it is on a broker that is up.
+        """
+        route = self._routes.route(topic)
+        if route is None:
+            raise Refused(Reason.NO_TOPIC, f"No topic route info in name server for the topic: {topic[:200]}")
+        if not self.options.order_message_enable:
+            return route
+        return dataclasses.replace(route, order=self._kv.get(ORDER_NAMESPACE, topic))
+
+    def topics(self, cluster: str | None = None) -> list[str]:
+        """Names of all topics, or of those that a broker of `cluster` holds; sorted."""
+        return self._routes.topics(cluster)
+
+    def system_topics(self) -> SystemTopics:
+        """The topics that clusters and brokers are."""
+        info = self._routes.clusters()
         address = next((data.any_address for data in info.brokers.values() if data.addresses), None)
-        return names, address
+        return SystemTopics((*info.clusters, *info.brokers), address)
 
     def unit_topics(self) -> list[str]:
-        return self.routes.topics_flagged([UNIT])
+        """Topics of units; and so on for the next two."""
+        return self._routes.topics_flagged([UNIT])
 
     def unit_subscribed_topics(self) -> list[str]:
-        return self.routes.topics_flagged([UNIT_SUBSCRIBED])
+        return self._routes.topics_flagged([UNIT_SUBSCRIBED])
 
     def unit_subscribed_plain_topics(self) -> list[str]:
-        return self.routes.topics_flagged([UNIT_SUBSCRIBED], drop=UNIT)
+        return self._routes.topics_flagged([UNIT_SUBSCRIBED], drop=UNIT)
+
+    def delete_topic(self, topic: str, cluster: str | None = None) -> None:
+        """Forget a topic, everywhere or on the brokers of one cluster."""
+        self._routes.delete_topic(topic, cluster)
 
     # ---------------------------------------------------------------- KV configuration
 
     def put_kv(self, namespace: str, key: str, value: str) -> Pending:
         """Raises Refused if the table cannot take it."""
-        return self.kv.put(namespace, key, value)
+        return self._kv.put(namespace, key, value)
 
     def get_kv(self, namespace: str, key: str) -> str:
-        """Raises KvNotFound."""
-        value = self.kv.get(namespace, key)
+        """Raises Refused NOT_FOUND."""
+        value = self._kv.get(namespace, key)
         if value is None:
-            raise KvNotFound(f"No config item, Namespace: {namespace} Key: {key}")
+            raise Refused(Reason.NOT_FOUND, f"No config item, Namespace: {namespace} Key: {key}")
         return value
 
     def delete_kv(self, namespace: str, key: str) -> Pending:
         """Deleting what is not there is accepted silently, as in RocketMQ."""
-        return self.kv.delete(namespace, key)
+        return self._kv.delete(namespace, key)
 
     def kv_table(self, namespace: str) -> dict[str, str]:
-        """Raises KvNotFound."""
-        table = self.kv.table(namespace)
+        """Raises Refused NOT_FOUND."""
+        table = self._kv.table(namespace)
         if table is None:
-            raise KvNotFound(f"No config item, Namespace: {namespace}")
+            raise Refused(Reason.NOT_FOUND, f"No config item, Namespace: {namespace}")
         return table

@@ -1,0 +1,43 @@
+"""What a broker tells name servers of itself, and what it is told in return."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from metaq.model.topic import TopicConfig
+from metaq.model.version import DataVersion
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What one broker says of itself. Addresses are `host:port`."""
+
+    cluster: str
+    broker: str
+    broker_id: int
+    address: str
+    ha_address: str
+    """Where its slaves replicate from."""
+    version: DataVersion
+    """Of the broker's topic table."""
+    topics: Mapping[str, TopicConfig]
+    """The whole table, or what of it has changed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registered:
+    """What a broker is told. The addresses are for a slave whose master is alive."""
+
+    master: str | None = None
+    master_ha_address: str | None = None
+    order: Mapping[str, str] | None = None
+    """Topic → fixed layout, of strictly ordered topics."""
+
+
+@dataclass(frozen=True, slots=True)
+class VersionCheck:
+    """Whether a broker must tell its table again, and the version that is known of it."""
+
+    changed: bool
+    known: DataVersion | None
