@@ -47,12 +47,12 @@ def opened(root, **changes):
     return MessageStore(options, FakeClock(START_MS), HOST, "DefaultCluster", threads=False)
 
 
-def drain(store, topic="T", queue_id=0, tags=None, count_max=32):
+def drain(store, topic="T", queue_id=0, wanted=None, count_max=32):
     """Every body of a queue, mending what a pull cannot read, as the background thread does."""
     queue = store.existing_queue(topic, queue_id)
     offset, found = queue.min_offset, []
     for _ in range(10_000):
-        pulled = answer(store.pull(topic, queue_id, offset, count_max, None, tags))
+        pulled = answer(store.pull(topic, queue_id, offset, count_max, None, wanted))
         found += bodies_of(pulled.body)
         if pulled.status is PullStatus.OFFSET_FOUND_NULL:
             assert pulled.next_offset == offset, "nothing may be skipped before it is known to be lost"
@@ -105,7 +105,7 @@ def test_damaged_units_are_mended_for_a_pull_by_tag_too(tmp_path):
     filled(tmp_path)
     overwrite(tmp_path / "consumequeue/T/0" / f"{0:020d}", unit_place(205), ZEROS)
     with opened(tmp_path) as store:
-        assert drain(store, tags=frozenset({hot.java_hash(b"a")})) == BODIES[::2]
+        assert drain(store, wanted=hot.Filter({hot.java_hash(b"a")})) == BODIES[::2]
 
 
 def test_the_queue_of_another_topic_in_its_place_is_mended(tmp_path):

@@ -47,11 +47,11 @@ def test_pieces_are_what_one_read_gives(
             store.put([message("T", queue_id, b"%d" % number * max(1, size // 4), tag)])
             if queue_id == 0:
                 sent.append((tag, b"%d" % number * max(1, size // 4)))
-        hashes = None if wanted is None else frozenset(hot.java_hash(tag.encode()) for tag in wanted)
+        takes = None if wanted is None else hot.Filter(hot.java_hash(tag.encode()) for tag in wanted)
         found = list[bytes]()
         offset = start
         while True:
-            pulled = answer(store.pull("T", 0, offset, 65_535, bytes_max, hashes, in_pieces=True))
+            pulled = answer(store.pull("T", 0, offset, 65_535, bytes_max, takes, in_pieces=True))
             body = bytes(pulled.long or pulled.body)
             assert len(body) == len(pulled.long or pulled.body)
             records = bodies_of(body)

@@ -31,7 +31,7 @@ def test_status_table(store):
     assert (at_end.status, at_end.next_offset) == (PullStatus.OFFSET_OVERFLOW_ONE, 5)
     beyond = store.pull("T", 0, 9, 32)
     assert (beyond.status, beyond.next_offset) == (PullStatus.OFFSET_OVERFLOW_BADLY, 5)
-    other = store.pull("T", 0, 0, 32, None, frozenset({hot.java_hash(b"b")}))
+    other = store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"b")}))
     assert (other.status, other.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 5)
     store.queue("T", 0).min_offset = 2
     small = store.pull("T", 0, 1, 32)
@@ -42,7 +42,7 @@ def test_tag_filter_takes_only_the_hashes_asked_for(store):
     """The offset to go on with lies behind all units looked at."""
     for i in range(12):
         put(store, "T", 0, b"%d" % i, tag="abc"[i % 3])
-    found = store.pull("T", 0, 0, 32, None, frozenset({hot.java_hash(b"b"), hot.java_hash(b"c")}))
+    found = store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"b"), hot.java_hash(b"c")}))
     assert bodies_of(found.body) == [b"%d" % i for i in range(12) if i % 3]
     assert (found.count, found.next_offset) == (8, 12)
 
@@ -98,7 +98,7 @@ def test_cold_records_are_read_by_a_job_and_are_the_same(tmp_path):
         assert bodies_of(cold.job().body) == bodies[:32]
         assert store.pull("T", 0, 290, 32).status is PullStatus.FOUND
         assert read_all(store, "T", 0) == bodies
-        only_a = answer(store.pull("T", 0, 0, 32, None, frozenset({hot.java_hash(b"a")})))
+        only_a = answer(store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"a")})))
         assert bodies_of(only_a.body) == bodies[0:64:2]
 
 

@@ -16,8 +16,13 @@ def units_of(*units):
     return b"".join(struct.pack(">qiq", *unit) for unit in units)
 
 
-def seen(hot, data, *where):
-    found = hot.select(data, *where)
+def passing(hot, tags):
+    """A filter for these tag hashes; None for all."""
+    return None if tags is None else hot.Filter(tags)
+
+
+def seen(hot, data, first, start, stop, tags, *limits):
+    found = hot.select(data, first, start, stop, passing(hot, tags), *limits)
     return (
         found.count,
         found.size,
@@ -87,7 +92,7 @@ def test_units_outside_the_buffer(hot, where):
 def test_gather(hot):
     """The records' bytes back to back, out of a file that begins anywhere in the log."""
     log = bytes(range(130))
-    chosen = hot.select(UNITS, 0, 1, 6, frozenset({2, -3}), 32, 9999, 0, 999)
+    chosen = hot.select(UNITS, 0, 1, 6, hot.Filter({2, -3}), 32, 9999, 0, 999)
     assert hot.gather(chosen, log[5:], 5) == log[10:30] + log[100:107] + log[115:124]
     assert hot.gather(hot.select(UNITS, 0, 0, 0, None, 1, 1, 0, 9), b"", 0) == b""
     for file_offset, data in ((11, log), (0, log[:123]), (-(1 << 62), log), (1 << 62, log)):
@@ -115,10 +120,10 @@ def test_read(hot):
     """Selection and bytes in one call; a long contiguous run is left to a view."""
     log, units, at = log_of(6)
     owner, end = hot.QueueTail(b"T", 2), len(log)
-    assert hot.read(units, 0, 1, 6, frozenset({7}), 32, 9999, 0, end, log, 0, 30, owner, 0) == (
+    assert hot.read(units, 0, 1, 6, hot.Filter({7}), 32, 9999, 0, end, log, 0, 30, owner, 0) == (
         1, at[4] - at[3], 6, at[3], at[4], None, False,
     )  # fmt: skip
-    assert hot.read(units, 0, 0, 6, frozenset({7}), 32, 9999, 0, end, log, 0, 30, owner, end)[5] == (
+    assert hot.read(units, 0, 0, 6, hot.Filter({7}), 32, 9999, 0, end, log, 0, 30, owner, end)[5] == (
         log[: at[1]] + log[at[3] : at[4]]
     )
     whole = hot.read(units, 0, 0, 3, None, 32, 9999, 0, end, log, 0, at[3] + 1, owner, 0)
@@ -147,8 +152,10 @@ def test_a_record_that_is_not_its_units_ends_the_selection(hot, tags, view_bytes
     owner, end, wanted = hot.QueueTail(b"T", 2), len(log), 3
 
     def read(data, owner=owner, fresh_from=0):
-        found = hot.read(units, 0, 0, 9, tags, 32, 9999, 0, end, data, 0, view_bytes_min, owner, fresh_from)
-        chosen = hot.select(units, 0, 0, 9, tags, 32, 9999, 0, end)
+        found = hot.read(
+            units, 0, 0, 9, passing(hot, tags), 32, 9999, 0, end, data, 0, view_bytes_min, owner, fresh_from
+        )
+        chosen = hot.select(units, 0, 0, 9, passing(hot, tags), 32, 9999, 0, end)
         body = hot.gather(chosen, data, 0)
         checked = hot.check(chosen, body, owner, fresh_from)
         assert (found[0], found[1], found[2]) == checked
@@ -181,12 +188,14 @@ def test_a_unit_that_says_too_much_of_the_last_record_brings_no_other(hot, tags,
     owner, start, limit = hot.QueueTail(b"T", 2), 0 if tags else 3, 2 if tags else 1
     long = at[3 + records] - at[3]
     units = units[:60] + units_of((at[3], long, 7)) + units[80:]
-    chosen = hot.select(units, 0, start, 9, tags, limit, 9999, 0, len(log))
+    chosen = hot.select(units, 0, start, 9, passing(hot, tags), limit, 9999, 0, len(log))
     own = at[4] - at[3] + (at[1] if tags else 0)
     assert (chosen.count, chosen.size, chosen.next_offset) == (limit, own - (at[4] - at[3]) + long, 4)
     assert hot.check(chosen, hot.gather(chosen, log, 0), owner, 0) == (limit, own, 4)
     for view_bytes_min in (1, 9999):
-        found = hot.read(units, 0, start, 9, tags, limit, 9999, 0, len(log), log, 0, view_bytes_min, owner, 0)
+        found = hot.read(
+            units, 0, start, 9, passing(hot, tags), limit, 9999, 0, len(log), log, 0, view_bytes_min, owner, 0
+        )
         assert (found[0], found[1], found[2], found[6]) == (limit, own, 4, records > 1)
         assert found[5] is None or len(found[5]) == own
 
@@ -212,7 +221,7 @@ def test_twin_and_native_check_alike(hits, unit_hits, bounds, tags, count_max, f
     start, stop = sorted(bounds)
     outcomes = []
     for hot in (NATIVE, TWIN):
-        chosen = hot.select(bytes(broken), 0, start, stop, tags, count_max, 9999, 0, len(log))
+        chosen = hot.select(bytes(broken), 0, start, stop, passing(hot, tags), count_max, 9999, 0, len(log))
         body = hot.gather(chosen, data, 0)
         outcomes.append((seen(hot, bytes(broken), 0, start, stop, tags, count_max, 9999, 0, len(log)), chosen.damaged,
                          hot.check(chosen, body, hot.QueueTail(b"T", 2), fresh)))  # fmt: skip
@@ -221,7 +230,7 @@ def test_twin_and_native_check_alike(hits, unit_hits, bounds, tags, count_max, f
             0,
             start,
             stop,
-            tags,
+            passing(hot, tags),
             count_max,
             9999,
             0,
@@ -233,6 +242,20 @@ def test_twin_and_native_check_alike(hits, unit_hits, bounds, tags, count_max, f
             fresh,
         )
     assert outcomes[0] == outcomes[1]
+
+
+@both
+@given(tags=st.frozensets(st.integers(-40, 40), max_size=30), wide=st.frozensets(st.integers(), max_size=3))
+def test_a_filter_takes_the_tags_that_it_was_made_of(hot, tags, wide):
+    """Few or many, in any order. What no unit can hold is no reason to take anything else."""
+    made = hot.Filter([*tags, *wide])
+    assert made.tag_hashes == tags | wide
+    units = units_of(*((number * 10, 10, code) for number, code in enumerate(range(-45, 45))))
+    chosen = hot.select(units, 0, 0, 90, made, 90, 9999, 0, 900)
+    asked = tags | {code for code in wide if -45 <= code < 45}
+    assert [
+        offset // 10 - 45 for offset, size in chosen.spans() for offset in range(offset, offset + size, 10)
+    ] == sorted(asked)
 
 
 numbers = st.integers(-5, 200)
@@ -254,7 +277,7 @@ def test_twin_and_native_select_alike(units, bounds, tags, limits):
     for hot in (NATIVE, TWIN):
         try:
             outcomes.append(seen(hot, data, 0, start, stop, tags, *limits))
-            outcomes.append(hot.gather(hot.select(data, 0, start, stop, tags, *limits), log, 0))
+            outcomes.append(hot.gather(hot.select(data, 0, start, stop, passing(hot, tags), *limits), log, 0))
         except ValueError as error:
             outcomes.append(str(error))
             outcomes.append(None)

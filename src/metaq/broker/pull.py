@@ -24,9 +24,10 @@ from metaq.broker.stats import Stats
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageModel, Perm
-from metaq.model.subscription import subscribe
+from metaq.model.subscription import SubscriptionData, subscribe
 from metaq.options import MIB
 from metaq.store.pull import Pulled, PullStatus
+from metaq.wire.hot import Filter
 
 LIFTED_BYTES_MAX = 8 * MIB
 """The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
@@ -73,7 +74,7 @@ class Verdict(NamedTuple):
     group: GroupConfig
     topic: str
     queues: int
-    tag_hashes: frozenset[int] | None
+    wanted: Filter | None
     """None takes all."""
     expression: str
     version: int
@@ -90,7 +91,7 @@ class Pull:
     offset: int
     count_max: int
     bytes_max: int
-    tag_hashes: frozenset[int] | None
+    wanted: Filter | None
     hold_ms: int
     """0: answer at once."""
     reply_to: Any
@@ -161,8 +162,7 @@ class PullService:
                 raise Refused(
                     Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}"
                 )
-            wanted = subscribe(topic_name, text)
-            return Verdict(group, topic_name, topic.read_queues, wanted.tag_hashes or None, text, 0)
+            return Verdict(group, topic_name, topic.read_queues, _filter(subscribe(topic_name, text)), text, 0)
         online = self._members.consumers.get(group_name)
         if online is None:
             raise Refused(Reason.NOT_SUBSCRIBED, f"the consumer's group info not exist: {group_name}")
@@ -178,9 +178,7 @@ class PullService:
             raise Refused(
                 Reason.INVALID, f"The broker does not support consumer to filter message by {stored.expression_type}"
             )
-        return Verdict(
-            group, topic_name, topic.read_queues, stored.tag_hashes or None, stored.expression, stored.version
-        )
+        return Verdict(group, topic_name, topic.read_queues, _filter(stored), stored.expression, stored.version)
 
     # -- making a pull
     def make(self, channel: Channel, request: PullRequest, reply_to: Any) -> Pull:
@@ -196,7 +194,7 @@ class PullService:
                 Reason.INVALID,
                 f"queueId[{queue_id}] is illegal, topic:[{verdict.topic}] topicConfig.readQueueNums:[{verdict.queues}]",
             )
-        tag_hashes = verdict.tag_hashes
+        wanted = verdict.wanted
         if version > verdict.version and not brought:
             if subscription is not None and _text(subscription) != verdict.expression:
                 raise Refused(
@@ -205,7 +203,7 @@ class PullService:
                     f"is {verdict.version}",
                 )
             if subscription is None:
-                tag_hashes = None
+                wanted = None
         if flags & COMMIT and commit_offset >= 0:
             self._offsets.put(verdict.group.name, verdict.topic, queue_id, commit_offset)
         options = self._environment.store_options
@@ -219,7 +217,7 @@ class PullService:
         elif not self._environment.options.long_polling_enable:
             hold_ms = self._environment.options.short_polling_time_mills
         return Pull(
-            channel, verdict, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, tag_hashes, hold_ms,
+            channel, verdict, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, wanted, hold_ms,
             reply_to,
         )  # fmt: skip
 
@@ -227,7 +225,7 @@ class PullService:
     def read(self, pull: Pull, offset: int) -> Pulled:
         """Look for messages from `offset` on."""
         return self._store.pull(
-            pull.verdict.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.tag_hashes, in_pieces=True
+            pull.verdict.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.wanted, in_pieces=True
         )
 
     def first(self, pull: Pull, pulled: Pulled) -> PullAnswer | None:
@@ -315,6 +313,10 @@ class PullService:
             self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
         else:
             self._stats.got(0, 0)
+
+
+def _filter(subscription: SubscriptionData) -> Filter | None:
+    return Filter(subscription.tag_hashes) if subscription.tag_hashes else None
 
 
 def _text(raw: bytes) -> str:

@@ -34,16 +34,31 @@ class Guard(NamedTuple):
     """Takes the queue offset."""
 
 
+class Extent(NamedTuple):
+    """What belongs to a pull: of the units [start, stop) of a queue those that pass `wanted`, with their `size` bytes in
+    one log file.
+    """
+
+    start: int
+    stop: int
+    size: int
+    wanted: hot.Filter | None
+    guard: Guard
+    log_file: MappedFile
+    log_min: int
+    log_stop: int
+    """Units that point below or behind are passed over, or end it."""
+
+
 class LongBody:
     """`len` of it are the bytes that all pieces have together; `bytes` of it is all of them."""
 
     cold = False
     """Pieces come from the disk: read them in a thread."""
 
-    def __init__(self, unit: int, stop: int, size: int, tag_hashes: frozenset[int] | None, guard: Guard) -> None:
-        """Units [unit, stop) of a queue; the records of those that fit have `size` bytes."""
-        self._unit, self._stop, self._size, self._left, self._tag_hashes = unit, stop, size, size, tag_hashes
-        self._guard = guard
+    def __init__(self, extent: Extent) -> None:
+        self._unit, self._stop, self._wanted, self._guard = extent.start, extent.stop, extent.wanted, extent.guard
+        self._size = self._left = extent.size
 
     def __len__(self) -> int:
         return self._size
@@ -76,27 +91,16 @@ class LongBody:
 class MappedBody(LongBody):
     """Recent records, through the mappings of one queue file and one log file."""
 
-    def __init__(
-        self,
-        units: Any,
-        first_unit: int,
-        log_file: MappedFile,
-        log_min: int,
-        log_stop: int,
-        found: hot.Selection,
-        start: int,
-        tag_hashes: frozenset[int] | None,
-        guard: Guard,
-    ) -> None:
-        """`units` is the queue file's buffer, its first unit `first_unit`; `found` is what `hot.select` chose."""
-        super().__init__(start, found.next_offset, found.size, tag_hashes, guard)
+    def __init__(self, units: Any, first_unit: int, extent: Extent) -> None:
+        """`units` is the queue file's buffer, its first unit `first_unit`."""
+        super().__init__(extent)
         self._units, self._first_unit = units, first_unit
-        self._log, self._log_start = log_file.buffer, log_file.start
-        self._log_min, self._log_stop = max(log_min, log_file.start), log_stop
+        self._log, self._log_start = extent.log_file.buffer, extent.log_file.start
+        self._log_min, self._log_stop = max(extent.log_min, extent.log_file.start), extent.log_stop
 
     def _read(self) -> bytes | memoryview:
         _, size, self._unit, first_log, _, body, _ = hot.read(
-            self._units, self._first_unit, self._unit, self._stop, self._tag_hashes, _COUNT_MAX, PIECE_BYTES,
+            self._units, self._first_unit, self._unit, self._stop, self._wanted, _COUNT_MAX, PIECE_BYTES,
             self._log_min, self._log_stop, self._log, self._log_start, _VIEW_BYTES_MIN,
             self._guard.owner, self._guard.fresh_from,
         )  # fmt: skip
@@ -111,26 +115,17 @@ class ColdBody(LongBody):
 
     cold = True
 
-    def __init__(
-        self,
-        queue_file: MappedFile,
-        log_file: MappedFile,
-        log_min: int,
-        log_stop: int,
-        found: hot.Selection,
-        start: int,
-        tag_hashes: frozenset[int] | None,
-        guard: Guard,
-    ) -> None:
-        super().__init__(start, found.next_offset, found.size, tag_hashes, guard)
-        self._queue_file, self._log_file, self._log_min, self._log_stop = queue_file, log_file, log_min, log_stop
-        _ = queue_file.descriptor, log_file.descriptor  # open from now on, whatever retention deletes
+    def __init__(self, queue_file: MappedFile, extent: Extent) -> None:
+        super().__init__(extent)
+        self._queue_file, self._log_file = queue_file, extent.log_file
+        self._log_min, self._log_stop = extent.log_min, extent.log_stop
+        _ = queue_file.descriptor, extent.log_file.descriptor  # open from now on, whatever retention deletes
 
     def _read(self) -> bytes:
         count = min(self._stop - self._unit, _UNITS_READ)
         units = self._queue_file.read(self._unit * UNIT_BYTES, count * UNIT_BYTES)
         found = hot.select(
-            units, self._unit, self._unit, self._unit + count, self._tag_hashes, _COUNT_MAX, PIECE_BYTES,
+            units, self._unit, self._unit, self._unit + count, self._wanted, _COUNT_MAX, PIECE_BYTES,
             self._log_min, self._log_stop,
         )  # fmt: skip
         self._unit = found.next_offset

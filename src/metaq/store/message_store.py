@@ -20,7 +20,7 @@ from metaq.store.index_file import Index
 from metaq.store.log_scan import LogScan
 from metaq.store.parts import Parts, State
 from metaq.store.populate import Populator
-from metaq.store.pull import Pulled, Puller
+from metaq.store.pull import Puller
 from metaq.store.queues import QueueKey, Queues
 from metaq.store.recovery import Recovery
 from metaq.store.repair import Repairs
@@ -91,9 +91,10 @@ class MessageStore:
         writer = self._writer = Writer(parts, self._populator)
         self._housekeeper = Housekeeper(parts, writer, self._flusher)
         self._repairs = Repairs(self.log, self.ladder, self._housekeeper.work)
-        puller = self._puller = Puller(self.log, options, self._repairs)
+        puller = self._puller = Puller(self.log, self._queues, options, self._repairs)
         self.put, self.append_rows, self.deliver = writer.put, writer.append_rows, writer.deliver
-        self.when_failed, self.fail, self.in_memory = state.when_failed, state.fail, puller.is_recent
+        self.pull, self.in_memory = puller.pull, puller.is_recent
+        self.when_failed, self.fail = state.when_failed, state.fail
         self.queue, self.existing_queue = self._queues.made, self._queues.get
         for path in folder.moved_aside():
             self._housekeeper.remove(path)
@@ -276,21 +277,6 @@ class MessageStore:
     def disk_ratio(self) -> float:
         """How full the log's file system is, 0..1."""
         return self.disk.used_percent(self.folder.commit_log) / 100
-
-    def pull(
-        self,
-        topic: str,
-        queue_id: int,
-        offset: int,
-        count_max: int,
-        bytes_max: int | None = None,
-        tag_hashes: frozenset[int] | None = None,
-        *,
-        in_pieces: bool = False,
-    ) -> Pulled:
-        """Records of a queue from `offset` on (see `Puller.pull`). Status COLD: run `job` in a thread, use its result."""
-        queue = self.existing_queue(topic, queue_id)
-        return self._puller.pull(queue, offset, count_max, bytes_max, tag_hashes, in_pieces=in_pieces)
 
     def record_at(self, log_offset: int) -> bytes | None:
         """The record that begins at a LogOffset; None if none does."""

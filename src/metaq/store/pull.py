@@ -11,8 +11,9 @@ from typing import Any, Final
 from metaq.options import StoreOptions
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from metaq.store.long_body import LONG_BYTES, ColdBody, Guard, LongBody, MappedBody, read_cold
+from metaq.store.long_body import LONG_BYTES, ColdBody, Extent, Guard, LongBody, MappedBody, read_cold
 from metaq.store.mapped_file import MappedFile
+from metaq.store.queues import Queues
 from metaq.store.repair import Repairs
 from metaq.wire import hot
 
@@ -67,8 +68,8 @@ class Puller:
     through mappings, 0.8 ms through pread in threads).
     """
 
-    def __init__(self, commit_log: CommitLog, options: StoreOptions, repairs: Repairs) -> None:
-        self._log, self.options, self._repairs = commit_log, options, repairs
+    def __init__(self, commit_log: CommitLog, queues: Queues, options: StoreOptions, repairs: Repairs) -> None:
+        self._log, self._queues, self.options, self._repairs = commit_log, queues.table, options, repairs
         self._fresh_from = commit_log.end
         """Records behind it were written by this process; those before it come from a disk, and their checksums are
         looked at whenever they are served."""
@@ -83,21 +84,23 @@ class Puller:
 
     def pull(
         self,
-        queue: ConsumeQueue | None,
+        topic: str,
+        queue_id: int,
         offset: int,
         count_max: int,
-        bytes_max: int | None,
-        tag_hashes: frozenset[int] | None,
+        bytes_max: int | None = None,
+        wanted: hot.Filter | None = None,
         *,
         in_pieces: bool = False,
     ) -> Pulled:
-        """Records of `queue` from `offset` on whose tag hash is in `tag_hashes` (None: all).
+        """Records of a queue from `offset` on that pass `wanted` (None: all). Status COLD: run `job` in a thread, use its result.
 
         Args: count_max, bytes_max: at most so many, None for RocketMQ's 256 KiB. Up to that size of pull, records far
               behind the log's end come in 8 and 64 KiB, as there; whoever asks for more gets more of those too.
               in_pieces: what is long comes as `Pulled.long`, not all at once.
         At least one record is returned if one matches, whatever its size.
         """
+        queue = self._queues.get((topic, queue_id))
         if queue is None:
             return Pulled(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.tail.next_offset
@@ -110,65 +113,58 @@ class Puller:
         if offset > high:
             return Pulled(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         try:
-            return self._look(queue, offset, count_max, bytes_max, tag_hashes, low, high, in_pieces)
+            file = queue.run.find(offset * UNIT_BYTES)
+            if file is None:  # its file is gone: on to the next one
+                per_file = queue.run.file_bytes // UNIT_BYTES
+                return Pulled(PullStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
+            first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
+            units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
+            stop = min(high, file.end // UNIT_BYTES, offset + units_max)
+            if self._repairs.losses:
+                following, stop = self._repairs.after_lost(queue, offset), self._repairs.lost_from(queue, offset, stop)
+                if following > offset:  # said in the log when it was found out
+                    return Pulled(PullStatus.NO_MATCHED_MESSAGE, following, low, high)
+            first_log: int = UNIT.unpack_from(units, (offset - first_unit) * UNIT_BYTES)[0]
+            is_cold = first_log < log_end - self._hot_bytes or (
+                high - offset > _UNITS_MAPPED_MAX and not self._is_small()
+            )
+            # Recent records, and not more than RocketMQ's clients ask for: what most pulls want.
+            is_plain = not is_cold and log_end - first_log <= self._recent_bytes
+            is_plain = is_plain and (not in_pieces or bytes_max is None or bytes_max <= LONG_BYTES)
+            log_file = self._log.run.find(first_log) if is_plain else None
+            if log_file is None:
+                look = _Look(
+                    queue,
+                    offset,
+                    stop,
+                    low,
+                    high,
+                    count_max=count_max,
+                    bytes_max=bytes_max,
+                    wanted=wanted,
+                    in_pieces=in_pieces,
+                )
+                return self._cold(file, look) if is_cold else self._answer(units, first_unit, look, None)
+            # The general way below comes to the same, at twice the price.
+            log_start, log_stop = log_file.start, min(log_end, log_file.end)
+            if bytes_max is None:
+                bytes_max = self._bytes_in_memory
+            log_data = log_file.buffer
+            count, size, next_offset, first_log, last_log, body, damaged = hot.read(
+                units, first_unit, offset, stop, wanted, count_max, bytes_max, log_start, log_stop,
+                log_data, log_start, _VIEW_BYTES_MIN, queue.tail, self._fresh_from,
+            )  # fmt: skip
+            if not count:
+                if damaged or next_offset == offset:
+                    return self._nothing(queue, offset, next_offset, low, high)
+                return Pulled(PullStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
+            if body is None:
+                start = first_log - log_start
+                view = memoryview(log_data)[start : start + size]
+                return Pulled(PullStatus.FOUND, next_offset, low, high, view, count, last_log)
+            return Pulled(PullStatus.FOUND, next_offset, low, high, body, count, last_log)
         except FileNotFoundError:  # retention took it between two looks; the next pull finds the new min offset
             return Pulled(PullStatus.OFFSET_FOUND_NULL, offset, low, high)
-
-    def _look(
-        self,
-        queue: ConsumeQueue,
-        offset: int,
-        count_max: int,
-        bytes_max: int | None,
-        tag_hashes: frozenset[int] | None,
-        low: int,
-        high: int,
-        in_pieces: bool,
-    ) -> Pulled:
-        file = queue.run.find(offset * UNIT_BYTES)
-        if file is None:  # its file is gone: on to the next one
-            per_file = queue.run.file_bytes // UNIT_BYTES
-            return Pulled(PullStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
-        first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
-        units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
-        stop = min(high, file.end // UNIT_BYTES, offset + units_max)
-        if self._repairs.losses:
-            following, stop = self._repairs.after_lost(queue, offset), self._repairs.lost_from(queue, offset, stop)
-            if following > offset:  # said in the log when it was found out
-                return Pulled(PullStatus.NO_MATCHED_MESSAGE, following, low, high)
-        first_log: int = UNIT.unpack_from(units, (offset - first_unit) * UNIT_BYTES)[0]
-        is_cold = first_log < log_end - self._hot_bytes or (high - offset > _UNITS_MAPPED_MAX and not self._is_small())
-        # Recent records, and not more than RocketMQ's clients ask for: what most pulls want.
-        is_plain = not is_cold and log_end - first_log <= self._recent_bytes
-        is_plain = is_plain and (not in_pieces or bytes_max is None or bytes_max <= LONG_BYTES)
-        log_file = self._log.run.find(first_log) if is_plain else None
-        if log_file is None:
-            wanted = _Wanted(queue, offset, stop, count_max, bytes_max, tag_hashes, low, high, in_pieces)
-            return self._cold(file, wanted) if is_cold else self._answer(units, first_unit, wanted, None)
-        # The general way below comes to the same, at twice the price.
-        log_start, log_stop = log_file.start, min(log_end, log_file.end)
-        if bytes_max is None:
-            bytes_max = self._bytes_in_memory
-        count, size, next_offset, first_log, last_log, body, damaged = hot.read(
-            units, first_unit, offset, stop, tag_hashes, count_max, bytes_max, log_start, log_stop,
-            log_file.buffer, log_start, _VIEW_BYTES_MIN, queue.tail, self._fresh_from,
-        )  # fmt: skip
-        if not count:
-            if damaged or next_offset == offset:
-                return self._nothing(queue, offset, next_offset, low, high)
-            return Pulled(PullStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
-        if body is None:
-            start = first_log - log_start
-            return Pulled(
-                PullStatus.FOUND,
-                next_offset,
-                low,
-                high,
-                memoryview(log_file.buffer)[start : start + size],
-                count,
-                last_log,
-            )
-        return Pulled(PullStatus.FOUND, next_offset, low, high, body, count, last_log)
 
     def _nothing(self, queue: ConsumeQueue, offset: int, place: int, low: int, high: int) -> Pulled:
         """The answer when nothing was found and the unit at `place` leads no further."""
@@ -187,66 +183,69 @@ class Puller:
     def _is_small(self) -> bool:
         return self._log.end - self._log.min <= self.options.hot_bytes
 
-    def _cold(self, file: MappedFile, wanted: _Wanted) -> Pulled:
+    def _cold(self, file: MappedFile, look: _Look) -> Pulled:
         def read() -> Pulled:
             try:
-                units = file.read(wanted.offset * UNIT_BYTES, (wanted.stop - wanted.offset) * UNIT_BYTES)
-                return self._answer(units, wanted.offset, wanted, file)
+                units = file.read(look.offset * UNIT_BYTES, (look.stop - look.offset) * UNIT_BYTES)
+                return self._answer(units, look.offset, look, file)
             except FileNotFoundError:
-                return Pulled(PullStatus.OFFSET_FOUND_NULL, wanted.offset, wanted.low, wanted.high)
+                return Pulled(PullStatus.OFFSET_FOUND_NULL, look.offset, look.low, look.high)
 
-        return Pulled(PullStatus.COLD, wanted.offset, wanted.low, wanted.high, job=read)
+        return Pulled(PullStatus.COLD, look.offset, look.low, look.high, job=read)
 
     def _answer(
         self,
         units: Any,
         first_unit: int,
-        wanted: _Wanted,
+        look: _Look,
         cold: MappedFile | None,
     ) -> Pulled:
         """Select and read. `cold`: the queue's file, for records that are read by pread and not through the mapping."""
         log_min, log_end = self._log.min, self._log.end
-        first_log, _, _ = UNIT.unpack_from(units, (wanted.offset - first_unit) * UNIT_BYTES)
-        count_max, bytes_max = self._limits(first_log, wanted)
+        first_log, _, _ = UNIT.unpack_from(units, (look.offset - first_unit) * UNIT_BYTES)
+        count_max, bytes_max = self._limits(first_log, look)
         # One file of the log at a time: its records are read out of one mapping.
         log_file = self._log.run.find(max(first_log, log_min))
         log_stop = min(log_end, log_file.end) if log_file else log_end
         found = hot.select(
-            units, first_unit, wanted.offset, wanted.stop, wanted.tag_hashes, count_max, bytes_max, log_min, log_stop
+            units, first_unit, look.offset, look.stop, look.wanted, count_max, bytes_max, log_min, log_stop
         )
         body: bytes | memoryview | None = b""
         long: LongBody | None = None
-        if wanted.in_pieces and found.size > LONG_BYTES and log_file is not None:
-            guard = Guard(wanted.queue.tail, self._fresh_from, lambda unit: self._repairs.ask(wanted.queue, unit))
-            facts = (log_file, log_min, log_stop, found, wanted.offset, wanted.tag_hashes, guard)
-            long = ColdBody(cold, *facts) if cold else MappedBody(units, first_unit, *facts)
+        if look.in_pieces and found.size > LONG_BYTES and log_file is not None:
+            guard = Guard(look.queue.tail, self._fresh_from, lambda unit: self._repairs.ask(look.queue, unit))
+            extent = Extent(
+                look.offset, found.next_offset, found.size, look.wanted, guard,
+                log_file=log_file, log_min=log_min, log_stop=log_stop,
+            )  # fmt: skip
+            long = ColdBody(cold, extent) if cold else MappedBody(units, first_unit, extent)
         elif found.count:
             body = read_cold(self._log.read, found) if cold else self._read_mapped(found)
         if body is None:  # retention was faster than the reader
-            return Pulled(PullStatus.MESSAGE_WAS_REMOVING, found.next_offset, wanted.low, wanted.high)
+            return Pulled(PullStatus.MESSAGE_WAS_REMOVING, found.next_offset, look.low, look.high)
         if found.count:
             count, size, next_offset = found.count, found.size, found.next_offset
             if long is None:  # else each piece is checked when its turn comes
-                count, size, next_offset = hot.check(found, body, wanted.queue.tail, self._fresh_from)
+                count, size, next_offset = hot.check(found, body, look.queue.tail, self._fresh_from)
             if count:
                 last_log = found.last_log_end if size == found.size else found.first_log + size
                 return Pulled(
-                    PullStatus.FOUND, next_offset, wanted.low, wanted.high, body[:size], count, last_log, long=long
+                    PullStatus.FOUND, next_offset, look.low, look.high, body[:size], count, last_log, long=long
                 )
-            return self._nothing(wanted.queue, wanted.offset, next_offset, wanted.low, wanted.high)
-        if found.damaged or found.next_offset == wanted.offset:
-            return self._nothing(wanted.queue, wanted.offset, found.next_offset, wanted.low, wanted.high)
+            return self._nothing(look.queue, look.offset, next_offset, look.low, look.high)
+        if found.damaged or found.next_offset == look.offset:
+            return self._nothing(look.queue, look.offset, found.next_offset, look.low, look.high)
         status = PullStatus.MESSAGE_WAS_REMOVING if first_log < log_min else PullStatus.NO_MATCHED_MESSAGE
-        return Pulled(status, found.next_offset, wanted.low, wanted.high)
+        return Pulled(status, found.next_offset, look.low, look.high)
 
-    def _limits(self, first_log: int, wanted: _Wanted) -> tuple[int, int]:
+    def _limits(self, first_log: int, look: _Look) -> tuple[int, int]:
         options = self.options
         in_memory = options.max_transfer_bytes_on_message_in_memory
-        bytes_max = in_memory if wanted.bytes_max is None else wanted.bytes_max
+        bytes_max = in_memory if look.bytes_max is None else look.bytes_max
         if bytes_max > in_memory or self.is_recent(first_log):
-            return wanted.count_max, bytes_max
+            return look.count_max, bytes_max
         return (
-            min(wanted.count_max, options.max_transfer_count_on_message_in_disk),
+            min(look.count_max, options.max_transfer_count_on_message_in_disk),
             min(bytes_max, options.max_transfer_bytes_on_message_in_disk),
         )
 
@@ -261,15 +260,15 @@ class Puller:
 
 
 @dataclass(slots=True)  # not frozen: that triples the cost of making one, and each pull makes one
-class _Wanted:
+class _Look:
     """A pull that passed the first checks: units [offset, stop) of a queue that holds [low, high)."""
 
     queue: ConsumeQueue
     offset: int
     stop: int
-    count_max: int
-    bytes_max: int | None
-    tag_hashes: frozenset[int] | None
     low: int
     high: int
+    count_max: int
+    bytes_max: int | None
+    wanted: hot.Filter | None
     in_pieces: bool

@@ -6,6 +6,10 @@ cdef struct Stretch:
     int64_t size
 
 
+cdef enum:
+    FEW_TAGS = 8  # so many are compared one by one
+
+
 cdef class Selection:
     cdef readonly Py_ssize_t count
     cdef readonly int64_t size
@@ -14,7 +18,7 @@ cdef class Selection:
     cdef readonly int64_t last_log_end
     cdef readonly bint damaged
     cdef Growing stretches  # of Stretch
-    cdef Growing numbers  # int64 each: the unit of each record, if tags were asked for; else they follow the first
+    cdef Growing numbers  # int64 each: the unit of each record, if there is a filter; else they follow the first
     cdef int64_t first_number
     cdef Py_ssize_t stretch_count
 
@@ -55,12 +59,38 @@ cdef class Selection:
         return 0
 
 
-cdef inline bint hash_wanted(int32_t code, const int32_t *wanted, Py_ssize_t count) noexcept:
-    cdef Py_ssize_t place
-    for place in range(count):
-        if wanted[place] == code:
-            return True
-    return False
+cdef class Filter:
+    """Made once per subscription: a pull only compares."""
+
+    cdef readonly frozenset tag_hashes
+    cdef Growing codes  # int32 each, in order
+
+    def __cinit__(self, tag_hashes):
+        memset(&self.codes, 0, sizeof(Growing))
+        self.tag_hashes = frozenset(tag_hashes)
+        fit = sorted(code for code in self.tag_hashes if -2147483648 <= code <= INT32_MAX)
+        grow(&self.codes, 4 * len(fit))
+        for code in fit:
+            (<int32_t *>(self.codes.data + self.codes.used))[0] = code
+            self.codes.used += 4
+
+    def __dealloc__(self):
+        PyMem_Free(self.codes.data)
+
+    cdef inline bint takes(self, int32_t code) noexcept:
+        cdef const int32_t *known = <const int32_t *>self.codes.data
+        cdef Py_ssize_t low = 0, high = self.codes.used >> 2, middle
+        while high - low > FEW_TAGS:
+            middle = (low + high) >> 1
+            if known[middle] <= code:
+                low = middle
+            else:
+                high = middle
+        while low < high:
+            if known[low] == code:
+                return True
+            low += 1
+        return False
 
 
 cdef inline bint is_at(const uint8_t *at, int64_t offset, int64_t size, int queue_id, int64_t queue_offset) noexcept nogil:
@@ -137,63 +167,52 @@ cdef int64_t number_of(Selection selection, Py_ssize_t record) noexcept:
 
 
 cdef Selection choose(
-    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
+    units, int64_t first_unit, int64_t start, int64_t stop, Filter wanted, Py_ssize_t count_max, int64_t bytes_max,
     int64_t log_min, int64_t log_end,
 ):
     cdef Exported held = Exported()
     cdef Selection chosen = Selection.__new__(Selection)
-    cdef Growing wanted
     cdef const uint8_t *at
     cdef int64_t unit, offset, low = -1  # units follow each other as their records do
     cdef int32_t size
     held.hold(units, PyBUF_SIMPLE)
     if not 0 <= first_unit <= start <= stop or stop - first_unit > held.size // UNIT_BYTES:
         raise ValueError(f"units [{start}, {stop}) in a buffer of {held.size} bytes from {first_unit}")
-    memset(&wanted, 0, sizeof(Growing))
-    try:
-        if tag_hashes is not None:
-            grow(&wanted, 4 * len(tag_hashes))
-            for code in tag_hashes:
-                if -2147483648 <= code <= INT32_MAX:
-                    (<int32_t *>(wanted.data + wanted.used))[0] = code
-                    wanted.used += 4
-        unit = start
-        while unit < stop:
-            at = held.data + (unit - first_unit) * UNIT_BYTES
-            offset, size = get64(at), get32(at + 8)
-            if chosen.count >= count_max:
-                break
-            if offset < 0 or size <= 0 or offset < low:
-                chosen.damaged = True
-                break
-            if offset < log_min or (offset == 0 and size == INT32_MAX):
-                unit += 1
-                continue
-            if offset >= log_end or size > log_end - offset:
-                break
-            low = offset + size
-            if tag_hashes is None or hash_wanted(get32(at + 16), <const int32_t *>wanted.data, wanted.used >> 2):
-                if chosen.count and chosen.size + size > bytes_max:
-                    break
-                if chosen.count == 0:
-                    chosen.first_number = unit
-                if tag_hashes is not None:
-                    grow(&chosen.numbers, 8)
-                    (<int64_t *>(chosen.numbers.data + chosen.numbers.used))[0] = unit
-                    chosen.numbers.used += 8
-                chosen.add(offset, size)
+    unit = start
+    while unit < stop:
+        at = held.data + (unit - first_unit) * UNIT_BYTES
+        offset, size = get64(at), get32(at + 8)
+        if chosen.count >= count_max:
+            break
+        if offset < 0 or size <= 0 or offset < low:
+            chosen.damaged = True
+            break
+        if offset < log_min or (offset == 0 and size == INT32_MAX):
             unit += 1
-        chosen.next_offset = unit
-    finally:
-        PyMem_Free(wanted.data)
+            continue
+        if offset >= log_end or size > log_end - offset:
+            break
+        low = offset + size
+        if wanted is None or wanted.takes(get32(at + 16)):
+            if chosen.count and chosen.size + size > bytes_max:
+                break
+            if chosen.count == 0:
+                chosen.first_number = unit
+            if wanted is not None:
+                grow(&chosen.numbers, 8)
+                (<int64_t *>(chosen.numbers.data + chosen.numbers.used))[0] = unit
+                chosen.numbers.used += 8
+            chosen.add(offset, size)
+        unit += 1
+    chosen.next_offset = unit
     return chosen
 
 
 def select(
-    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
+    units, int64_t first_unit, int64_t start, int64_t stop, Filter wanted, Py_ssize_t count_max, int64_t bytes_max,
     int64_t log_min, int64_t log_end,
 ):
-    return choose(units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end)
+    return choose(units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end)
 
 
 def check(Selection selection not None, data, QueueTail owner not None, int64_t fresh_from):
@@ -228,13 +247,13 @@ def gather(Selection selection not None, data, int64_t file_offset):
 
 
 def read(
-    units, int64_t first_unit, int64_t start, int64_t stop, tag_hashes, Py_ssize_t count_max, int64_t bytes_max,
+    units, int64_t first_unit, int64_t start, int64_t stop, Filter wanted, Py_ssize_t count_max, int64_t bytes_max,
     int64_t log_min, int64_t log_end, data, int64_t file_offset, int64_t view_bytes_min, QueueTail owner not None,
     int64_t fresh_from,
 ):
     cdef Exported held = Exported()
     cdef Selection found = choose(
-        units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end
+        units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end
     )
     cdef Verified verified
     cdef bytes copied = None

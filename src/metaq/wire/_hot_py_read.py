@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
+from collections.abc import Iterable
 from typing import Any, Final, TypeVar
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
@@ -206,6 +207,13 @@ def _property_span(view: memoryview, start: int, stop: int, name: bytes) -> tupl
     return found
 
 
+class Filter:
+    __slots__ = ("tag_hashes",)
+
+    def __init__(self, tag_hashes: Iterable[int]) -> None:
+        self.tag_hashes = frozenset(tag_hashes)
+
+
 class Selection:
     __slots__ = (
         "_units", "contiguous", "count", "damaged", "first_log", "last_log_end", "next_offset", "numbers", "size",
@@ -234,7 +242,7 @@ def select(
     first_unit: int,
     start: int,
     stop: int,
-    tag_hashes: frozenset[int] | None,
+    wanted: Filter | None,
     count_max: int,
     bytes_max: int,
     log_min: int,
@@ -260,7 +268,7 @@ def select(
             last = unit
             break
         low = offset + size
-        if tag_hashes is not None and code not in tag_hashes:
+        if wanted is not None and code not in wanted.tag_hashes:
             continue
         if found and total + size > bytes_max:
             last = unit
@@ -308,7 +316,7 @@ def read(
     first_unit: int,
     start: int,
     stop: int,
-    tag_hashes: frozenset[int] | None,
+    wanted: Filter | None,
     count_max: int,
     bytes_max: int,
     log_min: int,
@@ -323,7 +331,7 @@ def read(
     if not 0 <= file_offset <= log_min or log_end - file_offset > len(view):
         raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + len(view)})")
 
-    found = select(units, first_unit, start, stop, tag_hashes, count_max, bytes_max, log_min, log_end)
+    found = select(units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end)
     copied = gather(found, data, file_offset)
     count, size, next_offset = check(found, copied, owner, fresh_from)
     body = None if found.contiguous and found.size >= view_bytes_min else copied[:size]

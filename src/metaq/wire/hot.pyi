@@ -5,7 +5,7 @@ big-endian. Sizes are bytes, times milliseconds since the epoch, offsets as in t
 QueueOffset: units in one queue).
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from metaq.model import StoredMessage
@@ -354,6 +354,13 @@ def decode_columns(data: Buffer, start: int, end: int, check_crc: bool = True) -
     """
 
 # ------------------------------------------------------------------ pulls
+class Filter:
+    """Which messages of a queue a pull takes: those whose unit holds one of these tag hashes. Made once per subscription."""
+
+    tag_hashes: frozenset[int]
+    def __init__(self, tag_hashes: Iterable[int]) -> None:
+        """`tag_hashes`: signed 32 bits each, as `java_hash` makes them; none of them takes nothing."""
+
 class Selection:
     """The records that one pull returns: where they are, and where to go on."""
 
@@ -375,7 +382,7 @@ def select(
     first_unit: int,
     start: int,
     stop: int,
-    tag_hashes: frozenset[int] | None,
+    wanted: Filter | None,
     count_max: int,
     bytes_max: int,
     log_min: int,
@@ -383,7 +390,7 @@ def select(
 ) -> Selection:
     """Scan units [start, stop) of a consume-queue file (`units`, whose byte 0 is unit `first_unit`).
 
-    Takes units whose low 32 tag bits (signed) are in `tag_hashes` (None = all) until count_max records or bytes_max bytes; the first
+    Takes units whose low 32 tag bits (signed) pass `wanted` (None: all) until count_max records or bytes_max bytes; the first
     match is taken whatever its size. Stops before a unit that reaches beyond `log_end`, and before one that is none (`damaged`);
     passes over units below `log_min`, as long as they come first. Whether a record is where its unit says is for `check`.
     """
@@ -403,7 +410,7 @@ def read(
     first_unit: int,
     start: int,
     stop: int,
-    tag_hashes: frozenset[int] | None,
+    wanted: Filter | None,
     count_max: int,
     bytes_max: int,
     log_min: int,
