@@ -83,6 +83,12 @@ def test_unknown_broker_and_cluster_are_named_with_those_there_are(admin):
         admin.create_topic("admin-x", cluster="nowhere")
 
 
+def test_a_name_that_no_topic_can_have_is_the_callers_error(admin):
+    """As with producers and consumers; nobody is asked."""
+    with pytest.raises(metaq.ConfigError, match="no such"):
+        admin.create_topic("no such")
+
+
 def test_closed_admin_says_so(metaq_broker):
     """Closing twice is fine, using it is not."""
     admin = Admin(metaq_broker.namesrv)

@@ -114,12 +114,12 @@ class FakeCluster:
         """Messages as if a producer had sent them."""
         self.stored[topic, queue_id].extend((0, content, b"") for content in contents)
 
-    def drop_connections(self) -> None:
-        """Every broker connection breaks at once."""
+    def drop_connections(self, *, to_name_server: bool = False) -> None:
+        """Every connection to a broker breaks at once, or every one to the name server."""
 
         def drop() -> None:
             for session in list(self.sessions):
-                if session.broker < len(self.broker_names):
+                if (session.broker >= len(self.broker_names)) == to_name_server:
                     session.peer.abort("the test says so")
 
         self._loop.call_soon_threadsafe(drop)

@@ -41,9 +41,7 @@ def test_known_routes_outlive_the_name_servers():
     """A producer goes on when no name server answers, also through a retry, which asks for the route again."""
     with FakeCluster() as cluster, Producer(cluster.namesrv, timeout=PATIENCE) as producer:
         producer.send("orders", b"1")
-        for session in list(cluster.sessions):
-            if session not in cluster.to_broker:
-                cluster._loop.call_soon_threadsafe(session.peer.abort, "gone")
+        cluster.drop_connections(to_name_server=True)
         cluster.script[RequestCode.GET_ROUTEINFO_BY_TOPIC] = lambda session, command: session.peer.abort("gone")
         cluster.drop_connections()
         eventually(lambda: not cluster.sessions)

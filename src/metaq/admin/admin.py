@@ -43,7 +43,7 @@ class Admin:
         """Create or change a topic at one broker, at all of a cluster, or everywhere.
 
         Args: queues: per broker. perm: 4 readable, 2 writable, 6 both.
-        Returns: the names of the brokers that have it now. Raises also Refused: not a legal name.
+        Returns: the names of the brokers that have it now. Raises also ConfigError: not a legal name.
         """
         return self._run(
             topics.create(self._open, name, queues=queues, perm=perm, order=order, cluster=cluster, broker=broker)

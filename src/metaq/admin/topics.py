@@ -9,6 +9,7 @@ from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
 from metaq.client.conversation.routes import DeleteTopicRoute
 from metaq.client.core import ClientCore
+from metaq.client.names import checked
 from metaq.errors import MetaqError, NoRoute
 from metaq.model import MessageQueue, QueueStats, Route
 from metaq.model.topic import check_topic
@@ -35,7 +36,7 @@ async def create(
     core: ClientCore, name: str, *, queues: int, perm: int, order: bool, cluster: str | None, broker: str | None
 ) -> list[str]:
     """Create or change a topic; returns the brokers that have it now."""
-    check_topic(name)
+    checked(check_topic, name)
     targets = await masters(core, cluster=cluster, broker=broker)
     call = CreateTopic(name, queues, perm, order)
     await asyncio.gather(*(core.ask(address, call) for address in targets.values()))

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime, GetTopicStats
-from metaq.client.conversation.call import Call, unknown_topic
+from metaq.client.conversation.call import FAULTS, Call, unknown_topic
 from metaq.client.conversation.groups import (
     GetConnections,
     GetConsumeStats,
@@ -20,6 +23,7 @@ from metaq.client.conversation.notices import MembersChanged, OffsetsReset, not_
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
 from metaq.client.conversation.registration import Identity, RegisterBroker, UnregisterBroker
+from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.routes import DeleteTopicRoute, GetCluster, GetRoute, ListSystemTopics, ListTopics
 from metaq.client.conversation.sending import GiveBack, Outgoing, Send, Stored
 from metaq.errors import BadRequest, BrokerError, ConnectionFailed, NoRoute
@@ -216,6 +220,39 @@ def test_an_answer_that_lacks_a_field_cannot_be_read():
         answered(PULL)
     with pytest.raises(BadRequest, match="offset"):
         answered(GetMaxOffset(QUEUE))
+
+
+FIELDS = [
+    *sorted({name for _, _, ext in REQUESTS for name in ext}),
+    "offset", "nextBeginOffset", "minOffset", "maxOffset", "msgId", "queueOffset", "METAQ",
+]  # fmt: skip
+
+
+@given(
+    st.sampled_from([call for call, _, _ in REQUESTS]),
+    st.sampled_from([0, 0, 0, 1, 10, 17, 19, 20, 21, 22, 206, -5]),
+    st.dictionaries(st.sampled_from(FIELDS), st.one_of(st.text(max_size=25), st.integers().map(str)), max_size=8),
+    st.one_of(
+        st.binary(max_size=60),
+        st.recursive(
+            st.one_of(st.none(), st.integers(), st.text(max_size=5)),
+            lambda inner: st.one_of(
+                st.lists(inner, max_size=3),
+                st.dictionaries(
+                    st.sampled_from(["brokerDatas", "queueDatas", "topicList", "table", "offsetTable", "brokerAddrs"]),
+                    inner,
+                    max_size=3,
+                ),
+            ),
+        ).map(lambda tree: json.dumps(tree).encode()),
+    ),
+)
+@settings(max_examples=500, deadline=None)
+def test_whatever_a_peer_answers_is_an_outcome_or_an_error_that_callers_know(call, code, ext, body):
+    try:
+        call.outcome(reply(call.request(), code, ext, remark="x", body=body), "h:1")
+    except FAULTS as error:
+        judge(error, Purpose.LOOK_UP)
 
 
 def test_members_are_asked_of_the_next_broker_when_one_cannot_tell():
