@@ -340,8 +340,30 @@ def test_old_records_are_read_by_another_thread(tmp_path, clock):
         assert bodies(broker, "old") == [b"%d" % n for n in range(500)]
 
 
+def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp_path, clock):
+    """Their log files go when the last of them was delivered, though their time is up and the disk is rather full."""
+    disk, small = FaultyDisk(), {"mapped_file_size_commit_log": 64 << 10, "file_reserved_time": 0}
+    with open_broker(tmp_path, clock, small, disk=disk) as broker:
+        store = broker.store
+        disk.used = 88
+        for level in (2, 1):
+            for n in range(300):
+                send(broker, b"%d" % n + b"x" * 200, level, f"level-{level}")
+        assert store.retain(clock.now_ms() + 1) == 0
+        clock.advance(1)
+        while broker.ladder.deliver() == 0:
+            pass
+        assert store.retain(clock.now_ms() + 1) == 0, "level 2 has the older ones, and waits"
+        clock.advance(4)
+        while broker.ladder.deliver() == 0:
+            pass
+        assert [int(body.rstrip(b"x")) for body in bodies(broker, "level-2")] == list(range(300))
+        assert broker.ladder.oldest() is None
+        assert store.retain(clock.now_ms() + 1) > 1
+
+
 def test_what_has_left_the_log_is_told_and_passed_over(tmp_path, clock, caplog):
-    """Retention may take a message that waits; the rest of its level is delivered."""
+    """Retention takes a message that waits only from a full disk; the rest of its level is delivered."""
     with open_broker(tmp_path, clock, {"mapped_file_size_commit_log": 64 << 10}) as broker:
         for n in range(1000):
             send(broker, b"%d" % n, 1)

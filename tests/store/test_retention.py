@@ -36,12 +36,71 @@ NOON = FOUR + 8 * HOUR_MS
         (FOUR, 10, {}, [], 0, True),
     ],
 )
-def test_verdict(tmp_path, now_ms, used, changes, hours_old, files, writable):
+def test_which_files_go(tmp_path, now_ms, used, changes, hours_old, files, writable):
     """Hours of deleteWhen, disk ratios 75, 85 and 90, at most ten files a run."""
     ages = [FileAge(i * 100, i * 100 + 100, now_ms - hours * HOUR_MS) for i, hours in enumerate(hours_old)]
-    verdict = decide(ages, used_percent=used, now_ms=now_ms, options=small_options(tmp_path, **changes))
-    assert (verdict.files, verdict.writable) == (files, writable)
-    assert verdict.drop_before == files * 100
+    expired = decide(ages, used_percent=used, now_ms=now_ms, options=small_options(tmp_path, **changes))
+    assert (expired.files, expired.writable) == (files, writable)
+    assert expired.drop_before == files * 100
+
+
+@pytest.mark.parametrize(
+    ("used", "owed", "files", "held", "given_up"),
+    [
+        (10, None, 3, None, False),
+        (10, 300, 3, None, False),
+        (10, 299, 2, 200, False),
+        (10, 0, 0, 0, False),
+        (90, 150, 1, 100, False),
+        (91, 150, 1, 100, False),
+        (91, 99, 1, None, True),
+        (91, 400, 4, None, False),
+    ],
+)
+def test_what_is_owed_stays_unless_nothing_can_be_stored_any_more(tmp_path, used, owed, files, held, given_up):
+    """Also above 85 percent, where files go before their time. Above 90 the oldest goes if it is that or nothing: no debt
+    could be settled by waiting.
+    """
+    ages = [FileAge(i * 100, i * 100 + 100, FOUR - hours * HOUR_MS) for i, hours in enumerate([100, 90, 80, 10])]
+    expired = decide(ages, used_percent=used, now_ms=FOUR, options=small_options(tmp_path), owed=owed)
+    assert (expired.files, expired.held, expired.given_up) == (files, held, given_up)
+
+
+class Debtor:
+    """Owes all from a log offset on."""
+
+    what = "things to do"
+
+    def __init__(self, place):
+        self.place = place
+
+    def oldest(self):
+        return self.place
+
+
+def test_a_log_file_waits_for_all_who_need_it(tmp_path, caplog):
+    """The oldest debt counts, whoever has it; what settled it is durable before the file goes."""
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        owners = [Debtor(None), Debtor(None)]
+        for owner in owners:
+            store.owes(owner)
+        for number in range(30):
+            put(store, "T", 0, b"%d" % number * 10_000)
+        starts = [file.start for file in store.log.run.files]
+        owners[0].place, owners[1].place = starts[3], starts[1] + 100
+        assert store.retain(store.clock.now_ms() + 1, at_once=True) == 1
+        assert store.min_log == starts[1]
+        assert f"the log file at {starts[1]} stays" in caplog.text
+        assert "things to do" in caplog.text
+        owners[1].place = None
+        end = put(store, "T", 0, b"settled").log_end
+        assert store.retain(store.clock.now_ms() + 1, at_once=True) == 2
+        assert store.flushed >= end
+        disk.used = 91
+        assert store.retain(store.clock.now_ms() + 1) == 1
+        assert store.min_log == starts[4]
+        assert "which are lost; free some space" in caplog.text
 
 
 def test_delete_when_names_local_hours():

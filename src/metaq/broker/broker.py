@@ -78,6 +78,7 @@ class Broker:
         deliveries = DeliveryGates(store, self.topics, self.hold)
         self.gates.beside = (deliveries,)
         self.ladder = DelayLadder(store, self.appender, deliveries, clock, files.delay, store.ladder)
+        store.owes(self.ladder)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
         environment = Environment(options, store_options, clock, store, name, store_host)

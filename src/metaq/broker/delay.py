@@ -305,6 +305,23 @@ class DelayLadder:
         if (message.topic, message.queue_id, message.log_offset) != (SCHEDULE_TOPIC, level.number - 1, log_offset):
             raise ValueError(f"it is one of {message.topic} at log offset {message.log_offset}")
 
+    # ------------------------------------------------------------------ what is owed
+
+    what = "delayed messages"
+
+    def oldest(self) -> int | None:
+        """LogOffset of the oldest message that is still to be delivered; None: none is. From any thread."""
+        found = []
+        for level in self._levels:
+            queue = self._store.existing_queue(SCHEDULE_TOPIC, level.number - 1)
+            if queue is None:
+                continue
+            offset = max(self.positions.next(level.number), queue.min_offset)
+            unit = queue.unit(offset) if offset < queue.max_offset else None
+            if unit is not None and unit.size > 0 and not unit.is_fill:
+                found.append(unit.log_offset)
+        return min(found, default=None)
+
     # ------------------------------------------------------------------ for tools
 
     def progress(self) -> Mapping[int, LevelProgress]:

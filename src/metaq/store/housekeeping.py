@@ -11,12 +11,13 @@ from collections import deque
 from pathlib import Path
 from typing import Final
 
+from metaq.log import RateLimitedLog
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.flush import Flusher
 from metaq.store.index_file import Index
 from metaq.store.parts import Parts
-from metaq.store.retention import Expired, FileAge, decide
+from metaq.store.retention import Debt, Expired, FileAge, Owed, decide, oldest_debt
 from metaq.store.worker import Worker, is_no_room
 from metaq.store.writer import Standing, Writer
 
@@ -25,6 +26,7 @@ _SHARE_OF_TIME: Final = 0.05
 """A round that took long is followed by a pause 20 times as long: 10 000 queues must not keep the disk busy."""
 
 _SYNCED_SINGLY_MAX: Final = 64
+_TOLD_SECONDS: Final = 600.0
 _INDEX_SECONDS: Final = 10.0
 """The index is synced so often: slots are written all over, so each time costs up to 20 MB, and what came since is
 indexed again after a crash."""
@@ -49,6 +51,8 @@ class Housekeeper:
         self._removals: deque[Path] = deque()
         self._index_at = -_INDEX_SECONDS
         self._pause = 0.0
+        self._owners: tuple[Owed, ...] = ()
+        self._told = RateLimitedLog(log, parts.clock, _TOLD_SECONDS)
         self.worker = Worker("housekeeping", self._round, self._seconds, parts.state.fail)
 
     def start(self) -> None:
@@ -182,18 +186,41 @@ class Housekeeper:
                 if after.start < parts.log.end
             ]
             used = parts.disk.used_percent(parts.folder.commit_log)
-            expired = decide(ages, used_percent=used, now_ms=now_ms, options=parts.options, at_once=at_once)
+            debt = oldest_debt(self._owners)
+            expired = decide(
+                ages, used_percent=used, now_ms=now_ms, options=parts.options, at_once=at_once,
+                owed=debt.log_offset if debt else None,
+            )  # fmt: skip
             parts.state.set_writable(expired.writable)
+            if debt:
+                self._tell_of(debt, expired, used)
             if expired.files:
                 self._drop(expired)
             return expired.files
 
+    def owes(self, owner: Owed) -> None:
+        """From now on, ask `owner` before a log file goes."""
+        with self.work:
+            self._owners = (*self._owners, owner)
+
+    def _tell_of(self, debt: Debt, expired: Expired, used: float) -> None:
+        if expired.given_up:
+            self._told.error(
+                "given up", "the disk is %.0f percent full, so that nothing can be stored: log files go with %s in them, the "
+                "oldest at log offset %d, which are lost; free some space", used, debt.what, debt.log_offset,
+            )  # fmt: skip
+        elif expired.held is not None:
+            self._told.warning(
+                "held", "the log file at %d stays though its time is up (the disk is %.0f percent full): there are %s in it "
+                "or behind it, the oldest at log offset %d", expired.held, used, debt.what, debt.log_offset,
+            )  # fmt: skip
+
     def _drop(self, expired: Expired) -> None:
         parts, log_min = self._parts, expired.drop_before
-        if self._flusher.flushed < log_min:  # a power cut may bring deleted files back: not with holes
-            self._flusher.flush()
-            if parts.state.failed is not None:
-                return
+        # A power cut may bring deleted files back: not with holes. And it must not take what settled a debt.
+        self._flusher.flush()
+        if parts.state.failed is not None:
+            return
         self._write_down_before(log_min)
         parts.log.run.drop_before(log_min)
         log.info("%d log files deleted, %s: the log begins at %d now", expired.files, expired.why, log_min)

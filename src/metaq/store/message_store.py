@@ -24,6 +24,7 @@ from metaq.store.pull import Puller
 from metaq.store.queues import QueueKey, Queues
 from metaq.store.recovery import Recovery
 from metaq.store.repair import Repairs
+from metaq.store.retention import Owed
 from metaq.store.search import offset_at
 from metaq.store.survey import look_at
 from metaq.store.worker import is_no_room
@@ -318,6 +319,10 @@ class MessageStore:
     def tick(self, now_ms: int) -> None:
         """Look, every `cleanResourceInterval`, at what may be deleted. Returns at once; another thread does it."""
         self._housekeeper.tick(now_ms)
+
+    def owes(self, owner: Owed) -> None:
+        """From now on, ask `owner` what of the log is still needed before a log file goes."""
+        self._housekeeper.owes(owner)
 
     def retain(self, now_ms: int, *, at_once: bool = False) -> int:
         """Delete what `tick` would, now and here; `at_once`: whatever the hour. Returns the number of log files."""

@@ -90,9 +90,9 @@ class State:
         )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Parts:
-    """The files of one open store, and what they are worked on with. `options` may be replaced while it runs."""
+    """The files of one open store, and what they are worked on with. Hot options change in `options` while it runs."""
 
     options: StoreOptions
     clock: Clock

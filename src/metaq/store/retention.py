@@ -6,7 +6,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 
 from metaq.options import StoreOptions
 
@@ -15,7 +15,7 @@ FILES_PER_RUN_MAX: Final = 10
 FORCE_PERCENT: Final = 85
 """Above it the oldest files go though their time is not up (`cleanFileForciblyEnable`)."""
 REFUSE_PERCENT: Final = 90
-"""Above it no message is taken until there is room again."""
+"""Above it no message is taken until there is room again. So nothing that is owed could be settled by waiting."""
 _HOUR_MS: Final = 3_600_000
 
 
@@ -27,6 +27,32 @@ class FileAge(NamedTuple):
     last_ms: int
 
 
+class Owed(Protocol):
+    """Who still has something to do with records of the log: to deliver those that are delayed, for one."""
+
+    what: str
+    """What is owed, for the log: "delayed messages"."""
+
+    def oldest(self) -> int | None:
+        """LogOffset of the oldest record that is still needed; None: none is.
+
+        Called by the housekeeping thread before log files go. When it moves on, what has settled the debt is in the log.
+        """
+
+
+class Debt(NamedTuple):
+    """The oldest record that is owed, and what it is."""
+
+    log_offset: int
+    what: str
+
+
+def oldest_debt(owners: Sequence[Owed]) -> Debt | None:
+    """The oldest record that any of them needs; None: none does."""
+    debts = [Debt(place, owner.what) for owner in owners if (place := owner.oldest()) is not None]
+    return min(debts, default=None)
+
+
 @dataclass(frozen=True, slots=True)
 class Expired:
     """Which log files go, and whether there is room for messages."""
@@ -36,16 +62,27 @@ class Expired:
     files: int
     why: str
     writable: bool
+    held: int | None = None
+    """Where the first file begins that would go, were nothing in it owed."""
+    given_up: bool = False
+    """Something that is owed goes, because the store can take nothing that would settle it."""
 
 
 def decide(
-    files: Sequence[FileAge], *, used_percent: float, now_ms: int, options: StoreOptions, at_once: bool = False
+    files: Sequence[FileAge],
+    *,
+    used_percent: float,
+    now_ms: int,
+    options: StoreOptions,
+    at_once: bool = False,
+    owed: int | None = None,
 ) -> Expired:
     """Judge all log files, oldest first, except the newest, which always stays. Pure.
 
     A file's time is up `fileReservedTime` hours after its newest record. It goes in the hours of `deleteWhen`, at once
     if the disk is fuller than `diskMaxUsedSpaceRatio`, and above 85 percent even before its time. At most 10 go in one
-    run, so that a mistake in the settings can be stopped.
+    run, so that a mistake in the settings can be stopped. What holds a record from LogOffset `owed` on stays in any case.
+    Only if the store can take nothing any more, and there is nothing else to delete, the oldest such file goes.
     """
     forced = used_percent > FORCE_PERCENT and options.clean_file_forcibly_enable
     if forced:
@@ -56,14 +93,19 @@ def decide(
         why = "their time is up"
     else:
         why = ""
-    gone = 0
+    gone, held, given_up, writable = 0, None, False, used_percent <= REFUSE_PERCENT
     if why:
         for file in files[:FILES_PER_RUN_MAX]:
             if not forced and now_ms - file.last_ms < options.file_reserved_time * _HOUR_MS:
                 break
+            if owed is not None and owed < file.end:
+                given_up = not writable and gone == 0
+                held = None if given_up else file.start
+                gone += given_up
+                break
             gone += 1
     drop_before = files[gone - 1].end if gone else (files[0].start if files else 0)
-    return Expired(drop_before, gone, why if gone else "", used_percent <= REFUSE_PERCENT)
+    return Expired(drop_before, gone, why if gone else "", writable, held, given_up)
 
 
 def is_due(delete_when: str, now_ms: int) -> bool:

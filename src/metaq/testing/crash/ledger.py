@@ -54,6 +54,20 @@ class Ledger:
                 found.setdefault((record.topic, record.queue_id), []).append(record)
         return found
 
+    def still_to_deliver(self) -> list[BareRecord]:
+        """Delayed messages without a copy where they belong, unless their topic was deleted."""
+        copied = {record.body for record in self.log if record.topic != SCHEDULE_TOPIC}
+        gone = self.deleted_at.keys() | self.limbo.keys()
+        return [
+            record
+            for record in self.log
+            if record.topic == SCHEDULE_TOPIC
+            and record.log_offset >= self.log_min
+            and record.body not in copied
+            and record.body in self.delayed
+            and self.delayed[record.body][0] not in gone
+        ]
+
     def given_up(self, key: Key) -> set[tuple[int, bytes]]:
         """(queue offset, body) of what a queue may serve though nobody expects it any more."""
         topic, queue_id = key

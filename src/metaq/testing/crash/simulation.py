@@ -628,10 +628,14 @@ class _Life:
         self._clock.advance(3600 * self._chance.choice((0.5, 1.01)))
         self._ledger.in_flight = []
         files = [int(path.name) for path in log_files(self._disk.root)]
+        owed = self._ledger.still_to_deliver()
         before, self._ledger.log_min = self._ledger.log_min, max([self._ledger.log_min, *files])
         with self._refusals():
             self.store.retain(self._clock.now_ms(), at_once=True)
         self._ledger.log_min = max(before, self.store.min_log)
+        for record in owed:
+            if record.log_offset < self.store.min_log:
+                raise Broken(f"{short(record)} was still to be delivered, and its log file went")
 
     def _trouble(self) -> None:
         """Begin or end a time of faults."""
