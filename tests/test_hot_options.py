@@ -1,0 +1,529 @@
+"""Every option that is called hot is changed in a server that runs, and does something else afterwards.
+
+One function for each, found by its table and name: an option that is hot and has none fails.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import pathlib
+import socket
+from collections.abc import Callable
+
+import pytest
+
+from metaq.app.broker import start_broker
+from metaq.app.namesrv import start_namesrv
+from metaq.clock import FakeClock
+from metaq.model import DataVersion, Perm, TopicConfig
+from metaq.namesrv.kv import ORDER_NAMESPACE
+from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
+from metaq.testing import FaultyDisk
+from metaq.wire import bodies, headers
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, encode, request
+from metaq.wire.connection import Connection
+from tests.broker.support import small_store
+from tests.doors.support import Client, open_door, send_header
+from tests.support import PATIENCE, eventually
+
+TABLES = {"broker": BrokerOptions, "store": StoreOptions, "namesrv": NamesrvOptions}
+HOT = [f"{section}.{name}" for section, table in TABLES.items() for name in sorted(table.hot_names())]
+HOUR = 3600.0
+EFFECTS: dict[str, Callable[[pathlib.Path], None]] = {}
+
+
+def effect_of(option: str) -> Callable[[Callable[[pathlib.Path], None]], Callable[[pathlib.Path], None]]:
+    """The function changes this option and sees what that does."""
+
+    def note(act: Callable[[pathlib.Path], None]) -> Callable[[pathlib.Path], None]:
+        EFFECTS[option] = act
+        return act
+
+    return note
+
+
+@pytest.mark.parametrize("option", HOT)
+def test_hot_option_takes_effect_in_a_server_that_runs(option, tmp_path):
+    """Changed as SIGHUP does, and then seen from outside."""
+    assert option in EFFECTS, f"{option} is called hot: show that changing it does something"
+    EFFECTS[option](tmp_path)
+
+
+def test_no_effect_is_shown_of_an_option_that_is_not_hot():
+    """A function whose option lost its mark, or its name, is found."""
+    assert set(EFFECTS) == set(HOT)
+
+
+class Running:
+    """A broker at its door, with small files, a clock and a disk that the test owns, and one client."""
+
+    def __init__(self, root, store=None, **options):
+        self.clock, self.disk = FakeClock(), FaultyDisk()
+        self.disk.used = 10.0
+        self._open = open_door(root, self.clock, store, self.disk, **options)
+
+    def __enter__(self):
+        self.broker, self.door = self._open.__enter__()
+        self.store, self.client = self.broker.store, Client(self.door)
+        return self
+
+    def __exit__(self, *error):
+        self._open.__exit__(*error)
+
+    def change(self, **options):
+        applied = self.broker.settings.change({camel(name): value for name, value in options.items()})
+        assert applied.changed.keys() == options.keys()
+        assert not applied.refused
+
+    def fill(self, count, body=b"x" * 1000):
+        for _ in range(count):
+            assert self.client.send("T", body).code == 0
+
+    def pull(self, **more):
+        [answer] = self.client.pull("T", **more)
+        return answer
+
+    def pulled(self, **more):
+        """Records of a pull and their bytes."""
+        body = self.pull(**more).body
+        count, at = 0, 0
+        while at < len(body):
+            at += int.from_bytes(body[at : at + 4], "big")
+            count += 1
+        return count, len(body)
+
+
+# ---- broker -------------------------------------------------------------------------------------------------------
+
+
+@effect_of("broker.broker_permission")
+def _(root):
+    with Running(root) as running:
+        running.fill(1)
+        assert running.pull().code == ResponseCode.SUCCESS
+        topics, version = running.broker.registration()
+        told = []
+        running.broker.topics.watch(told.append)
+        running.change(broker_permission=int(Perm.WRITE))
+        assert running.pull().code == ResponseCode.NO_PERMISSION
+        changed, newer = running.broker.registration()
+        assert topics["T"].perm == Perm.READ | Perm.WRITE
+        assert changed["T"].perm == Perm.WRITE
+        assert newer.counter > version.counter, "or name servers would not listen"
+        assert set(told) == set(changed)
+
+
+@effect_of("broker.trace_on")
+def _(root):
+    with Running(root) as running:
+        for way in ({}, {"properties": {"WAIT": "false"}}):
+            assert running.client.send("T", **way).ext["TRACE_ON"] == "true"
+        running.change(trace_on=False)
+        for way in ({}, {"properties": {"WAIT": "false"}}):
+            assert running.client.send("T", **way).ext["TRACE_ON"] == "false"
+
+
+@effect_of("broker.auto_create_topic_enable")
+def _(root):
+    with Running(root) as running:
+        assert running.client.send("one").code == 0
+        running.change(auto_create_topic_enable=False)
+        assert running.client.send("two").code == ResponseCode.TOPIC_NOT_EXIST
+        assert not running.broker.registration()[0]["TBW102"].perm & Perm.INHERIT
+        running.change(auto_create_topic_enable=True)
+        assert running.client.send("two").code == 0
+    with Running(root / "off", auto_create_topic_enable=False) as running:
+        assert running.client.send("one").code == ResponseCode.TOPIC_NOT_EXIST
+        running.change(auto_create_topic_enable=True)
+        assert running.client.send("one").code == 0
+
+
+@effect_of("broker.auto_create_subscription_group")
+def _(root):
+    with Running(root) as running:
+        running.fill(1)
+        running.change(auto_create_subscription_group=False)
+        assert running.pull(group="new").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        running.change(auto_create_subscription_group=True)
+        assert running.pull(group="new").code == ResponseCode.SUCCESS
+
+
+def held_ms(running):
+    """How long a pull that would wait a minute is held."""
+    running.client.received()
+    assert not running.client.pull("T", offset=running.store.queue("T", 0).max_offset, sys_flag=6, suspend_ms=60_000)
+    for ms in range(500, 70_000, 500):
+        running.clock.advance(0.5)
+        running.door.tick()
+        if running.client.received():
+            return ms
+    raise AssertionError("held for ever")
+
+
+@effect_of("broker.long_polling_enable")
+def _(root):
+    with Running(root) as running:
+        running.fill(1)
+        assert 59_000 < held_ms(running) < 62_000
+        running.change(long_polling_enable=False)
+        assert held_ms(running) < 3000
+
+
+@effect_of("broker.short_polling_time_mills")
+def _(root):
+    with Running(root, long_polling_enable=False) as running:
+        running.fill(1)
+        assert held_ms(running) < 3000
+        running.change(short_polling_time_mills=20_000)
+        assert 19_000 < held_ms(running) < 23_000
+
+
+@effect_of("broker.notify_consumer_ids_changed_enable")
+def _(root):
+    with Running(root) as running:
+        running.client.beat("G", {"T": "*"}, "c@1")
+        other = Client(running.door)
+        other.beat("G", {"T": "*"}, "c@2")
+        assert running.client.received()
+        running.change(notify_consumer_ids_changed_enable=False)
+        other.leave()
+        assert not running.client.received()
+
+
+@effect_of("broker.slave_read_enable")
+def _(root):
+    with Running(root, {"access_message_in_memory_max_ratio": 0}) as running:
+        running.fill(10)
+        assert running.pull().ext["suggestWhichBrokerId"] == "0"
+        running.change(slave_read_enable=True)
+        assert running.pull().ext["suggestWhichBrokerId"] == "1"
+
+
+@effect_of("broker.unflushed_bytes_max")
+def _(root):
+    with Running(root, {"flush_interval_commit_log": 3_600_000}) as running:
+        running.fill(12, b"x" * 200_000)
+        assert running.store.log_end - running.store.flushed > 2 * MIB
+        running.change(unflushed_bytes_max=MIB)
+        assert running.client.send("T").code == ResponseCode.SYSTEM_BUSY
+        # Half of it is the slack: more than that is not flushed, so an answer asks for a flush and waits for it.
+        running.change(unflushed_bytes_max=4 * MIB)
+        running.client.feed(running.client.frame(RequestCode.SEND_MESSAGE_V2, send_header("T")))
+        eventually(lambda: running.store.flushed > running.store.log_end - 2 * MIB)
+        eventually(running.client.received)
+
+
+@effect_of("broker.unanswered_bytes_max")
+def _(root):
+    with Running(root) as running:
+        running.broker.appender.unanswered_bytes = lambda: 100_000
+        running.fill(1)
+        running.change(unanswered_bytes_max=65_536)
+        assert running.client.send("T").code == ResponseCode.SYSTEM_BUSY
+
+
+@effect_of("broker.auto_create_topics_max")
+def _(root):
+    with Running(root) as running:
+        assert running.client.send("one").code == 0
+        running.change(auto_create_topics_max=0)
+        assert running.client.send("two").code == ResponseCode.TOPIC_NOT_EXIST
+        running.change(auto_create_topics_max=1000)
+        assert running.client.send("two").code == 0
+
+
+@effect_of("broker.auto_create_topics_per_minute")
+def _(root):
+    with Running(root, auto_create_topics_per_minute=1) as running:
+        assert running.client.send("one").code == 0
+        assert running.client.send("two").code == ResponseCode.TOPIC_NOT_EXIST
+        running.change(auto_create_topics_per_minute=600)
+        running.clock.advance(1)
+        assert running.client.send("two").code == 0
+
+
+@effect_of("broker.auto_create_groups_max")
+def _(root):
+    with Running(root) as running:
+        running.fill(1)
+        running.change(auto_create_groups_max=0)
+        assert running.pull(group="new").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        running.change(auto_create_groups_max=1000)
+        assert running.pull(group="new").code == ResponseCode.SUCCESS
+
+
+@effect_of("broker.auto_create_groups_per_minute")
+def _(root):
+    with Running(root, auto_create_groups_per_minute=1) as running:
+        running.fill(1)
+        assert running.pull(group="one").code == ResponseCode.SUCCESS
+        assert running.pull(group="two").code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+        running.change(auto_create_groups_per_minute=600)
+        running.clock.advance(1)
+        assert running.pull(group="two").code == ResponseCode.SUCCESS
+
+
+# ---- store --------------------------------------------------------------------------------------------------------
+
+
+@effect_of("store.max_message_size")
+def _(root):
+    with Running(root, {"max_message_size": 2000}) as running:
+        for way in ({}, {"properties": {"WAIT": "false"}}):  # the fast lane and the slow one
+            assert running.client.send("T", b"x" * 2001, **way).code == ResponseCode.MESSAGE_ILLEGAL
+            assert running.client.send("T", b"x" * 2000, **way).code == 0
+        running.change(max_message_size=3000)
+        for way in ({}, {"properties": {"WAIT": "false"}}):
+            assert running.client.send("T", b"x" * 3000, **way).code == 0
+        running.change(max_message_size=1000)
+        for way in ({}, {"properties": {"WAIT": "false"}}):
+            assert running.client.send("T", b"x" * 1001, **way).code == ResponseCode.MESSAGE_ILLEGAL
+
+
+@effect_of("store.flush_interval_commit_log")
+def _(root):
+    with Running(root, {"flush_interval_commit_log": 3_600_000}) as running:
+        running.fill(1)
+        assert running.store.flushed < running.store.log_end
+        running.change(flush_interval_commit_log=1)
+        eventually(lambda: running.store.flushed == running.store.log_end)
+        running.fill(1)
+        eventually(lambda: running.store.flushed == running.store.log_end)
+
+
+def local_hour(clock, later=0):
+    return f"{(dt.datetime.fromtimestamp(clock.now_ms() / 1000).hour + later) % 24:02}"  # noqa: DTZ006  deleteWhen is local time
+
+
+def retention(root, **options):
+    """A running broker with some full log files that are ten hours old; nothing is deleted at this hour."""
+    never = local_hour(FakeClock(), later=15)
+    small = {"mapped_file_size_commit_log": 65_536, "max_message_size": 2000}
+    return Running(root, {**small, "delete_when": never, **options})
+
+
+def expired(running):
+    """How many log files go now."""
+    return running.store.retain(running.clock.now_ms())
+
+
+@effect_of("store.file_reserved_time")
+def _(root):
+    with retention(root) as running:
+        running.fill(200)
+        running.clock.advance(10 * HOUR)
+        running.disk.used = 80.0
+        assert not expired(running)
+        running.change(file_reserved_time=5)
+        assert expired(running)
+
+
+@effect_of("store.delete_when")
+def _(root):
+    with retention(root, file_reserved_time=5) as running:
+        running.fill(200)
+        running.clock.advance(10 * HOUR)
+        assert not expired(running)
+        running.change(delete_when=local_hour(running.clock))
+        assert expired(running)
+
+
+@effect_of("store.disk_max_used_space_ratio")
+def _(root):
+    with retention(root, file_reserved_time=5) as running:
+        running.fill(200)
+        running.clock.advance(10 * HOUR)
+        running.disk.used = 50.0
+        assert not expired(running)
+        running.change(disk_max_used_space_ratio=40)
+        assert expired(running)
+
+
+@effect_of("store.clean_file_forcibly_enable")
+def _(root):
+    with retention(root, clean_file_forcibly_enable=False) as running:
+        running.fill(200)
+        running.disk.used = 87.0
+        assert not expired(running)
+        running.change(clean_file_forcibly_enable=True)
+        assert expired(running)
+
+
+@effect_of("store.max_transfer_count_on_message_in_memory")
+def _(root):
+    with Running(root) as running:
+        running.fill(50)
+        assert running.pulled(max_messages=100)[0] == 32
+        running.change(max_transfer_count_on_message_in_memory=40)
+        assert running.pulled(max_messages=100)[0] == 40
+
+
+@effect_of("store.max_transfer_bytes_on_message_in_memory")
+def _(root):
+    with Running(root) as running:
+        running.fill(50)
+        assert running.pulled()[1] > 32_000
+        running.change(max_transfer_bytes_on_message_in_memory=10_000)
+        assert running.pulled()[1] < 10_000
+        pulled = running.store.pull("T", 0, 0, 32, None, None)
+        assert len(pulled.body) < 10_000, "also where nobody says how many bytes"
+
+
+OLD = {"access_message_in_memory_max_ratio": 0}
+"""Every message is an old one."""
+
+
+@effect_of("store.access_message_in_memory_max_ratio")
+def _(root):
+    with Running(root) as running:
+        running.fill(50)
+        assert running.pulled()[0] == 32
+        running.change(**OLD)
+        assert running.pulled()[0] == 8
+
+
+@effect_of("store.max_transfer_count_on_message_in_disk")
+def _(root):
+    with Running(root, OLD) as running:
+        running.fill(50)
+        assert running.pulled()[0] == 8
+        running.change(max_transfer_count_on_message_in_disk=3)
+        assert running.pulled()[0] == 3
+
+
+@effect_of("store.max_transfer_bytes_on_message_in_disk")
+def _(root):
+    with Running(root, OLD) as running:
+        running.fill(50)
+        assert running.pulled()[1] > 8000
+        running.change(max_transfer_bytes_on_message_in_disk=4000)
+        assert running.pulled()[1] < 4000
+
+
+# ---- listening ports ----------------------------------------------------------------------------------------------
+
+
+def at_listener(start, use):
+    """Run a whole server; `use(service)` is called in a thread beside it, as its clients are."""
+
+    async def main():
+        service = await start()
+        try:
+            await asyncio.to_thread(use, service)
+        finally:
+            await service.close()
+
+    asyncio.run(main())
+
+
+def connect(service, **options):
+    host, _, port = service.address.rpartition(":")
+    raw = socket.socket()
+    for option, value in options.items():
+        raw.setsockopt(socket.SOL_SOCKET, getattr(socket, option), value)
+    raw.settimeout(PATIENCE)
+    raw.connect((host, int(port)))
+    return raw
+
+
+def served(raw):
+    """Whether the server answers and does not close."""
+    with contextlib.suppress(ConnectionError):
+        raw.sendall(encode(Command(99_999)))
+        return bool(raw.recv(65_536))
+    return False
+
+
+def limits_connections(service, section):
+    with connect(service) as one, connect(service) as two:
+        assert served(one)
+        assert served(two)
+        service.settings[section].change({"connectionsMax": 2})
+        with connect(service) as three:
+            assert not served(three)
+        assert served(one)
+        service.settings[section].change({"connectionsMax": 3})
+        with connect(service) as three:
+            assert served(three)
+
+
+def a_broker(root):
+    return lambda: start_broker(BrokerOptions(listen_port=0, broker_name="b"), small_store(root))
+
+
+def a_namesrv(root):
+    options = NamesrvOptions(listen_port=0, kv_config_path=str(root / "kv.json"))
+    return lambda: start_namesrv(options)
+
+
+@effect_of("broker.connections_max")
+def _(root):
+    at_listener(a_broker(root), lambda service: limits_connections(service, "broker"))
+
+
+@effect_of("namesrv.connections_max")
+def _(root):
+    at_listener(a_namesrv(root), lambda service: limits_connections(service, "namesrv"))
+
+
+@effect_of("namesrv.unanswered_bytes_max")
+def _(root):
+    asked = 300  # answers of 60 KB, and none is read before the last was asked for: the kernel does not take so much
+
+    def use(service):
+        get = request(RequestCode.GET_KV_CONFIG, headers.KvKeyHeader(namespace="n", key="k"))
+        with connect(service) as raw:
+            put = headers.PutKvHeader(namespace="n", key="k", value="v" * 60_000)
+            assert ask(raw, request(RequestCode.PUT_KV_CONFIG, put)).code == 0
+        for limit, is_closed in ((64 * MIB, False), (65_536, True)):
+            service.settings["namesrv"].change({"unansweredBytesMax": limit})
+            with connect(service, SO_RCVBUF=16_384) as lazy, connect(service) as other:
+                lazy.sendall(encode(get) * asked)
+                for _ in range(5):
+                    assert ask(other, get).code == 0
+                assert (answers(lazy, asked) < asked) is is_closed
+
+    at_listener(a_namesrv(root), use)
+
+
+def ask(raw, command):
+    raw.sendall(encode(command))
+    reader = Connection()
+    while (answer := reader.next_command()) is None:
+        data = raw.recv(1 << 20)
+        assert data, "closed instead of answered"
+        reader.receive_data(data)
+    return answer
+
+
+def answers(raw, wanted):
+    """How many whole answers come before the end of the connection, at most `wanted`."""
+    reader, count = Connection(), 0
+    with contextlib.suppress(ConnectionError):
+        while count < wanted and (data := raw.recv(1 << 20)):
+            reader.receive_data(data)
+            while reader.next_command() is not None:
+                count += 1
+    return count
+
+
+@effect_of("namesrv.order_message_enable")
+def _(root):
+    def use(service):
+        with connect(service) as raw:
+            put = headers.PutKvHeader(namespace=ORDER_NAMESPACE, key="T", value="b:4")
+            assert ask(raw, request(RequestCode.PUT_KV_CONFIG, put)).code == 0
+            who = headers.RegisterBrokerHeader(
+                broker_name="b", broker_address="127.0.0.1:1", cluster="c", ha_address="127.0.0.1:2", broker_id=0
+            )
+            body = bodies.registration(DataVersion(1, 1), {"T": TopicConfig("T")})
+            assert ask(raw, request(RequestCode.REGISTER_BROKER, who, body)).code == 0
+            route = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic="T"))
+            assert b"b:4" not in ask(raw, route).body
+            service.settings["namesrv"].change({"orderMessageEnable": "true"})
+            assert b"b:4" in ask(raw, route).body
+
+    at_listener(a_namesrv(root), use)
