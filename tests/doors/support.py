@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.doors.remoting import RemotingDoor
+from metaq.model import ConsumerView, Heartbeat
 from metaq.model import properties as props
 from metaq.net.turns import Source
 from metaq.saved import SavedText
@@ -123,8 +124,8 @@ class Client:
 
         version = int(more.get("version", 1))
         subscriptions = {topic: subscribe(topic, text, version) for topic, text in (topics or {}).items()}
-        consumer = bodies.ConsumerData(group, subscriptions, **{k: v for k, v in more.items() if k != "version"})
-        body = bodies.heartbeat(bodies.Heartbeat(client_id, (consumer,), ("CLIENT_INNER_PRODUCER",)))
+        consumer = ConsumerView(group, subscriptions, **{k: v for k, v in more.items() if k != "version"})
+        body = bodies.heartbeat(Heartbeat(client_id, (consumer,), ("CLIENT_INNER_PRODUCER",)))
         return self.ask(RequestCode.HEART_BEAT, None, body)
 
 

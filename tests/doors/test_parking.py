@@ -10,7 +10,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.doors import parking
 from metaq.errors import Refused
-from metaq.model import GroupConfig
+from metaq.model import ConsumerView, GroupConfig, Heartbeat
 from metaq.wire import bodies, fastjson, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
@@ -146,7 +146,7 @@ def test_a_heartbeat_with_a_new_group_is_answered_after_the_save(bench):
     assert Client(bench.door).beat("known").code == 0
     bench.groups.slow = bench.topics.slow = True
     client = Client(bench.door)
-    beat = bodies.Heartbeat("c@1", (bodies.ConsumerData("new"), bodies.ConsumerData("known")), ())
+    beat = Heartbeat("c@1", (ConsumerView("new"), ConsumerView("known")), ())
     client.feed(client.frame(RequestCode.HEART_BEAT, None, bodies.heartbeat(beat)))
     assert bench.broker.members.client_ids("known") == ["c@1"]
     for file in (bench.groups, bench.topics):
@@ -163,7 +163,7 @@ def test_a_heartbeat_with_a_new_group_is_answered_after_the_save(bench):
 def test_a_heartbeat_whose_group_cannot_be_saved_is_refused(bench, which):
     """The member has not joined, and the text says why."""
     client = Client(bench.door)
-    body = bodies.heartbeat(bodies.Heartbeat("c@1", (bodies.ConsumerData("new"),), ()))
+    body = bodies.heartbeat(Heartbeat("c@1", (ConsumerView("new"),), ()))
     client.feed(client.frame(RequestCode.HEART_BEAT, None, body))
     if which == "topics.json":
         bench.groups.end()
@@ -180,7 +180,7 @@ def test_a_heartbeat_whose_group_cannot_be_saved_is_refused(bench, which):
 def test_a_goodbye_does_not_overtake_the_heartbeat_before_it(bench):
     """Who leaves while its heartbeat waits has left afterwards."""
     client = Client(bench.door)
-    body = bodies.heartbeat(bodies.Heartbeat("c@1", (bodies.ConsumerData("new"),), ()))
+    body = bodies.heartbeat(Heartbeat("c@1", (ConsumerView("new"),), ()))
     client.feed(client.frame(RequestCode.HEART_BEAT, None, body))
     header = headers.UnregisterClientHeader(client_id="c@1", consumer_group="new")
     client.feed(client.frame(RequestCode.UNREGISTER_CLIENT, header))
@@ -390,7 +390,7 @@ def test_a_connection_that_closes_meanwhile_leaves_nothing_behind(bench):
     sender, member = Client(bench.door), Client(bench.door)
     start_send(sender, "orders", b"one", oneway=True)
     start_send(sender, "orders", b"two")
-    body = bodies.heartbeat(bodies.Heartbeat("c@1", (bodies.ConsumerData("new"),), ()))
+    body = bodies.heartbeat(Heartbeat("c@1", (ConsumerView("new"),), ()))
     member.feed(member.frame(RequestCode.HEART_BEAT, None, body))
     sender.leave()
     member.leave()

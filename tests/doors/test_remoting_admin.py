@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from metaq.model import GroupConfig, MessageQueue
+from metaq.model import ConsumeStats, GroupConfig, MessageQueue, QueueStats
 from metaq.wire import beans, bodies, fastjson
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of
@@ -77,8 +77,8 @@ def test_statistics_of_a_topic(client, clock):
     client.send("orders")
     answer = client.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "orders"})
     assert bodies.topic_stats_of(answer.body) == {
-        MessageQueue("orders", "broker-a", 0): bodies.QueueStats(0, 2, clock.now_ms()),
-        MessageQueue("orders", "broker-a", 1): bodies.QueueStats(0, 0, 0),
+        MessageQueue("orders", "broker-a", 0): QueueStats(0, 2, clock.now_ms()),
+        MessageQueue("orders", "broker-a", 1): QueueStats(0, 0, 0),
     }
     assert b'{{"brokerName":"broker-a"' in answer.body
     assert client.ask(RequestCode.GET_TOPIC_STATS_INFO, {"topic": "nope"}).code == ResponseCode.TOPIC_NOT_EXIST
@@ -96,7 +96,7 @@ def test_statistics_of_a_group(client, clock):
     )
     answer = client.ask(RequestCode.GET_CONSUME_STATS, {"consumerGroup": "G"})
     stats, _ = bodies.consume_stats_of(answer.body)
-    assert stats == {MessageQueue("orders", "broker-a", 0): bodies.ConsumeStats(3, 2, clock.now_ms() - 2000)}
+    assert stats == {MessageQueue("orders", "broker-a", 0): ConsumeStats(3, 2, clock.now_ms() - 2000)}
 
 
 def test_who_consumes_a_topic(client):

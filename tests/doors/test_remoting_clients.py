@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.model import MessageModel
+from metaq.model import ConsumerView, Heartbeat, MessageModel
 from metaq.model.subscription import subscribe
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -116,8 +116,8 @@ def test_the_connection_lists_show_who_is_there(door):
 def test_an_illegal_group_joins_nothing_and_harms_no_other(door):
     """A bad group name is refused by name, while the good one of the same heartbeat has joined."""
     client = Client(door)
-    consumers = tuple(bodies.ConsumerData(group, {"orders": subscribe("orders")}) for group in ("good", "../bad"))
-    body = bodies.heartbeat(bodies.Heartbeat("a@1", consumers, ()))
+    consumers = tuple(ConsumerView(group, {"orders": subscribe("orders")}) for group in ("good", "../bad"))
+    body = bodies.heartbeat(Heartbeat("a@1", consumers, ()))
     answer = client.ask(RequestCode.HEART_BEAT, None, body)
     assert (answer.code, "../bad" in answer.remark) == (1, True)
     assert members(client, "good") == ["a@1"]

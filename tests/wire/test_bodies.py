@@ -11,13 +11,18 @@ import pytest
 from metaq.errors import BadRequest
 from metaq.model import (
     BrokerData,
+    ClientConnection,
     ClusterInfo,
     ConsumeFrom,
+    ConsumerView,
+    ConsumeStats,
     DataVersion,
     GroupConfig,
+    Heartbeat,
     MessageModel,
     MessageQueue,
     QueueData,
+    QueueStats,
     Route,
     TopicConfig,
 )
@@ -70,10 +75,10 @@ def test_a_wrong_heartbeat_is_refused(text):
 
 def test_heartbeats_round_trip():
     """What we send reads back, filters included."""
-    data = bodies.ConsumerData(
+    data = ConsumerView(
         "G", {"T": subscribe("T", "a || b", 7)}, False, MessageModel.BROADCASTING, ConsumeFrom.TIMESTAMP
     )
-    beat = bodies.Heartbeat("me", (data,), ("P",))
+    beat = Heartbeat("me", (data,), ("P",))
     assert bodies.heartbeat_of(bodies.heartbeat(beat)) == beat
 
 
@@ -147,11 +152,11 @@ def test_a_compressed_registration_is_read_and_bounded(monkeypatch):
 def test_tables_by_queue_are_written_with_object_keys_and_read_in_both_forms():
     """202, 208 and 220 towards Java have objects as keys; arrays of pairs are read too."""
     queue = MessageQueue("T", "b", 3)
-    stats = {queue: bodies.QueueStats(1, 9, 5)}
+    stats = {queue: QueueStats(1, 9, 5)}
     body = bodies.topic_stats(stats)
     assert body.startswith(b'{"offsetTable":{{"brokerName":"b","queueId":3,"topic":"T"}:{')
     assert bodies.topic_stats_of(body) == stats
-    consumed = {queue: bodies.ConsumeStats(9, 4, 77)}
+    consumed = {queue: ConsumeStats(9, 4, 77)}
     assert bodies.consume_stats_of(bodies.consume_stats(consumed, 1.5)) == (consumed, 1.5)
     assert bodies.queue_offsets_of(bodies.queue_offsets({queue: 12})) == {queue: 12}
     pairs = b'{"offsetTable":[[{"brokerName":"b","queueId":3,"topic":"T"},12]]}'
@@ -171,8 +176,8 @@ def test_groups_topics_offsets_and_connections_round_trip():
     assert bodies.delay_offsets_of_tree(Value(bodies.delay_offsets_tree({1: 100}), "table")) == {1: 100}
     with pytest.raises(BadRequest):
         bodies.group_offsets_of_tree(Value({"offsetTable": {"T@G": {"x": 1}}}, "table"))
-    connection = bodies.ClientConnection("me", "10.0.0.1:5", "JAVA", 409)
-    consumer = bodies.ConsumerData("", {"T": subscribe("T", "a", 1)})
+    connection = ClientConnection("me", "10.0.0.1:5", "JAVA", 409)
+    consumer = ConsumerView("", {"T": subscribe("T", "a", 1)})
     assert bodies.connections_of(bodies.consumer_connections(consumer, [connection])) == ([connection], consumer)
     assert bodies.consumer_ids_of(bodies.consumer_ids(["a", "b"])) == ["a", "b"]
     assert bodies.kv_table_of(bodies.kv_table({"a": "b"})) == {"a": "b"}

@@ -22,7 +22,7 @@ RETRY_MAX = 1_000_000
 
 
 class Groups:
-    """All consumer groups. `changes` counts the changes, for whoever caches a verdict about a group."""
+    """All consumer groups. `changes` counts the changes, for whoever keeps a decision about a group."""
 
     def __init__(
         self,

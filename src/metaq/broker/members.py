@@ -1,11 +1,10 @@
 """Who is connected: the members of consumer and producer groups, kept on heartbeat leases.
 
 A member is one connection. It appears with its first heartbeat and goes when it unregisters, when its connection
-closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as notices; the
-door sends them (code 40).
+closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as notices.
 
 A broker keeps one subscription per group and topic, the newest. Members that subscribe to different things each miss
-messages, so that is said: in the log when one joins or changes, and to whoever asks for the group (203).
+messages, so that is said: in the log when one joins or changes, and to whoever asks for the group.
 """
 
 from __future__ import annotations
@@ -155,12 +154,13 @@ class Members:
             else:
                 self._log.warning(
                     ("differ", group.name),
-                    "members of group %s subscribe differently: %s at %s to %s, %s at %s to %s. A broker keeps one "
-                    "subscription per group, the newest, so that each of them misses messages: give all members of a "
-                    "group the same topics and tags, or each its own group",
-                    group.name, fellow.client_id, fellow.channel.remote, _told(fellow.wants),
-                    member.client_id, member.channel.remote, _told(member.wants),
-                )  # fmt: skip
+                    "members of group %s subscribe differently: %s, %s. A broker keeps one subscription per group, the "
+                    "newest, so that each of them misses messages: give all members of a group the same topics and "
+                    "tags, or each its own group",
+                    group.name,
+                    _subscriber(fellow),
+                    _subscriber(member),
+                )
                 return
 
     def refused(self, remote: str, client_id: str, groups: Sequence[str], error: MetaqError) -> None:
@@ -243,5 +243,7 @@ def _wants(view: ConsumerView) -> dict[str, str]:
     }
 
 
-def _told(wants: Mapping[str, str]) -> str:
-    return ", ".join(f"{topic} ({spelling})" for topic, spelling in wants.items())[:300] or "nothing"
+def _subscriber(member: Member) -> str:
+    """Who, where, and to what, for the log."""
+    wants = ", ".join(f"{topic} ({spelling})" for topic, spelling in member.wants.items())[:300] or "nothing"
+    return f"{member.client_id} at {member.channel.remote} to {wants}"

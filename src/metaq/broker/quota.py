@@ -1,4 +1,4 @@
-"""A cap on things that strangers can make us create: so many in all, so many a minute."""
+"""A cap on topics and groups that clients can make us create: so many in all, so many a minute."""
 
 from __future__ import annotations
 

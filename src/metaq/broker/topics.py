@@ -32,7 +32,7 @@ TopicWatcher = Callable[[str], None]
 
 
 class Topics:
-    """All topics. `changes` counts the changes, for whoever caches a verdict about a topic."""
+    """All topics. `changes` counts the changes, for whoever keeps a decision about a topic."""
 
     def __init__(
         self,

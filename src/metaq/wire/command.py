@@ -218,9 +218,7 @@ def _decode_json(header: bytes | bytearray | memoryview) -> Command:
         return _decode_lenient_json(header)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise RemoteProtocolError(f"the header is not JSON: {error}") from error
-    return Command(
-        head.code, head.opaque, head.flag, head.language, head.version, head.remark, head.extFields or {}, b"", _JSON
-    )
+    return Command(head.code, head.opaque, head.flag, head.language, head.version, head.remark, head.extFields or {})
 
 
 def _decode_lenient_json(header: bytes | bytearray | memoryview) -> Command:
@@ -232,7 +230,7 @@ def _decode_lenient_json(header: bytes | bytearray | memoryview) -> Command:
     language = head.language
     if not isinstance(language, str):
         language = LANGUAGES[language] if language is not None and 0 <= language < len(LANGUAGES) else "OTHER"
-    return Command(head.code, head.opaque, head.flag, language, head.version, head.remark, ext, b"", _JSON)
+    return Command(head.code, head.opaque, head.flag, language, head.version, head.remark, ext)
 
 
 def _text(value: str | float | bool) -> str:
@@ -278,7 +276,7 @@ def _decode_binary(header: bytes) -> Command:
     if position > end:
         raise RemoteProtocolError(f"the last ext field runs {position - end} bytes past its section")
     name = LANGUAGES[language] if language < len(LANGUAGES) else "OTHER"
-    return Command(code, opaque, flag, name, version, remark or None, ext, b"", _BINARY)
+    return Command(code, opaque, flag, name, version, remark or None, ext, serialize=_BINARY)
 
 
 def _take(header: bytes, start: int, size: int) -> tuple[str, int]:

@@ -6,7 +6,6 @@ BadRequest for a wrong part; it names body and field. `x_tree` gives the parsed 
 `beans.Value`; the configuration files share them.
 """
 
-from metaq.model import ClientConnection, ConsumerView, ConsumeStats, Heartbeat, QueueStats
 from metaq.wire.bodies.clients import (
     client_check_of,
     connections_of,
@@ -76,14 +75,7 @@ from metaq.wire.bodies.topics import (
     topic_tree,
 )
 
-ConsumerData = ConsumerView
-
 __all__ = [
-    "ClientConnection",
-    "ConsumeStats",
-    "ConsumerData",
-    "Heartbeat",
-    "QueueStats",
     "client_check_of",
     "cluster_info",
     "cluster_info_of",

@@ -26,15 +26,15 @@ def group_tree(group: GroupConfig) -> Tree:
 
 def group_of_tree(tree: Value, name: str = "") -> GroupConfig:
     return GroupConfig(
-        tree.text_in("groupName", name),
-        tree.boolean_in("consumeEnable", default=True),
-        tree.boolean_in("consumeFromMinEnable", default=True),
-        tree.boolean_in("consumeBroadcastEnable", default=True),
-        tree.whole_in("retryQueueNums", 1, 32),
-        tree.whole_in("retryMaxTimes", 16, 32),
-        tree.whole_in("brokerId", 0),
-        tree.whole_in("whichBrokerWhenConsumeSlowly", 1),
-        tree.boolean_in("notifyConsumerIdsChangedEnable", default=True),
+        name=tree.text_in("groupName", name),
+        consume_enable=tree.boolean_in("consumeEnable", default=True),
+        consume_from_min_enable=tree.boolean_in("consumeFromMinEnable", default=True),
+        consume_broadcast_enable=tree.boolean_in("consumeBroadcastEnable", default=True),
+        retry_queues=tree.whole_in("retryQueueNums", 1, 32),
+        retry_max=tree.whole_in("retryMaxTimes", 16, 32),
+        broker_id=tree.whole_in("brokerId", 0),
+        slow_broker_id=tree.whole_in("whichBrokerWhenConsumeSlowly", 1),
+        notify_changed=tree.boolean_in("notifyConsumerIdsChangedEnable", default=True),
     )
 
 

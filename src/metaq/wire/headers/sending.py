@@ -1,0 +1,89 @@
+"""Sends, and messages that come back (10, 36, 310, 320, 324, 325)."""
+# ruff: noqa: RUF009  `wire` makes a dataclass field, as `field` does
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+from metaq.model.system import AUTO_CREATE_TOPIC
+from metaq.wire.headers.codec import Header, Int, Item, Long, items, read_items, wire
+
+
+@dataclass(slots=True, kw_only=True)
+class SendHeader(Header):
+    """10, 310, 320 and 324, 325. Sent with V2's one-letter names; both spellings are read."""
+
+    producer_group: str = wire("a")
+    topic: str = wire("b")
+    default_topic: str = wire("c", AUTO_CREATE_TOPIC)
+    """The topic whose settings an automatically created one copies."""
+    default_topic_queues: Int = wire("d", 4)
+    queue_id: Int = wire("e")
+    """Below zero lets the broker choose."""
+    sys_flag: Int = wire("f", 0)
+    born_ms: Long = wire("g")
+    flag: Int = wire("h", 0)
+    properties: str = wire("i", "")
+    reconsume_times: Int = wire("j", 0)
+    unit_mode: bool = wire("k", default=False)
+    max_reconsume_times: Int | None = wire("l", None)
+    """Only looked at in sends to `%RETRY%` topics: Go sends 0 with every message."""
+    batch: bool = wire("m", default=False)
+    broker_name: str | None = wire("n", None)
+
+    LONG_NAMES: ClassVar[dict[str, str]] = {
+        "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
+        "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
+        "l": "maxReconsumeTimes", "m": "batch", "n": "bname",
+    }  # fmt: skip
+
+    @classmethod
+    def from_ext(cls, ext: Mapping[str, str]) -> Self:
+        return cls(**read_items(items(cls), ext)) if "b" in ext else cls.from_long_ext(ext)
+
+    @classmethod
+    def from_long_ext(cls, ext: Mapping[str, str]) -> Self:
+        """The header of code 10 and 324, with long names."""
+        return cls(**read_items(_long_send_items(), ext))
+
+    def to_long_ext(self) -> dict[str, str]:
+        """The fields under their long names, for code 10 and 324."""
+        return {self.LONG_NAMES[letter]: value for letter, value in self.to_ext().items()}
+
+
+@functools.cache
+def _long_send_items() -> tuple[Item, ...]:
+    return tuple(item._replace(wire_name=SendHeader.LONG_NAMES[item.wire_name]) for item in items(SendHeader))
+
+
+@dataclass(slots=True, kw_only=True)
+class SendReplyHeader(Header):
+    """Answers 10, 310, 320. Java needs `MSG_REGION` and `TRACE_ON` beside these; the door adds them."""
+
+    message_id: str = wire("msgId")
+    """The offset id; of a batch, all of them, comma-separated."""
+    queue_id: Int
+    queue_offset: Long
+    """Of a batch, the first."""
+    transaction_id: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class SendBackHeader(Header):
+    """36: this message failed; deliver it again later, or file it with the dead letters."""
+
+    offset: Long
+    """LogOffset of the record that failed."""
+    group: str
+    delay_level: Int
+    """Below zero: straight to the dead letters; 0: the broker chooses; above: that level."""
+    origin_message_id: str | None = wire("originMsgId", None)
+    origin_topic: str | None = None
+    unit_mode: bool = False
+    max_reconsume_times: Int | None = None
+    broker_name: str | None = wire("bname", None)
+    repeated: bool | None = wire("metaqRepeated", None)
+    """Ours: an earlier request like this one may have been answered, and the answer lost."""
