@@ -11,14 +11,15 @@ from metaq.app.namesrv import start_namesrv
 from metaq.client.transport import Transport
 from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
+from metaq.model.registration import BrokerIdentity
 from metaq.options import NamesrvOptions
-from metaq.registry.namesrv import Identity, Registrar
+from metaq.registry.namesrv import Registrar
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 from tests.support import PATIENCE
 
-IDENTITY = Identity("C", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
+IDENTITY = BrokerIdentity("C", "broker-a", 0, "127.0.0.1:10911", "127.0.0.1:10912")
 
 
 def options(folder: pathlib.Path, port: int = 0) -> NamesrvOptions:

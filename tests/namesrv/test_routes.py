@@ -6,7 +6,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.model import DataVersion, Perm, TopicConfig
-from metaq.model.registration import Registration, VersionCheck
+from metaq.model.registration import BrokerIdentity, Registration, VersionCheck
 from metaq.namesrv.routes import RouteTable
 
 LEASE_MS = 120_000
@@ -24,7 +24,9 @@ def routes(clock: FakeClock) -> RouteTable:
 
 def registration(broker="a", broker_id=0, address="10.0.0.1:10911", version=1, topics=("T",), queues=4, sys_flag=0):
     table = {name: TopicConfig(name, queues, queues, sys_flag=sys_flag) for name in topics}
-    return Registration("C", broker, broker_id, address, "10.0.0.1:10912", DataVersion(0, version), table)
+    return Registration(
+        BrokerIdentity("C", broker, broker_id, address, "10.0.0.1:10912"), DataVersion(0, version), table
+    )
 
 
 def test_a_registered_topic_has_a_route(routes):

@@ -10,7 +10,7 @@ from tests.broker.support import MemoryFile
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, TopicConfig
-from metaq.model.registration import Registered, Registration
+from metaq.model.registration import BrokerIdentity, Registered, Registration
 from metaq.namesrv.kv import ORDER_NAMESPACE, VALUES_MAX, KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
@@ -29,7 +29,8 @@ def on_file(file, **options) -> NameService:
 
 
 def registration(broker_id=0, address="10.0.0.1:1", topic="T") -> Registration:
-    return Registration("C", "a", broker_id, address, "10.0.0.1:2", DataVersion(0, 1), {topic: TopicConfig(topic)})
+    who = BrokerIdentity("C", "a", broker_id, address, "10.0.0.1:2")
+    return Registration(who, DataVersion(0, 1), {topic: TopicConfig(topic)})
 
 
 def test_a_slave_learns_its_master_and_the_order_configuration():

@@ -10,13 +10,14 @@ from tests.support import PATIENCE
 
 from metaq.errors import ConnectionFailed
 from metaq.model import DataVersion, TopicConfig
-from metaq.registry.namesrv import Identity, Registrar
+from metaq.model.registration import BrokerIdentity
+from metaq.registry.namesrv import Registrar
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, reply
 from metaq.wire.hot import crc31
 
-IDENTITY = Identity("C", "a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
+IDENTITY = BrokerIdentity("C", "a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
 
 
 class NameServers:

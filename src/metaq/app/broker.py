@@ -18,11 +18,12 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.message import host_bytes
+from metaq.model.registration import BrokerIdentity
 from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.local import local_address
 from metaq.net.peer import Peer, Session, join_address
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.registry.namesrv import Identity, Registrar
+from metaq.registry.namesrv import Registrar
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
@@ -97,7 +98,7 @@ class RunningBroker:
         topics, version = self._broker.registration(names)
         return version, topics
 
-    async def register(self, name_servers: list[str], identity: Identity, period: float) -> None:
+    async def register(self, name_servers: list[str], identity: BrokerIdentity, period: float) -> None:
         """Register at the name servers; returns once one of them has taken us."""
 
         def lost(address: str) -> None:
@@ -160,7 +161,7 @@ async def start_broker(
     if options.namesrv_addr:
         name_servers = [address.strip() for address in options.namesrv_addr.split(";") if address.strip()]
         host = running.address.rpartition(":")[0]
-        identity = Identity(
+        identity = BrokerIdentity(
             options.broker_cluster_name,
             running.name,
             options.broker_id,

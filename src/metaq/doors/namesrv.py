@@ -10,7 +10,7 @@ from metaq.doors.parking import Parking
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, administered_locally
-from metaq.model.registration import Registration
+from metaq.model.registration import BrokerIdentity, Registration
 from metaq.namesrv.service import NameService
 from metaq.net.peer import Peer
 from metaq.wire import bodies, headers
@@ -80,16 +80,10 @@ class BrokerRegistration:
             )
         bare = call.version < MODERN_REGISTRATION_VERSION
         version, topics = bodies.registration_of(body, compressed=header.compressed, bare=bare)
-        registration = Registration(
-            header.cluster,
-            header.broker_name,
-            header.broker_id,
-            header.broker_address,
-            header.ha_address,
-            version,
-            topics,
+        who = BrokerIdentity(
+            header.cluster, header.broker_name, header.broker_id, header.broker_address, header.ha_address
         )
-        told = self._service.register(registration, call.session)
+        told = self._service.register(Registration(who, version, topics), call.session)
         answer = headers.RegisterBrokerReplyHeader(ha_address=told.master_ha_address, master_address=told.master)
         return Reply(answer, bodies.kv_table(told.order) if told.order else b"")
 

@@ -10,8 +10,8 @@ from metaq.model.version import DataVersion
 
 
 @dataclass(frozen=True, slots=True)
-class Registration:
-    """What one broker says of itself. Addresses are `host:port`."""
+class BrokerIdentity:
+    """Which broker it is. Addresses are `host:port`."""
 
     cluster: str
     broker: str
@@ -19,6 +19,13 @@ class Registration:
     address: str
     ha_address: str
     """Where its slaves replicate from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """What one broker says of itself."""
+
+    who: BrokerIdentity
     version: DataVersion
     """Of the broker's topic table."""
     topics: Mapping[str, TopicConfig]

@@ -48,22 +48,21 @@ class RouteTable:
 
         Another id under the same address is dropped first: the process there has changed its role.
         """
-        known = self._brokers.get(registration.broker)
-        first = known is None or registration.broker_id not in known.addresses
+        who = registration.who
+        known = self._brokers.get(who.broker)
+        first = known is None or who.broker_id not in known.addresses
         addresses = {} if known is None else known.addresses
-        addresses = {key: value for key, value in addresses.items() if value != registration.address}
-        addresses[registration.broker_id] = registration.address
-        broker = BrokerData(registration.cluster, registration.broker, dict(sorted(addresses.items())))
-        self._brokers[registration.broker] = broker
-        lease = self._leases.get(registration.address)
+        addresses = {key: value for key, value in addresses.items() if value != who.address}
+        addresses[who.broker_id] = who.address
+        broker = BrokerData(who.cluster, who.broker, dict(sorted(addresses.items())))
+        self._brokers[who.broker] = broker
+        lease = self._leases.get(who.address)
         moved = lease is None or lease.version != registration.version
-        if registration.broker_id == MASTER_ID and (first or moved):
+        if who.broker_id == MASTER_ID and (first or moved):
             for topic in registration.topics.values():
-                data = QueueData(registration.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
-                self._queues.setdefault(topic.name, {})[registration.broker] = data
-        self._leases[registration.address] = _Lease(
-            self._clock.monotonic(), connection, registration.version, registration.ha_address
-        )
+                data = QueueData(who.broker, topic.read_queues, topic.write_queues, topic.perm, topic.sys_flag)
+                self._queues.setdefault(topic.name, {})[who.broker] = data
+        self._leases[who.address] = _Lease(self._clock.monotonic(), connection, registration.version, who.ha_address)
         return broker
 
     def ha_address(self, address: str) -> str | None:

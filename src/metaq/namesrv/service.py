@@ -49,7 +49,7 @@ class NameService:
             check_topic(name)
         broker = self._routes.register(registration, connection)
         order = self._kv.table(ORDER_NAMESPACE)
-        if registration.broker_id != MASTER_ID and broker.master:
+        if registration.who.broker_id != MASTER_ID and broker.master:
             return Registered(broker.master, self._routes.ha_address(broker.master), order)
         return Registered(order=order)
 

@@ -13,13 +13,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 
 from metaq.client.conversation.asking import Caller, ask
-from metaq.client.conversation.registration import Identity, RegisterBroker, UnregisterBroker
+from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.errors import MetaqError
 from metaq.model import DataVersion, TopicConfig
+from metaq.model.registration import BrokerIdentity
 
 log = logging.getLogger(__name__)
 
-__all__ = ["Identity", "Registrar"]
 
 SILENCE_PERIODS = 2
 """After so many periods without the whole table a name server may have dropped us (its lease is four, by default)."""
@@ -41,7 +41,7 @@ class Registrar:
         self,
         caller: Caller,
         name_servers: Sequence[str],
-        identity: Identity,
+        identity: BrokerIdentity,
         describe: Callable[[Collection[str] | None], tuple[DataVersion, Mapping[str, TopicConfig]]],
         period: float = 30.0,
         retry: float = 1.0,

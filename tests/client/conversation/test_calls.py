@@ -22,7 +22,7 @@ from metaq.client.conversation.groups import (
 from metaq.client.conversation.notices import MembersChanged, OffsetsReset, not_supported, notice_of
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
-from metaq.client.conversation.registration import Identity, RegisterBroker, UnregisterBroker
+from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.routes import DeleteTopicRoute, GetCluster, GetRoute, ListSystemTopics, ListTopics
 from metaq.client.conversation.sending import GiveBack, Outgoing, Send, Stored
@@ -42,6 +42,7 @@ from metaq.model import (
     SendStatus,
     TopicConfig,
 )
+from metaq.model.registration import BrokerIdentity
 from metaq.model.subscription import subscribe
 from metaq.wire import bodies
 from metaq.wire.codes import ResponseCode
@@ -50,7 +51,7 @@ from metaq.wire.hot import crc31
 
 QUEUE = MessageQueue("orders", "broker-a", 3)
 AT_QUEUE = {"topic": "orders", "queueId": "3", "bname": "broker-a"}
-WHO = Identity("C", "broker-a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
+WHO = BrokerIdentity("C", "broker-a", 0, "10.0.0.1:10911", "10.0.0.1:10912")
 TOPICS = {"orders": TopicConfig("orders")}
 SINGLE = Outgoing("orders", b"body", sys_flag=1, flag=7, properties="KEYS\x01k")
 SENT = {

@@ -8,21 +8,11 @@ from typing import ClassVar
 
 from metaq.client.conversation.call import Order
 from metaq.model import DataVersion, TopicConfig
+from metaq.model.registration import BrokerIdentity
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
 from metaq.wire.hot import crc31
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Who registers: addresses are `host:port`."""
-
-    cluster: str
-    broker: str
-    broker_id: int
-    address: str
-    ha_address: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +22,7 @@ class RegisterBroker(Order):
     action = "register the broker"
     seconds: ClassVar[float] = 6.0
 
-    who: Identity
+    who: BrokerIdentity
     version: DataVersion
     topics: Mapping[str, TopicConfig]
 
@@ -55,7 +45,7 @@ class UnregisterBroker(Order):
 
     action = "unregister the broker"
 
-    who: Identity
+    who: BrokerIdentity
 
     def request(self) -> Command:
         header = headers.BrokerHeader(
