@@ -89,6 +89,7 @@ def test_broker_goes_when_its_parent_is_killed():
         import shutil
 
         shutil.rmtree(data, ignore_errors=True)
+        pathlib.Path(f"{data}.log").unlink(missing_ok=True)
 
 
 def test_options_and_environment_reach_the_broker():

@@ -212,19 +212,19 @@ def test_half_open_connection_looks_open_and_is_never_answered(client, network, 
         assert exchange(again)
 
 
-def test_connection_to_nobody_breaks(network, echo):
+def test_connection_to_nobody_breaks():
     """The target does not listen: the client's connection is reset. A network that is told so refuses."""
-    echo.close()
-    dead = FlakyNetwork("127.0.0.1:1")
-    with dead:
-        with connect(dead) as raw, pytest.raises(ConnectionResetError):
+    with FlakyNetwork("127.0.0.1:1") as dead:
+        with pytest.raises(ConnectionResetError), connect(dead) as raw:
             raw.recv(1)
         dead.refuse()
         dead.mend()
         with pytest.raises(ConnectionRefusedError):
             connect(dead)
         dead.accept()
-        connect(dead).close()
+        with pytest.raises(ConnectionResetError), connect(dead) as raw:
+            raw.recv(1)
+        assert dead.connections == 2
 
 
 def test_networks_share_a_thread_and_go_with_their_block(echo):

@@ -35,6 +35,7 @@ _CHUNK: Final = 64 * 1024
 _PACE_SECONDS: Final = 0.02
 """What a throttled direction sends in one piece is at most what it may send in this time."""
 _BACKLOG: Final = 128
+_PORT_TRIES_MAX: Final = 5
 _NO_GOODBYE: Final = struct.pack("ii", 1, 0)
 """SO_LINGER of a connection that is to break (RST) and not to end (FIN)."""
 
@@ -92,11 +93,9 @@ class FlakyNetwork:
 
     def start(self) -> Self:
         """Begin to forward. Raises OSError: its port is taken."""
-        host, port = self._where
-        # A port that the kernel chose would be lost while the network refuses.
-        self._socket = socket.create_server((host, port or free_port(host=host)), backlog=_BACKLOG)
+        self._socket = _listen(*self._where)
         self._socket.setblocking(False)
-        self.address = f"{host}:{self._socket.getsockname()[1]}"
+        self.address = f"{self._where[0]}:{self._socket.getsockname()[1]}"
         self._thread = self._thread or NetworkThread()
         self._thread.call(self._begin())
         return self
@@ -267,6 +266,9 @@ class FlakyNetwork:
                 client = _End(*await asyncio.open_connection(sock=accepted))
             except OSError:
                 accepted.close()
+                continue
+            if self._deaf:  # since a moment ago
+                client.abort()
                 continue
             connection = _Connection(client, self._target, self._to_server, self._to_client, self._set_cut)
             if self._half_open:
@@ -471,6 +473,17 @@ class _Pipe:
         """Wait until something came in or went out."""
         self._moved.clear()
         await self._moved.wait()
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """Listen there. A port 0 is chosen here: one of the kernel's choice would be lost while the network refuses."""
+    for _ in range(_PORT_TRIES_MAX - 1):
+        try:
+            return socket.create_server((host, port or free_port(host=host)), backlog=_BACKLOG)
+        except OSError:
+            if port:
+                raise
+    return socket.create_server((host, free_port(host=host)), backlog=_BACKLOG)
 
 
 def _split(address: str) -> tuple[str, int]:
