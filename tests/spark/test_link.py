@@ -9,8 +9,10 @@ import threading
 import pytest
 
 from metaq.client.conversation.call import Call
+from metaq.client.conversation.routes import ListTopics
 from metaq.errors import BadRequest, BrokerError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.spark.link import LOST_ANSWERS_MAX, Link
+from metaq.wire import bodies
 from metaq.wire.command import Command, encode, reply, request
 from tests.support import PATIENCE
 
@@ -95,6 +97,17 @@ def test_a_body_larger_than_the_scratch_buffer_arrives_whole(peer):
     link.post(Look())
     assert link.outcome(1, Look()) == body
     assert link.outcome(2, Look()) == b"next"
+
+
+def test_a_large_list_is_read_like_a_small_one(peer):
+    """Its bytes are a view: whoever reads JSON must not mind."""
+    names = [f"topic-{number:05d}" for number in range(10_000)]
+
+    def listing(connection):
+        asked(connection)
+        connection.sendall(encode(reply(Command(CODE, 1), body=bodies.topic_list(names))))
+
+    assert peer(listing).ask([ListTopics()]) == [names]
 
 
 def test_an_error_answer_names_the_peer_and_what_was_asked(peer):
