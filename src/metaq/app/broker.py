@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from metaq.app.configuration import EVERYWHERE, listen_limits
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
+from metaq.client.conversation.name_servers import parse_addresses
 from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.remoting import RemotingDoor
@@ -98,7 +99,7 @@ class RunningBroker:
         topics, version = self._broker.registration(names)
         return version, topics
 
-    async def register(self, name_servers: list[str], identity: BrokerIdentity, period: float) -> None:
+    async def register(self, name_servers: Sequence[str], identity: BrokerIdentity, period: float) -> None:
         """Register at the name servers; returns once one of them has taken us."""
 
         def lost(address: str) -> None:
@@ -133,10 +134,11 @@ async def start_broker(
     """Start a broker with a copy of the options; returns when it accepts connections and, if it has name servers, is registered at one.
 
     Args: disk: for tests, a `metaq.testing.FaultyDisk`.
-    Raises: ConfigError: its port is taken or a configuration file is broken. StoreLocked, StoreForeign, StoreCorrupt:
-    the folder cannot be opened; nothing in it was changed.
+    Raises: ConfigError: its port is taken, a configuration file is broken, or a name server's address is no address.
+    StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
     options, store_options = options.replace(), store_options.replace()
+    name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     doors: list[RemotingDoor] = []
 
     # The port first: records name it, and a taken one should be found before the store is touched. Nobody is accepted
@@ -158,8 +160,7 @@ async def start_broker(
     except BaseException:
         await running.close()
         raise
-    if options.namesrv_addr:
-        name_servers = [address.strip() for address in options.namesrv_addr.split(";") if address.strip()]
+    if name_servers:
         host = running.address.rpartition(":")[0]
         identity = BrokerIdentity(
             options.broker_cluster_name,
