@@ -107,9 +107,9 @@ def test_error_at_start_is_one_line_and_a_code(tmp_path, capsys):
 
 
 def test_a_name_servers_address_that_is_none_is_said_before_anything_is_touched(tmp_path, capsys):
-    """As a client says it; registering there could never work."""
+    """As a client says it, and with the exit code of wrong usage: registering there could never work."""
     broker, store, _ = options(tmp_path)
-    assert run(lambda: start_broker(broker.replace(namesrv_addr="10.0.0.1:nine"), store)) == 1
+    assert run(lambda: start_broker(broker.replace(namesrv_addr="10.0.0.1:nine"), store)) == 2
     assert "10.0.0.1:nine" in capsys.readouterr().err
     assert not (tmp_path / "data").exists()
 
