@@ -57,6 +57,13 @@ def test_no_effect_is_shown_of_an_option_that_is_not_hot():
     assert set(EFFECTS) == set(HOT)
 
 
+def test_server_changes_its_own_copy_of_the_options(tmp_path):
+    """Whoever started it, perhaps two of them with the same table, keeps what he has."""
+    given = NamesrvOptions(listen_port=0, kv_config_path=str(tmp_path / "kv.json"))
+    at_listener(lambda: start_namesrv(given), lambda service: service.settings["namesrv"].change({"connectionsMax": 5}))
+    assert given.connections_max == 10_000
+
+
 class Running:
     """A broker at its door, with small files, a clock and a disk that the test owns, and one client."""
 

@@ -117,6 +117,21 @@ def test_hung_up_servers_change_and_go_on(tmp_path):
                 assert child.wait(PATIENCE) == 0
 
 
+def test_both_servers_of_up_read_their_sections_again(tmp_path):
+    """Each section reaches its server; the broker's own name server is no difference to the file."""
+    file = tmp_path / "metaq.toml"
+    file.write_text("")
+    command = metaq_command("up", "-c", str(file), "--port", "0", "--namesrv-port", "0", "--data", str(tmp_path / "d"))
+    with process(*command, *SMALL) as child:
+        read_line(child, "ready up")
+        lines = log_of(child)
+        file.write_text("[broker]\nconnectionsMax = 50\n[namesrv]\nconnectionsMax = 40\n")
+        said = "was read again: broker.connectionsMax=50 (it was 10000), namesrv.connectionsMax=40 (it was 10000)"
+        hang_up(child, lines, said)
+        hang_up(child, lines, "was read again: nothing changes")
+        assert not any("restart" in line for line in lines)
+
+
 def test_server_without_a_file_stops_cleanly_when_it_is_hung_up(tmp_path):
     """There is nothing to read again; a closed terminal is a reason to stop, and no crash."""
     command = metaq_command("up", "--port", "0", "--namesrv-port", "0", "--data", str(tmp_path / "d"), *SMALL)
