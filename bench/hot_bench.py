@@ -15,6 +15,7 @@ import time
 from collections.abc import Callable
 from types import ModuleType
 
+from metaq.broker.admit import SLOW_PROPERTIES
 from metaq.model import StoredMessage
 from metaq.wire.record import encode_batch, encode_record
 
@@ -69,7 +70,7 @@ class Bench:
         self.index_bytes[:40] = bytes(40)
         self.index = hot.IndexTail()
         self.index.attach(self.index_bytes, 5_000_000, 2_000_000)
-        self.gates = {TOPIC: hot.TopicGate(TOPIC, self.queues, 4 << 20)}
+        self.gates = {TOPIC: hot.TopicGate(TOPIC, self.queues, 4 << 20, SLOW_PROPERTIES)}
 
     def properties(self) -> str:
         return f"UNIQ_KEY\x01{self.ids.next()}\x02WAIT\x01true\x02TAGS\x01TagA"

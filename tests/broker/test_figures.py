@@ -31,7 +31,7 @@ def test_rates_over_three_windows():
     clock = FakeClock()
     stats = Stats(clock)
     for _ in range(20):
-        stats.put(100, 1)
+        stats.grew((), 100, 1, 0, 1)
         clock.advance(1)
         stats.sample()
     assert stats.rates("puts") == pytest.approx((100, 100, 100))

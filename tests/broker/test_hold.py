@@ -10,7 +10,7 @@ from tests.broker.support import FakeChannel
 
 
 class Tail:
-    watched = False
+    topic, queue_id, watched = b"orders", 0, False
 
 
 class Queue:
@@ -58,11 +58,11 @@ def test_a_queue_is_watched_while_somebody_waits(table, store):
     table.hold(two)
     assert queue.tail.watched
     queue.max_offset = 1
-    table.grew(*KEY)
+    table.grew([Tail()], 1, 1, 0, 1)
     assert table.ready() == [one]
     assert queue.tail.watched
     queue.max_offset = 2
-    table.grew(*KEY)
+    table.grew([Tail()], 1, 1, 0, 1)
     assert table.ready() == [two]
     assert not queue.tail.watched
 
@@ -80,7 +80,7 @@ def test_growth_is_looked_at_once(table, store):
     store.queues[KEY] = Queue()
     table.hold(pull(place=5))
     store.queues[KEY].max_offset = 3
-    table.grew(*KEY)
+    table.grew([Tail()], 1, 1, 0, 1)
     assert table.ready() == []
     assert table.ready() == []
     assert len(table) == 1
@@ -103,7 +103,7 @@ def test_an_answered_pull_has_no_deadline(table, store, clock):
     store.queues[KEY] = Queue()
     table.hold(pull())
     store.queues[KEY].max_offset = 1
-    table.grew(*KEY)
+    table.grew([Tail()], 1, 1, 0, 1)
     assert len(table.ready()) == 1
     clock.advance(100)
     assert table.overdue() == []
@@ -134,6 +134,6 @@ def test_a_busy_queues_past_does_not_pile_up(table, store):
     for n in range(20_000):
         table.hold(pull(place=n, deadline=15.0))
         store.queues[KEY].max_offset = n + 1
-        table.grew(*KEY)
+        table.grew([Tail()], 1, 1, 0, 1)
         assert len(table.ready()) == 1
     assert len(table._deadlines) <= 1025

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
+from metaq.broker.acks import AckPolicy, Due
 from metaq.clock import FakeClock
 from metaq.doors.flush_gate import FlushGate
 from metaq.wire.codes import ResponseCode
+from metaq.wire.command import Command, encode
 from tests.doors.support import Client, FakePeer, open_door
 from tests.support import eventually
 
@@ -17,6 +21,7 @@ class FakeLog:
     def __init__(self) -> None:
         self.flushed = 0
         self.asked = []
+        self.log = SimpleNamespace(tail=SimpleNamespace(end=0))
 
     def when_flushed(self, log_end, done) -> None:
         self.asked.append((log_end, done))
@@ -41,16 +46,48 @@ def log():
     return FakeLog()
 
 
+class Replica:
+    """What a replica has of the log, as the test says."""
+
+    required, copied = True, 0
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    def when_copied(self, log_end, done) -> None:
+        self.asked.append((log_end, done))
+
+    def copy(self, log_end: int) -> None:
+        self.copied = log_end
+        asked, self.asked = self.asked, []
+        for end, done in asked:
+            if end <= log_end:
+                done()
+            else:
+                self.asked.append((end, done))
+
+
 @pytest.fixture
-def gate(log, clock):
-    return FlushGate(log, clock, lambda act: act(), 5.0)
+def replica():
+    return Replica()
+
+
+@pytest.fixture
+def gate(log, clock, replica):
+    store_options = SimpleNamespace(flush_disk_type="SYNC_FLUSH")
+    policy = AckPolicy(SimpleNamespace(store=log, store_options=store_options), replica)
+    return FlushGate(policy, log, clock, lambda act: act(), 5.0)
+
+
+def disk(log_end: int) -> Due:
+    return Due(log_end, 0, promised=True)
 
 
 def test_answers_wait_for_their_bytes(gate, log):
     """What lies below the durable end goes out, in order; what lies above waits on."""
     peers = [FakePeer() for _ in range(3)]
     for n, peer in enumerate(peers):
-        gate.hold(peer, 100 * (n + 1), b"")
+        gate.hold(peer, disk(100 * (n + 1)), b"")
     log.flush(200)
     assert [len(peer.writes) for peer in peers] == [1, 1, 0]
     log.flush(300)
@@ -61,7 +98,7 @@ def test_answers_wait_for_their_bytes(gate, log):
 def test_one_callback_serves_a_whole_group(gate, log):
     """While a flush is under way no second one is asked for: that is what makes a group."""
     for n in range(50):
-        gate.hold(FakePeer(), n + 1, b"")
+        gate.hold(FakePeer(), disk(n + 1), b"")
     assert len(log.asked) == 1
     log.flush(50)
     assert log.asked == []
@@ -72,10 +109,43 @@ def test_after_a_failed_flush_nobody_is_acknowledged(gate, log):
     """A failed fsync leaves every waiting producer without an answer."""
     peers = [FakePeer() for _ in range(3)]
     for n, peer in enumerate(peers):
-        gate.hold(peer, n + 1, b"")
+        gate.hold(peer, disk(n + 1), b"")
     log.flush(0, good=False)
     assert [peer.writes for peer in peers] == [[], [], []]
     assert len(gate) == 0
+
+
+def test_answers_that_a_replica_must_have_wait_for_it_too(gate, log, replica):
+    """Whichever is later lets them go, and they keep their order."""
+    peers = [FakePeer() for _ in range(3)]
+    for peer, due in zip(peers, (Due(100, 100, True), Due(0, 200, True), disk(300)), strict=True):
+        gate.hold(peer, due, b"")
+    log.flush(100)
+    assert [len(peer.writes) for peer in peers] == [0, 0, 0]
+    replica.copy(150)
+    assert [len(peer.writes) for peer in peers] == [1, 0, 0]
+    log.flush(300)
+    assert [len(peer.writes) for peer in peers] == [1, 0, 0]
+    replica.copy(200)
+    assert [len(peer.writes) for peer in peers] == [1, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("flushed", "promised", "code"),
+    [
+        (0, True, ResponseCode.FLUSH_DISK_TIMEOUT),
+        (100, True, ResponseCode.FLUSH_SLAVE_TIMEOUT),
+        (0, False, ResponseCode.SUCCESS),
+    ],
+)
+def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(gate, log, clock, flushed, promised, code):
+    """One that promises nothing goes out as it is."""
+    peer = FakePeer()
+    gate.hold(peer, Due(100, 100, promised), encode(Command(0, 7, flag=1)))
+    log.flush(flushed)
+    clock.advance(5)
+    gate.expire()
+    assert [(answer.opaque, answer.code) for answer in peer.received()] == [(7, code)]
 
 
 # -------------------------------------------------------------------- with a real store
@@ -147,12 +217,12 @@ def test_acknowledgements_that_wait_are_bounded(tmp_path, monkeypatch):
         for _ in range(400):
             client.feed(_send(client))
         answers = client.received()
-        assert 1 << 16 < door.flush_gate.bytes < 1 << 17
+        assert 1 << 16 < broker.acks.waiting_bytes < 1 << 17
         assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_BUSY}
         assert 100 < len(answers) < 300
         door.broker.clock.advance(5)
         door.tick()
-        assert door.flush_gate.bytes == 0
+        assert broker.acks.waiting_bytes == 0
         assert len(client.received()) == 400 - len(answers)
 
 

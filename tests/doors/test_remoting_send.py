@@ -28,7 +28,7 @@ def test_a_first_send_creates_the_topic_and_both_lanes_answer_alike(door, serial
     assert [first.ext["queueOffset"], second.ext["queueOffset"]] == ["0", "1"]
     assert first.serialize is second.serialize is serialize
     assert door.broker.topics.require("orders").write_queues == 4
-    assert b"orders" in door.broker.gates.table
+    assert b"orders" in client.session.gates.table
     assert parse_offset_id(second.ext["msgId"])[:2] == ("127.0.0.1", 10911)
 
 
@@ -225,7 +225,7 @@ def test_deleting_a_topic_closes_its_gate(door, client):
         client.send("orders")
     door.broker.store.flush()
     assert client.ask(RequestCode.DELETE_TOPIC_IN_BROKER, {"topic": "orders"}).code == 0
-    assert b"orders" not in door.broker.gates.table
+    assert b"orders" not in client.session.gates.table
     assert client.send("orders").ext["queueOffset"] == "0"
 
 

@@ -35,7 +35,9 @@ class Lane:
         self.table = hot.FrameTable(1 << 24)
         assert self.table.scan(self.data, 0, len(self.data)) == len(self.data)
         self.gates = {
-            topic.encode(): hot.TopicGate(topic.encode(), [store.queue(topic, i).tail for i in range(3)], 4 << 20)
+            topic.encode(): hot.TopicGate(
+                topic.encode(), [store.queue(topic, i).tail for i in range(3)], 4 << 20, (b"DELAY",)
+            )
             for topic in ("T", "U")
         }
         self.replies = hot.Replies(b"DefaultRegion", True)

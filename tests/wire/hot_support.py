@@ -27,6 +27,8 @@ both = pytest.mark.parametrize(
 STORE_HOST = bytes.fromhex("7f00000100002a9f")
 BORN_HOST = bytes.fromhex("7f0000010000de4e")
 BORN_MS = 1_795_226_546_496
+SLOW = (b"DELAY", b"TRAN_MSG", b"RETRY_TOPIC", b"MSG_TYPE")
+"""What the broker's gates leave to the slow lane."""
 STORE_MS = 1_795_226_546_516
 UNIQUE_ID = "7F00000128E55FFD2B27676F493F0000"
 
@@ -126,7 +128,8 @@ class Tails:
             queue.attach(memory, 0, units)
         self.index = hot.IndexTail()
         self.index.attach(self.index_bytes, slots, entries)
-        self.gates = {topic: hot.TopicGate(topic, self.queues, body_bytes_max)}
+        self.topic, self.body_bytes_max = topic, body_bytes_max
+        self.gates = {topic: hot.TopicGate(topic, self.queues, body_bytes_max, SLOW)}
         self.replies = hot.Replies(region, True)
         self.outcome = hot.AppendOutcome()
         self.table = hot.FrameTable(1 << 24)
@@ -137,9 +140,10 @@ class Tails:
     ) -> Any:  # fmt: skip
         """Scan `data` and append its rows. Returns the outcome."""
         self.table.scan(data, 0, len(data))
+        gate = self.hot.TopicGate(self.topic, self.queues, self.body_bytes_max, SLOW, wait_is_slow)
         self.hot.append(
-            self.table, row, len(self.table), self.gates, self.log, self.index if index else None, now_ms, born_host,
-            self.replies, self.outcome, wait_is_slow,
+            self.table, row, len(self.table), {self.topic: gate}, self.log, self.index if index else None, now_ms,
+            born_host, self.replies, self.outcome,
         )  # fmt: skip
         return self.outcome
 

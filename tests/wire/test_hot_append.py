@@ -183,11 +183,36 @@ def test_bodies_and_hosts_that_are_not_plain(hot):
 
 
 @both
+def test_what_is_slow_is_said_by_the_gate(hot):
+    """Whole names only, of any length up to 63 bytes, in single messages and in entries of a batch."""
+    names = (b"a", b"color", b"x" * 63)
+
+    def stops(text: str) -> bool:
+        found = set()
+        for row in (send(i=text), send(encode_batch([(0, b"x", text.encode())]), code=320, m="true", i=None)):
+            tails = Tails(hot)
+            tails.table.scan(row, 0, len(row))
+            gates = {b"TopicA": hot.TopicGate(b"TopicA", tails.queues, 100, names)}
+            hot.append(
+                tails.table, 0, 1, gates, tails.log, tails.index, STORE_MS, BORN_HOST, tails.replies, tails.outcome
+            )
+            found.add(tails.outcome.stop == hot.STOP_SLOW)
+        (stopped,) = found
+        return stopped
+
+    assert all(stops(f"k\x01v\x02{name.decode()}\x01v") for name in names)
+    assert not any(stops(f"{name}\x01v") for name in ("DELAY", "colors", "colo", "b", "x" * 62, "x" * 64, "x" * 300))
+    for wrong in (b"", b"x" * 64):
+        with pytest.raises(ValueError, match="allowed are 1 to 63"):
+            hot.TopicGate(b"TopicA", Tails(hot).queues, 100, (wrong,))
+
+
+@both
 @pytest.mark.parametrize(
     ("value", "stops"), [("false", True), ("False", True), ("no", True), ("true", False), ("TRUE", False)]
 )
 def test_wait_is_slow(hot, value, stops):
-    """With sync flush, a send that does not want to wait is for the slow lane, as Java reads its truth."""
+    """If the gate says so, a send that does not want to wait is for the slow lane, as Java reads its truth."""
     for row in (
         send(i=f"WAIT\x01{value}"),
         send(encode_batch([(0, b"x", f"WAIT\x01{value}".encode())]), code=320, m="true", i=None),

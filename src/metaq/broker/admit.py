@@ -1,74 +1,123 @@
-"""Who may use the fast lane: the verdict on a topic, taken once and kept as a gate until the topic changes.
+"""Which sends may use the fast lane: decided once for a topic and a sender, and kept as a gate until the topic changes.
 
-Nothing here sees a body. A topic without a gate goes the slow way, message by message, which answers with the reason.
+Nothing here sees a body. A topic without a gate goes the slow way, message by message, which answers with the reason; so
+does a message with a property that somebody must look at (`SLOW_PROPERTIES`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Final
+
+from metaq.broker.acks import AckPolicy
+from metaq.broker.environment import Environment
 from metaq.broker.hold import HeldPulls
 from metaq.broker.topics import Topics
+from metaq.errors import Refused
 from metaq.model import TopicConfig
+from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.system import OUR_PREFIX, SEND_FORBIDDEN
 from metaq.model.topic import RETRY_PREFIX
-from metaq.store.message_store import MessageStore
 from metaq.wire.hot import TopicGate
 
 GATES_MAX = 100_000
+SLOW_PROPERTIES: Final = tuple(
+    name.encode() for name in (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC, props.MESSAGE_TYPE)
+)
+"""Messages with one of these are stored otherwise than as they come, or elsewhere, or not at all."""
 _JUDGED_SINGLY = (RETRY_PREFIX, OUR_PREFIX)
 
 
-class Gates:
-    """The gates of all topics that were sent to, by their bytes on the wire. `table` is what `hot.append` reads."""
+class GateTable:
+    """The gates of senders who are the same to us, by topic as on the wire. `table` is what `hot.append` reads."""
 
-    def __init__(self, store: MessageStore, topics: Topics, hold: HeldPulls) -> None:
-        self._store, self._topics, self._hold = store, topics, hold
+    def __init__(self, make: Callable[[bytes], TopicGate | None]) -> None:
+        self._make = make
         self.table: dict[bytes, TopicGate] = {}
-        self.beside: tuple[Gates, ...] = ()
-        """Other gates to the same queues: closed together with these."""
-        topics.watch(self.close)
 
     def open(self, topic: bytes) -> bool:
-        """Make a gate for a topic that clients may send plain messages to. False: the slow lane must decide."""
+        """Make a gate for a topic. False: the slow lane must decide, or there is one already."""
         if topic in self.table:
             return False
-        try:
-            name = topic.decode("ascii")
-        except UnicodeDecodeError:
-            return False
-        config = self._topics.get(name)
-        if config is None or not self._admits(config):
-            return False
-        if name in self._topics.closing:
+        gate = self._make(topic)
+        if gate is None:
             return False
         if len(self.table) >= GATES_MAX:
             self.table.clear()
-        # The larger count, as in the slow lane's check of the queue id.
-        count = max(config.read_queues, config.write_queues)
-        queues = [self._store.queue(name, queue_id).tail for queue_id in range(count)]
-        for queue_id in range(count):
-            self._hold.adopt((name, queue_id))
-        self.table[topic] = TopicGate(topic, queues, self._store.options.max_message_size)
+        self.table[topic] = gate
         return True
 
-    def close_all(self) -> None:
-        """Take every topic from the fast lane until it is opened again."""
-        for gates in (self, *self.beside):
-            gates.table.clear()
+
+class Gates:
+    """All gates of a broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        topics: Topics,
+        hold: HeldPulls,
+        acks: AckPolicy,
+        authorise: Authorise = everybody,
+    ) -> None:
+        self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
+        self._acks, self._authorise = acks, authorise
+        self.deliveries = GateTable(self._for_deliveries)
+        """For copies of delayed messages, which were judged when they were sent: for any topic that there is.
+
+        Of a topic that was deleted and made again some may be older than that: while the log holds such, each is looked at.
+        """
+        self._senders: dict[tuple[str, bool], GateTable] = {}
+        topics.watch(self.close)
+
+    def of(self, who: Identity) -> GateTable:
+        """The gates of a client, shared with all of its name: for topics that it may send plain messages to."""
+        key = who.name, who.loopback
+        table = self._senders.get(key)
+        if table is None:
+            table = self._senders[key] = GateTable(lambda topic: self._for_sender(topic, who))
+        return table
 
     def close(self, topic: str) -> None:
         """Take the topic from the fast lane until it is opened again."""
-        for gates in (self, *self.beside):
+        for gates in (self.deliveries, *self._senders.values()):
             gates.table.pop(topic.encode(), None)
 
-    def _admits(self, config: TopicConfig) -> bool:
-        return not config.order and config.name not in SEND_FORBIDDEN and not config.name.startswith(_JUDGED_SINGLY)
+    def close_all(self) -> None:
+        """Take every topic from the fast lane until it is opened again."""
+        for gates in (self.deliveries, *self._senders.values()):
+            gates.table.clear()
 
+    def _for_sender(self, topic: bytes, who: Identity) -> TopicGate | None:
+        config = self._open_topic(topic)
+        if config is None or config.order or config.name in SEND_FORBIDDEN or config.name.startswith(_JUDGED_SINGLY):
+            return None
+        try:
+            self._authorise(who, Action.PUBLISH, config.name)
+        except Refused:
+            return None
+        return self._gate(topic, config, SLOW_PROPERTIES, wait_is_slow=self._acks.promises)
 
-class DeliveryGates(Gates):
-    """Gates for copies of delayed messages, which were judged when they were sent: for any topic that there is.
+    def _for_deliveries(self, topic: bytes) -> TopicGate | None:
+        config = self._open_topic(topic)
+        if config is None or self._store.deleted.get(config.name, 0) > self._store.min_log:
+            return None
+        return self._gate(topic, config)
 
-    Of a topic that was deleted and made again some may be older than that: while the log holds such, each is looked at.
-    """
+    def _open_topic(self, topic: bytes) -> TopicConfig | None:
+        """The topic, if anything may be put there now."""
+        try:
+            name = topic.decode("ascii")
+        except UnicodeDecodeError:
+            return None
+        return None if name in self._topics.closing else self._topics.get(name)
 
-    def _admits(self, config: TopicConfig) -> bool:
-        return self._store.deleted.get(config.name, 0) <= self._store.min_log
+    def _gate(
+        self, topic: bytes, config: TopicConfig, slow: tuple[bytes, ...] = (), *, wait_is_slow: bool = False
+    ) -> TopicGate:
+        # The larger count, as in the slow lane's check of the queue id.
+        count = max(config.read_queues, config.write_queues)
+        queues = [self._store.queue(config.name, queue_id).tail for queue_id in range(count)]
+        for queue_id in range(count):
+            self._hold.adopt((config.name, queue_id))
+        return TopicGate(topic, queues, self._environment.store_options.max_message_size, slow, wait_is_slow)

@@ -1,63 +1,77 @@
-"""The way into the log for everything that is not in the fast lane, and the place where sends are refused when it must be."""
+"""The way into the log for every message, of whichever door and lane, and the place where sends are refused when they must be."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
-from metaq.broker.hold import HeldPulls
+from metaq.broker.acks import AckPolicy
+from metaq.broker.environment import Environment
 from metaq.broker.stats import Stats
-from metaq.errors import MessageIllegal, Reason, Refused, StoreFailed, StoreFull
-from metaq.options import BrokerOptions
-from metaq.store.message_store import MessageStore, Put, PutRecord
-from metaq.wire.hot import AppendOutcome, TopicGate
+from metaq.errors import MessageIllegal, Reason, Refused, StoreError, StoreFailed, StoreFull
+from metaq.store.message_store import Put, PutRecord
+from metaq.wire.hot import AppendOutcome, FrameTable, QueueTail, Replies, TopicGate
+
+log = logging.getLogger(__name__)
+
+Growth: TypeAlias = Callable[[Sequence[QueueTail], int, int, int, int], None]
+"""(queues, messages, bytes, log start, log end): so much was appended, and the log grew from here to there.
+
+The queues are those that grew and that somebody watches (`QueueTail.watched`), each once. The log may have grown by more
+than the bytes of the messages: by the rest of a file that was full.
+"""
 
 
 class Appender:
-    """Puts records and tells the held pulls.
+    """Puts records, and tells those who hang on that.
 
-    Args: options: `unflushed_bytes_max` says how far the log may run ahead of the disk, `unanswered_bytes_max` how many
-          bytes of acknowledgements may wait for it.
+    Args: stats: told of failures here, of the rest by `when_grown`. closed: whether a topic is being deleted, so that what
+          is put there now would be lost or come back later; or is being made, and its queues with it.
     """
 
-    def __init__(self, store: MessageStore, hold: HeldPulls, stats: Stats, options: BrokerOptions) -> None:
-        self._store, self._hold, self._stats, self._options = store, hold, stats, options
-        self.unanswered_bytes: Callable[[], int] = lambda: 0
-        """Bytes of acknowledgements that wait for the disk; set by the door that holds them."""
+    def __init__(self, environment: Environment, acks: AckPolicy, stats: Stats, closed: Callable[[str], bool]) -> None:
+        self._environment, self._store, self._acks = environment, environment.store, acks
+        self._stats, self._closed = stats, closed
+        self._log = environment.store.log.tail
+        self._told = self._log.end
+        """Where the log ended when the last growth was told."""
+        self._hooks: list[Growth] = []
 
-        self.closed: Callable[[str], bool] = lambda _topic: False
-        """Whether a topic is being deleted, so that what is put there now would be lost or come back later; or is being
-        made, and its queues with it."""
+    def when_grown(self, hook: Growth) -> None:
+        """Call `hook` after every append of one message or more. It must not raise, nor append."""
+        self._hooks.append(hook)
 
     def refusal(self) -> Refused | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
-        store = self._store
+        store, options = self._store, self._environment.options
         if store.failed is not None:
             return Refused(Reason.NOT_STORED, store.failed)
-        if store.log_end - store.flushed > self._options.unflushed_bytes_max:
+        unflushed = self._log.end - store.flushed
+        if unflushed > options.unflushed_bytes_max:
             return Refused(
-                Reason.THROTTLED,
-                f"{store.log_end - store.flushed} bytes wait for the disk, the limit is {self._options.unflushed_bytes_max}",
+                Reason.THROTTLED, f"{unflushed} bytes wait for the disk, the limit is {options.unflushed_bytes_max}"
             )
-        if self.unanswered_bytes() > self._options.unanswered_bytes_max:
+        if self._acks.waiting_bytes > options.unanswered_bytes_max:
             return Refused(
                 Reason.THROTTLED,
-                f"{self.unanswered_bytes()} bytes of answers wait for the disk, the limit is "
-                f"{self._options.unanswered_bytes_max}",
+                f"{self._acks.waiting_bytes} bytes of answers wait for the disk, the limit is "
+                f"{options.unanswered_bytes_max}",
             )
         return None
 
     def put(self, records: Sequence[PutRecord]) -> Put:
         """Store records of one queue, contiguously.
 
-        Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or
-        deleted), or ILLEGAL_MESSAGE.
+        Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or deleted), or
+        ILLEGAL_MESSAGE.
         """
         refusal = self.refusal()
         if refusal is not None:
             raise refusal
-        if self.closed(records[0].topic):
-            text = f"the topic {records[0].topic} is being made or deleted, try again"
-            raise Refused(Reason.BUSY, text)
+        topic, queue_id = records[0].topic, records[0].queue_id
+        if self._closed(topic):
+            raise Refused(Reason.BUSY, f"the topic {topic} is being made or deleted, try again")
         try:
             put = self._store.put(records)
         except (StoreFull, StoreFailed) as error:
@@ -65,9 +79,34 @@ class Appender:
             raise Refused(Reason.NOT_STORED, str(error)) from error
         except MessageIllegal as error:
             raise Refused(Reason.ILLEGAL_MESSAGE, str(error)) from error
-        self._stats.put(len(records), put.log_end - put.log_offset)
-        self._hold.grew(records[0].topic, records[0].queue_id)
+        queue = self._store.existing_queue(topic, queue_id)
+        watched = (queue.tail,) if queue is not None and queue.tail.watched else ()
+        self._grew(watched, len(records), put.log_end - put.log_offset)
         return put
+
+    def rows(
+        self,
+        table: FrameTable,
+        row: int,
+        end: int,
+        gates: Mapping[bytes, TopicGate],
+        born_host: bytes,
+        replies: Replies,
+        outcome: AppendOutcome,
+    ) -> bool:
+        """Append plain rows of a read event (see `MessageStore.append_rows`); `outcome.row` is the first that was not.
+
+        False: nothing may be appended now. What stops it, or the store's refusal of that row, is for the slow lane to
+        meet again and to tell.
+        """
+        if self.refusal() is not None:
+            return False
+        try:
+            self._store.append_rows(table, row, end, gates, born_host, replies, outcome)
+        except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
+            log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
+        self._grew(outcome.touched, outcome.messages, outcome.size)
+        return True
 
     def deliver(
         self,
@@ -93,6 +132,12 @@ class Appender:
             self._stats.put_failures += 1
             raise Refused(Reason.NOT_STORED, str(error)) from error
         finally:
-            self._stats.put(outcome.messages, outcome.size)
-            for tail in outcome.touched:
-                self._hold.grew(tail.topic.decode(), tail.queue_id)
+            self._grew(outcome.touched, outcome.messages, outcome.size)
+
+    def _grew(self, queues: Sequence[QueueTail], messages: int, size: int) -> None:
+        if not messages:
+            return
+        start = self._told
+        self._told = end = self._log.end
+        for hook in self._hooks:
+            hook(queues, messages, size, start, end)

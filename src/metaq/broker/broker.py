@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 
-from metaq.broker.admit import DeliveryGates, Gates
+from metaq.broker.acks import AckPolicy
+from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
 from metaq.broker.delay import DelayLadder
 from metaq.broker.deletion import Deletions
@@ -30,6 +31,7 @@ from metaq.broker.topics import Topics
 from metaq.clock import Clock
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, TopicConfig
+from metaq.model.access import Authorise, everybody
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
 from metaq.options import BrokerOptions, Settings, StoreOptions
 from metaq.saved import Pending, Saving, at_once
@@ -60,10 +62,13 @@ class Broker:
         store_host: bytes,
         files: BrokerFiles,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
+        authorise: Authorise = everybody,
     ) -> None:
+        self.authorise = authorise
         self.options, self.store_options, self.store, self.clock, self.name = options, store_options, store, clock, name
         self.settings = Settings(options, store_options)
         self.settings.on_change.append(self._options_changed)
+        environment = self.environment = Environment(options, store_options, clock, store, name, store_host)
         self.stats = Stats(clock)
         self.topics = Topics(
             options, clock, files.topics, name, len(store.ladder), call_soon, prepare=store.prepare_queue
@@ -72,16 +77,15 @@ class Broker:
         self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
         self.hold = HeldPulls(store, clock, options.held_pulls_max)
-        self.appender = Appender(store, self.hold, self.stats, options)
-        self.appender.closed = self.topics.closed
-        self.gates = Gates(store, self.topics, self.hold)
-        deliveries = DeliveryGates(store, self.topics, self.hold)
-        self.gates.beside = (deliveries,)
-        self.ladder = DelayLadder(store, self.appender, deliveries, clock, files.delay, store.ladder)
+        self.acks = AckPolicy(environment)
+        self.appender = Appender(environment, self.acks, self.stats, self.topics.closed)
+        self.appender.when_grown(self.stats.grew)
+        self.appender.when_grown(self.hold.grew)
+        self.gates = Gates(environment, self.topics, self.hold, self.acks, authorise)
+        self.ladder = DelayLadder(store, self.appender, self.gates.deliveries, clock, files.delay, store.ladder)
         store.owes(self.ladder)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
-        environment = Environment(options, store_options, clock, store, name, store_host)
         tables = Tables(self.topics, self.groups, self.members, self.offsets)
         self.sends = SendService(environment, tables, self.appender, self.ladder)
         self.retries = RetryService(environment, tables, self.appender, self.ladder)

@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from metaq.broker.admit import DeliveryGates
+from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.delay_positions import DelayPositions
 from metaq.broker.records import put_record
@@ -86,7 +86,7 @@ class DelayLadder:
         self,
         store: MessageStore,
         appender: Appender,
-        gates: DeliveryGates,
+        gates: GateTable,
         clock: Clock,
         file: TextFile[DelayProgress],
         delays_ms: tuple[int, ...],

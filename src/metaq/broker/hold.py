@@ -8,12 +8,14 @@ The queue's `QueueTail.watched` is set while anybody waits: the fast lane report
 from __future__ import annotations
 
 import heapq
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from metaq.broker.members import Channel
 from metaq.clock import Clock
 from metaq.store.message_store import MessageStore
+from metaq.wire.hot import QueueTail
 
 QueueKey = tuple[str, int]
 
@@ -74,11 +76,12 @@ class HeldPulls:
         if key in self._waiting:
             self._watch(key, watched=True)
 
-    def grew(self, topic: str, queue_id: int) -> None:
-        """A record was appended to this queue; `ready` will look at it."""
-        key = (topic, queue_id)
-        if key in self._waiting:
-            self.grown[key] = None
+    def grew(self, queues: Sequence[QueueTail], _messages: int, _size: int, _log_start: int, _log_end: int) -> None:
+        """Messages were appended to these queues (`metaq.broker.appender.Growth`); `ready` will look at them."""
+        for tail in queues:
+            key = (tail.topic.decode(), tail.queue_id)
+            if key in self._waiting:
+                self.grown[key] = None
 
     def ready(self) -> list[HeldPull]:
         """Remove and return the pulls whose place exists since their queue grew. Who finds nothing that fits holds again."""

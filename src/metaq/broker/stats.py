@@ -6,10 +6,12 @@ Rates are differences of the counters over samples taken once a second, so count
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from metaq.clock import Clock
 from metaq.model.facts import Rates
+from metaq.wire.hot import QueueTail
 
 WINDOWS_SECONDS = (10, 60, 600)
 
@@ -34,7 +36,8 @@ class Stats:
         self.get_hits = self.get_misses = self.got_messages = self.got_bytes = 0
         self._samples: deque[Sample] = deque([self._now()], maxlen=WINDOWS_SECONDS[-1] + 1)
 
-    def put(self, messages: int, size: int) -> None:
+    def grew(self, _queues: Sequence[QueueTail], messages: int, size: int, _log_start: int, _log_end: int) -> None:
+        """Messages were appended (`metaq.broker.appender.Growth`)."""
         self.put_messages += messages
         self.put_bytes += size
 

@@ -1,4 +1,4 @@
-"""Answers that wait for the disk: with SYNC_FLUSH all acknowledgements, else those of producers that outrun it.
+"""Acknowledgements that wait for what `metaq.broker.acks` says is due: the disk, a replica, or a disk that is less far behind.
 
 All answers of one read event wait together for the log to be durable up to the end that the event reached. One callback
 is under way at a time: the flush thread makes everything durable that was appended before it began, so when it reports,
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple, Protocol
 
+from metaq.broker.acks import AckPolicy, Due, Lack
 from metaq.clock import Clock
 from metaq.net.peer import Peer
 from metaq.wire.codes import ResponseCode
@@ -37,55 +38,64 @@ class FlushedLog(Protocol):
 class Waiting(NamedTuple):
     """Answers of one read event."""
 
-    log_end: int
-    durable: bool
-    """The answers promise durability, so that a late one must say that it cannot."""
+    due: Due
     deadline: float
     peer: Peer
     frames: bytes
 
 
+CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
+    Lack.FLUSHED: ResponseCode.FLUSH_DISK_TIMEOUT,
+    Lack.COPIED: ResponseCode.FLUSH_SLAVE_TIMEOUT,
+}
+
+
 class FlushGate:
-    """Holds answers back. `call_soon` brings a call from the flush thread to the event loop."""
+    """Holds answers back. `call_soon` brings a call from another thread to the event loop."""
 
     def __init__(
-        self, store: FlushedLog, clock: Clock, call_soon: Callable[[Callable[[], None]], None], timeout_seconds: float
+        self,
+        acks: AckPolicy,
+        store: FlushedLog,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], None],
+        timeout_seconds: float,
     ) -> None:
-        self._store, self._clock, self._call_soon, self._timeout = store, clock, call_soon, timeout_seconds
+        self._acks, self._store, self._clock = acks, store, clock
+        self._call_soon, self._timeout = call_soon, timeout_seconds
         self._waiting: deque[Waiting] = deque()
         self._armed = False
-        self.bytes = 0
-        """Of all answers that wait."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def hold(self, peer: Peer, log_end: int, frames: bytes, *, durable: bool = True) -> None:
-        """Write `frames`, whole answers, to `peer` when the log is durable up to `log_end`, which never goes back.
+    def hold(self, peer: Peer, due: Due, frames: bytes) -> None:
+        """Write `frames`, whole answers, to `peer` when what is due has come. Offsets never go back from call to call.
 
-        When the time is up before, they go out too: with code FLUSH_DISK_TIMEOUT if `durable`, else as they are.
+        When the time is up before, they go out too: with the code of what they lack if they promise it, else as they are.
         """
-        self._waiting.append(Waiting(log_end, durable, self._clock.monotonic() + self._timeout, peer, frames))
-        self.bytes += len(frames)
+        self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
+        self._acks.waiting_bytes += len(frames)
         self._arm()
 
     def _arm(self) -> None:
-        if self._waiting and not self._armed:
-            self._armed = True
-            self._store.when_flushed(
-                self._waiting[0].log_end, lambda good: self._call_soon(lambda: self._release(good=good))
-            )
+        if not self._waiting or self._armed:
+            return
+        self._armed, due = True, self._waiting[0].due
+        if self._acks.lack(due) is Lack.COPIED:
+            self._acks.copies.when_copied(due.copied, lambda: self._call_soon(lambda: self._release(good=True)))
+        else:
+            self._store.when_flushed(due.flushed, lambda good: self._call_soon(lambda: self._release(good=good)))
 
     def _release(self, *, good: bool) -> None:
         self._armed = False
         if not good:
             # A failed fsync is final (DESIGN, promise 1): nobody gets an acknowledgement any more.
             log.error("%d answers are withheld: the log could not be made durable", len(self._waiting))
-            self._waiting.clear()
-            self.bytes = 0
+            while self._waiting:
+                self._pop()
             return
-        flushed = self._store.flushed
-        while self._waiting and self._waiting[0].log_end <= flushed:
+        while self._waiting and self._acks.lack(self._waiting[0].due) is None:
             waiting = self._pop()
             waiting.peer.write(waiting.frames)
         self._arm()
@@ -95,22 +105,23 @@ class FlushGate:
         now = self._clock.monotonic()
         while self._waiting and self._waiting[0].deadline <= now:
             waiting = self._pop()
-            waiting.peer.write(_timed_out(waiting.frames) if waiting.durable else waiting.frames)
+            lack = self._acks.lack(waiting.due) if waiting.due.promised else None
+            waiting.peer.write(_too_late(waiting.frames, CODE_OF[lack]) if lack else waiting.frames)
 
     def _pop(self) -> Waiting:
         waiting = self._waiting.popleft()
-        self.bytes -= len(waiting.frames)
+        self._acks.waiting_bytes -= len(waiting.frames)
         return waiting
 
 
-def _timed_out(frames: bytes) -> bytes:
-    """The same answers, each with the code FLUSH_DISK_TIMEOUT."""
+def _too_late(frames: bytes, code: ResponseCode) -> bytes:
+    """The same answers, each with the code that tells what it lacks."""
     parts, start = [], 0
     while start < len(frames):
         size = frame_bytes(frames, start, len(frames))
         command = decode(frames[start + LENGTH_BYTES : start + size])
         if command.code == ResponseCode.SUCCESS:
-            command.code = ResponseCode.FLUSH_DISK_TIMEOUT
+            command.code = code
         parts.append(encode(command))
         start += size
     return b"".join(parts)

@@ -69,7 +69,7 @@ class RemotingDoor:
     """
 
     def __init__(self, broker: Broker, call_soon: CallSoon) -> None:
-        self.broker = broker
+        self.broker, self.appender = broker, broker.appender
         self.faults = RateLimitedLog(log, broker.clock)
         options = broker.options
         self.frame_bytes_max = options.frame_bytes_max
@@ -78,16 +78,12 @@ class RemotingDoor:
         self.answers, self.acks = self._replies(), self._replies()
         """`acks`: success answers to sends, by themselves because they may have to wait for the disk."""
         broker.settings.on_change.append(self._options_changed)
-        self.sync = broker.store_options.flush_disk_type == "SYNC_FLUSH"
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
-        self.slack = options.unflushed_bytes_max // 2
-        """How far the log may be ahead of the disk before producers are slowed: their answers wait."""
         self.flush_gate = FlushGate(
-            broker.store, broker.clock, call_soon, broker.store_options.sync_flush_timeout / 1000
+            broker.acks, broker.store, broker.clock, call_soon, broker.store_options.sync_flush_timeout / 1000
         )
         self.parking = Parking(broker.clock)
-        broker.appender.unanswered_bytes = lambda: self.flush_gate.bytes
         self.handlers = table_of(
             MessageHandlers(broker, lambda: self.acks, self.pull_one),
             ClientHandlers(broker, self.notify),
@@ -105,7 +101,6 @@ class RemotingDoor:
         return hot.Replies(options.region_id.encode(), options.trace_on)
 
     def _options_changed(self, names: Collection[str]) -> None:
-        self.slack = self.broker.options.unflushed_bytes_max // 2
         if "trace_on" in names:  # perhaps in the middle of a read event, which has gathered answers already
             gathered = self.answers.take(), self.acks.take()
             self.answers, self.acks = self._replies(), self._replies()
@@ -255,6 +250,7 @@ class BrokerSession(RemotingSession):
         super().__init__(peer, door.handlers, door.parking, door.frame_bytes_max, door.faults)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._door = door
+        self.gates = door.broker.gates.of(self.identity)
 
     def data_received(self, data: memoryview) -> int:
         """Take every whole frame. Returns the bytes used. Raises RemoteProtocolError after answering what came before."""
@@ -297,7 +293,8 @@ class BrokerSession(RemotingSession):
     # -- the two lanes
     def _serve(self, rows: int) -> int:
         """Handle the table's rows in their order. Returns how many were handled."""
-        table, peer, row = self._door.table, self.peer, 0
+        door, peer, row = self._door, self.peer, 0
+        table = door.table
         while row < rows:
             kind = table.kind(row)
             if kind == hot.KIND_OTHER:
@@ -309,31 +306,22 @@ class BrokerSession(RemotingSession):
                 self._pull(row)
                 row += 1
             else:
-                row = self._append(row, rows)
+                # A run of plain sends, up to the end or to one that is not plain.
+                if door.appender.rows(table, row, rows, self.gates.table, self.born_host, door.acks, door.outcome):
+                    row = door.outcome.row
+                    if row == rows or table.kind(row) in (hot.KIND_OTHER, hot.KIND_PULL) or self._open_gate(row):
+                        continue
+                self._one(row)
+                row += 1
         return row
 
-    def _append(self, row: int, rows: int) -> int:
-        """Append a run of plain sends from `row` on; one that is not plain is handled alone. Returns the next row."""
-        door = self._door
-        broker, table, outcome = door.broker, door.table, door.outcome
-        if broker.appender.refusal() is None:
-            try:
-                broker.store.append_rows(table, row, rows, broker.gates.table, self.born_host, door.acks, outcome)
-            except (StoreError, OSError, MemoryError) as error:  # those before it are stored
-                log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
-            broker.stats.put(outcome.messages, outcome.size)
-            for tail in outcome.touched:
-                broker.hold.grew(tail.topic.decode(), tail.queue_id)
-            row = outcome.row
-            if row == rows or table.kind(row) in (hot.KIND_OTHER, hot.KIND_PULL):
-                return row
-            try:
-                if broker.gates.open(table.topic(row)):
-                    return row  # Once more, through the new gate.
-            except (StoreError, OSError, MemoryError) as error:
-                log.debug("no gate for row %d (%s); the slow lane will say so, or succeed", row, error)
-        self._one(row)
-        return row + 1
+    def _open_gate(self, row: int) -> bool:
+        """Whether the row has a gate now that it had not. False: the slow lane decides."""
+        try:
+            return self.gates.open(self._door.table.topic(row))
+        except (StoreError, OSError, MemoryError) as error:
+            log.debug("no gate for row %d (%s); the slow lane will say so, or succeed", row, error)
+            return False
 
     def _one(self, row: int) -> None:
         """The slow lane: one request, one method."""
@@ -441,13 +429,10 @@ class BrokerSession(RemotingSession):
         """
         door = self._door
         if len(door.acks):
-            store = door.broker.store
-            if door.sync:
-                door.flush_gate.hold(self.peer, store.log_end, door.acks.take())
-            elif store.log_end - store.flushed > door.slack:
-                # Whoever waits for answers sends no more: a producer faster than the disk takes the disk's pace.
-                door.flush_gate.hold(self.peer, store.log_end - door.slack, door.acks.take(), durable=False)
-            else:
+            due = door.broker.acks.due()
+            if due is None:
                 self.peer.write(door.acks.take())
+            else:
+                door.flush_gate.hold(self.peer, due, door.acks.take())
         if len(door.answers):
             self.peer.write(door.answers.take())

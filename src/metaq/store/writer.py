@@ -100,7 +100,6 @@ class Writer:
         self._clock, self._state, self._queues = parts.clock, parts.state, parts.queues
         self._log, self._index = parts.log, parts.index
         self._index_tail = parts.index.tail if parts.index else None
-        self._sync = parts.options.flush_disk_type == "SYNC_FLUSH"
         self._lock = threading.Lock()
 
     # ------------------------------------------------------------------ one by one
@@ -208,17 +207,15 @@ class Writer:
         Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
         answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
         """
-        now_ms, log, index, sync = self._clock.now_ms(), self._log.tail, self._index_tail, self._sync
+        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
         with self._lock:
             outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
-            hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome, sync)
+            hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
             if outcome.stop > hot.STOP_SLOW:
                 self._append_rest(
-                    lambda row: hot.append(
-                        table, row, end, gates, log, index, now_ms, born_host, replies, outcome, sync
-                    ),
+                    lambda row: hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome),
                     now_ms,
                     outcome,
                 )

@@ -28,7 +28,6 @@ cdef enum:
     NAME_TAGS
     NAME_KEYS
     NAME_UNIQUE
-    NAME_SLOW
 
 
 cdef inline int name_of(const uint8_t *name, Py_ssize_t size) noexcept:
@@ -39,16 +38,25 @@ cdef inline int name_of(const uint8_t *name, Py_ssize_t size) noexcept:
             return NAME_KEYS
         return NAME_WAIT if memcmp(name, b"WAIT", 4) == 0 else NAME_OTHER
     if size == 8:
-        if memcmp(name, b"UNIQ_KEY", 8) == 0:
-            return NAME_UNIQUE
-        return NAME_SLOW if memcmp(name, b"TRAN_MSG", 8) == 0 or memcmp(name, b"MSG_TYPE", 8) == 0 else NAME_OTHER
+        return NAME_UNIQUE if memcmp(name, b"UNIQ_KEY", 8) == 0 else NAME_OTHER
     if size == 7:
         return NAME_CLUSTER if memcmp(name, b"CLUSTER", 7) == 0 else NAME_OTHER
-    if size == 5:
-        return NAME_SLOW if memcmp(name, b"DELAY", 5) == 0 else NAME_OTHER
-    if size == 11:
-        return NAME_SLOW if memcmp(name, b"RETRY_TOPIC", 11) == 0 else NAME_OTHER
     return NAME_OTHER
+
+
+cdef inline bint is_slow(TopicGate gate, const uint8_t *name, Py_ssize_t size) noexcept:
+    """Whether the gate leaves messages with this property to the slow lane."""
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    if size > SLOW_NAME_BYTES_MAX or not gate.slow_sizes >> size & 1:
+        return False
+    at = <const uint8_t *>PyBytes_AS_STRING(gate.slow)
+    end = at + PyBytes_GET_SIZE(gate.slow)
+    while at < end:
+        if at[0] == size and memcmp(at + 1, name, size) == 0:
+            return True
+        at += 1 + at[0]
+    return False
 
 
 cdef bint is_true(const uint8_t *text, Py_ssize_t size) noexcept:
@@ -57,8 +65,10 @@ cdef bint is_true(const uint8_t *text, Py_ssize_t size) noexcept:
     )
 
 
-cdef bint find_facts(const uint8_t *text, Py_ssize_t size, Py_ssize_t cluster_size, bint keep_wait, Entry *e) noexcept:
-    """Read a property text into `e`. False: malformed, too long, or with a property that only the slow lane knows."""
+cdef bint find_facts(
+    const uint8_t *text, Py_ssize_t size, Py_ssize_t cluster_size, bint keep_wait, TopicGate gate, Entry *e
+) noexcept:
+    """Read a property text into `e`. False: malformed, too long, or with a property that the gate leaves to the slow lane."""
     cdef const uint8_t *at = text
     cdef const uint8_t *end = text + size
     cdef const uint8_t *middle
@@ -79,10 +89,10 @@ cdef bint find_facts(const uint8_t *text, Py_ssize_t size, Py_ssize_t cluster_si
         stop = find_byte(middle + 1, end, 2)
         if stop == middle + 1 or stop == end - 1:  # an empty value, or an empty last piece
             return False
+        if is_slow(gate, at, middle - at):
+            return False
         what = name_of(at, middle - at)
         middle += 1
-        if what == NAME_SLOW:
-            return False
         if what == NAME_WAIT:
             e.no_wait = not is_true(middle, stop - middle)
         elif what == NAME_TAGS:
@@ -257,7 +267,7 @@ cdef Entry *next_entry(Growing *entries) except NULL:
 
 
 cdef bint read_batch(
-    const uint8_t *body, Py_ssize_t size, Growing *entries, TopicGate gate, Py_ssize_t cluster_size, bint wait_is_slow
+    const uint8_t *body, Py_ssize_t size, Growing *entries, TopicGate gate, Py_ssize_t cluster_size
 ) except -1:
     """The entries of a batch body. False: malformed, or with an entry for the slow lane."""
     cdef const uint8_t *at = body
@@ -276,9 +286,9 @@ cdef bint read_batch(
         e.flag = get32(at + 12)
         e.body.at, e.body.size = <uint32_t>(at - body + 20), <uint32_t>body_size
         e.text = <uint32_t>(at - body + BATCH_ENTRY_BYTES_MIN + body_size)
-        if not find_facts(body + e.text, total - BATCH_ENTRY_BYTES_MIN - body_size, cluster_size, True, e):
+        if not find_facts(body + e.text, total - BATCH_ENTRY_BYTES_MIN - body_size, cluster_size, True, gate, e):
             return False
-        if wait_is_slow and e.no_wait:
+        if gate.wait_is_slow and e.no_wait:
             return False
         at += total
     return size > 0
@@ -290,7 +300,6 @@ cdef uint64_t runs_begun = 0
 def append(
     FrameTable table not None, Py_ssize_t row, Py_ssize_t end, gates not None, LogTail log not None, IndexTail index,
     int64_t now_ms, bytes born_host not None, Replies replies not None, AppendOutcome outcome not None,
-    bint wait_is_slow=False,
 ):
     global runs_begun
     cdef Target t
@@ -326,7 +335,7 @@ def append(
         if (
             gate is None or not 0 <= r.queue_id < len(gate.queues)
             or not 1 <= r.stop - r.body <= log.message_bytes_max
-            or not take_row(table, r, gate, &outcome.entries, cluster_size, wait_is_slow)
+            or not take_row(table, r, gate, &outcome.entries, cluster_size)
         ):
             outcome.stop = SLOW
             break
@@ -373,7 +382,7 @@ def append(
 
 
 cdef bint take_row(
-    FrameTable table, Row *r, TopicGate gate, Growing *entries, Py_ssize_t cluster_size, bint wait_is_slow
+    FrameTable table, Row *r, TopicGate gate, Growing *entries, Py_ssize_t cluster_size
 ) except -1:
     """The messages of a row. False: not plain."""
     cdef Py_ssize_t text_size = max(0, r.properties.size)
@@ -381,9 +390,9 @@ cdef bint take_row(
     cdef Entry *e
     entries.used = 0
     e = next_entry(entries)
-    if not find_facts(table.text(&r.properties), text_size, 0 if batch else cluster_size, False, e):
+    if not find_facts(table.text(&r.properties), text_size, 0 if batch else cluster_size, False, gate, e):
         return False
-    if wait_is_slow and e.no_wait:
+    if gate.wait_is_slow and e.no_wait:
         return False
     if not batch:
         e.flag, e.text, e.body.at, e.body.size = r.user_flag, 0, 0, <uint32_t>(r.stop - r.body)
@@ -391,7 +400,7 @@ cdef bint take_row(
     if e.stored:
         return False  # properties of the batch as a whole: the slow lane merges them into each entry
     entries.used = 0
-    return read_batch(table.source.data + r.body, r.stop - r.body, entries, gate, cluster_size, wait_is_slow)
+    return read_batch(table.source.data + r.body, r.stop - r.body, entries, gate, cluster_size)
 
 
 def append_record(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from metaq.errors import LocalProtocolError
@@ -41,6 +41,7 @@ _LENGTH = struct.Struct(">h")
 
 _SYS_FLAG_SLOW = 0xFC
 """Transaction, IPv6 and inner-batch bits: sends with one of them are judged one by one."""
+SLOW_NAME_BYTES_MAX: Final = 63
 _DROPS_MAX = 3
 """WAIT and CLUSTER more often than that in one text: nobody sends it, so nobody needs it fast."""
 _MASK32 = 0xFFFFFFFF
@@ -227,12 +228,25 @@ def rewind_index(buffer: Any, slots: int, count: int) -> int:
 
 
 class TopicGate:
-    __slots__ = ("body_bytes_max", "key_prefix", "queues", "topic", "trailer")
+    __slots__ = ("body_bytes_max", "key_prefix", "queues", "slow", "topic", "trailer", "wait_is_slow")
 
-    def __init__(self, topic: bytes, queues: Sequence[QueueTail], body_bytes_max: int) -> None:
+    def __init__(
+        self,
+        topic: bytes,
+        queues: Sequence[QueueTail],
+        body_bytes_max: int,
+        slow: Collection[bytes] = (),
+        wait_is_slow: bool = False,
+    ) -> None:
         if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
             raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
+        for name in slow:
+            if not 1 <= len(name) <= SLOW_NAME_BYTES_MAX:
+                raise ValueError(
+                    f"the property name {name!r} has {len(name)} bytes, allowed are 1 to {SLOW_NAME_BYTES_MAX}"
+                )
         self.topic, self.queues, self.body_bytes_max = topic, list(queues), body_bytes_max
+        self.slow, self.wait_is_slow = frozenset(slow), wait_is_slow
         self.key_prefix = java_hash(topic + b"#")
         self.trailer = len(topic).to_bytes(1, "big") + topic
 
@@ -251,22 +265,19 @@ _Entry = tuple[int, Any, bytes, int, list[bytes]]
 _Facts = tuple[bytes, bytes, list[bytes], bool]
 """Of a property text: (text to store, tag, keys to index, whether WAIT says false)."""
 
-_WAIT, _CLUSTER, _TAGS, _KEYS, _UNIQUE, _SLOW = range(1, 7)
-_NAMES: Final = {
-    b"WAIT": _WAIT, b"CLUSTER": _CLUSTER, b"TAGS": _TAGS, b"KEYS": _KEYS, b"UNIQ_KEY": _UNIQUE, b"DELAY": _SLOW,
-    b"TRAN_MSG": _SLOW, b"RETRY_TOPIC": _SLOW, b"MSG_TYPE": _SLOW,
-}  # fmt: skip
+_WAIT, _CLUSTER, _TAGS, _KEYS, _UNIQUE = range(1, 6)
+_NAMES: Final = {b"WAIT": _WAIT, b"CLUSTER": _CLUSTER, b"TAGS": _TAGS, b"KEYS": _KEYS, b"UNIQ_KEY": _UNIQUE}
 
 
-def _facts(text: bytes, cluster: bytes, keep_wait: bool) -> _Facts | None:
-    """What append needs to know of a property text. None: malformed, or a property that only the slow lane knows."""
+def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: bool) -> _Facts | None:
+    """What append needs to know of a property text. None: malformed, or a property that the slow lane must look at."""
     tag = unique = keys = b""
     no_wait, drops = False, 0
     kept: list[bytes] = []
     if text:
         for piece in (text[:-1] if text[-1] == 2 else text).split(b"\x02"):
             name, _, value = piece.partition(b"\x01")
-            if not value or not name:
+            if not value or not name or name in slow:
                 return None
             what = _NAMES.get(name)
             if what is not None:
@@ -281,11 +292,9 @@ def _facts(text: bytes, cluster: bytes, keep_wait: bool) -> _Facts | None:
                     tag = value
                 elif what == _KEYS:
                     keys = value
-                elif what == _CLUSTER:
+                else:
                     drops += 1
                     continue
-                else:
-                    return None
             kept.append(piece)
     if drops > _DROPS_MAX:
         return None
@@ -341,7 +350,7 @@ def _key_hash(prefix: int, key: bytes) -> int:
 _POWER_4, _POWER_32 = 31**4, pow(31, 32, 1 << 32)
 
 
-def _batch_entries(body: Any, gate: TopicGate, log: LogTail, wait_is_slow: bool) -> list[_Entry] | None:
+def _batch_entries(body: Any, gate: TopicGate, log: LogTail) -> list[_Entry] | None:
     """The entries of a batch body; None if it is malformed or holds an entry for the slow lane."""
     entries: list[_Entry] = []
     start, end = 0, len(body)
@@ -354,8 +363,8 @@ def _batch_entries(body: Any, gate: TopicGate, log: LogTail, wait_is_slow: bool)
         middle = start + 20 + body_bytes
         if _LENGTH.unpack_from(body, middle)[0] != size - BATCH_ENTRY_BYTES_MIN - body_bytes:
             return None
-        facts = _facts(bytes(body[middle + 2 : start + size]), log.cluster, keep_wait=True)
-        if facts is None or body_bytes > gate.body_bytes_max or (wait_is_slow and facts[3]):
+        facts = _facts(bytes(body[middle + 2 : start + size]), log.cluster, gate.slow, keep_wait=True)
+        if facts is None or body_bytes > gate.body_bytes_max or (gate.wait_is_slow and facts[3]):
             return None
         entries.append((flag, body[start + 20 : middle], facts[0], _tags_code(facts[1]), facts[2]))
         start += size
@@ -374,7 +383,6 @@ def _append_send(
     index: IndexTail | None,
     born_host: bytes,
     store_ms: int,
-    wait_is_slow: bool,
     outcome: AppendOutcome,
 ) -> _Done | None:
     """Append one message. None: `outcome` says why not, and nothing was written.
@@ -384,14 +392,16 @@ def _append_send(
     ext, start, stop = found[4], found[6], found[7]
     gate, queue_id, text = gates.get(ext.topic.encode()), ext.queue_id, ext.properties
     body_bytes = stop - start
-    facts = _facts(text.encode() if text else b"", log.cluster, False)
+    facts = None
+    if gate is not None:
+        facts = _facts(text.encode() if text else b"", log.cluster, gate.slow, keep_wait=False)
     if (
         gate is None
         or facts is None
         or not 0 <= queue_id < len(gate.queues)
         or not 1 <= body_bytes <= gate.body_bytes_max
         or body_bytes > log.message_bytes_max
-        or (wait_is_slow and facts[3])
+        or (gate.wait_is_slow and facts[3])
     ):
         outcome.stop = STOP_SLOW
         return None
@@ -430,13 +440,14 @@ def _append_batch(
     index: IndexTail | None,
     born_host: bytes,
     store_ms: int,
-    wait_is_slow: bool,
     outcome: AppendOutcome,
 ) -> _Done | None:
     """The same for a batch."""
     ext, start, stop = found[4], found[6], found[7]
     gate = gates.get(ext.topic.encode())
-    facts = _facts(ext.properties.encode() if ext.properties else b"", b"", False)
+    facts = None
+    if gate is not None:
+        facts = _facts(ext.properties.encode() if ext.properties else b"", b"", gate.slow, keep_wait=False)
     entries = None
     if (
         gate is not None
@@ -444,9 +455,9 @@ def _append_batch(
         and not facts[0]  # properties of the batch as a whole: the slow lane merges them into each entry
         and 0 <= ext.queue_id < len(gate.queues)
         and stop - start <= log.message_bytes_max
-        and not (wait_is_slow and facts[3])
+        and not (gate.wait_is_slow and facts[3])
     ):
-        entries = _batch_entries(table.view[start:stop], gate, log, wait_is_slow)
+        entries = _batch_entries(table.view[start:stop], gate, log)
     if gate is None or not entries:
         outcome.stop = STOP_SLOW
         return None
@@ -472,7 +483,6 @@ def append(
     born_host: bytes,
     replies: Replies,
     outcome: AppendOutcome,
-    wait_is_slow: bool = False,
 ) -> None:
     outcome.touched = touched = []
     outcome.stop, outcome.queue, outcome.needed, outcome.messages, outcome.size = STOP_END, None, 0, 0, 0
@@ -489,7 +499,7 @@ def append(
             outcome.stop = STOP_SLOW
             break
         put = _append_send if kind == KIND_SEND else _append_batch
-        done = put(found, table, gates, log, index, born_host, store_ms, wait_is_slow, outcome)
+        done = put(found, table, gates, log, index, born_host, store_ms, outcome)
         if done is None:
             break
         queue, queue_offset, message_ids, messages = done

@@ -255,14 +255,24 @@ def rewind_index(buffer, int64_t slots, int64_t count):
     return used
 
 
+cdef enum:
+    SLOW_NAME_BYTES_MAX = 63
+
+
 cdef class TopicGate:
     cdef readonly bytes topic
     cdef readonly tuple queues
     cdef readonly int64_t body_bytes_max
+    cdef readonly bint wait_is_slow
     cdef uint32_t key_prefix
+    cdef bytes slow  # the names, each behind its length
+    cdef uint64_t slow_sizes  # which lengths there are
 
-    def __cinit__(self, bytes topic not None, queues, int64_t body_bytes_max):
+    def __cinit__(
+        self, bytes topic not None, queues, int64_t body_bytes_max, slow=(), bint wait_is_slow=False,
+    ):
         cdef object queue
+        cdef bytes name
         if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
             raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
         self.topic = topic
@@ -271,6 +281,13 @@ cdef class TopicGate:
             if not isinstance(queue, QueueTail):
                 raise TypeError(f"{queue!r} is no QueueTail")
         self.body_bytes_max = body_bytes_max
+        self.wait_is_slow = wait_is_slow
+        self.slow, self.slow_sizes = b"", 0
+        for name in slow:
+            if not 1 <= len(name) <= SLOW_NAME_BYTES_MAX:
+                raise ValueError(f"the property name {name!r} has {len(name)} bytes, allowed are 1 to {SLOW_NAME_BYTES_MAX}")
+            self.slow += bytes([len(name)]) + name
+            self.slow_sizes |= <uint64_t>1 << <int>len(name)
         self.key_prefix = 0
         key = topic + b"#"
         continue_hash(&self.key_prefix, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))

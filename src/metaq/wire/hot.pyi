@@ -5,7 +5,7 @@ big-endian. Sizes are bytes, times milliseconds since the epoch, offsets as in t
 QueueOffset: units in one queue).
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from metaq.model import StoredMessage
@@ -195,7 +195,16 @@ def rewind_index(buffer: Buffer, slots: int, count: int) -> int:
 
 class TopicGate:
     """admit's verdict on one topic: the queues that plain sends may append to."""
-    def __init__(self, topic: bytes, queues: Sequence[QueueTail], body_bytes_max: int) -> None: ...
+    def __init__(
+        self,
+        topic: bytes,
+        queues: Sequence[QueueTail],
+        body_bytes_max: int,
+        slow: Collection[bytes] = (),
+        wait_is_slow: bool = False,
+    ) -> None:
+        """`slow`: names of properties, 1 to 63 bytes each; who has one is not plain. With `wait_is_slow`, neither is one with
+        WAIT=false: it is to be answered before the others."""
 
 STOP_END: Final = 0  # all rows done
 STOP_SLOW: Final = (
@@ -234,14 +243,12 @@ def append(
     born_host: bytes,
     replies: Replies,
     outcome: AppendOutcome,
-    wait_is_slow: bool = False,
 ) -> None:
     """Append the plain rows of [row, end): log record, consume-queue unit, index entries, and the answer of each.
 
     Plain: kind SEND or BATCH; topic in `gates`; 0 <= queue id < queues; no transaction, IPv6 or inner-batch bits, IPv4
-    hosts; property text well formed, <= 32767 bytes as stored and without DELAY, TRAN_MSG, RETRY_TOPIC, MSG_TYPE; body
-    1..body_bytes_max, a request's body <= the log's message_bytes_max. With `wait_is_slow`, also WAIT=false is not plain
-    (SYNC_FLUSH answers it early). Stored properties are the sent ones in their order less WAIT, with the log's CLUSTER at
+    hosts; property text well formed, <= 32767 bytes as stored and without what the gate calls slow; body
+    1..body_bytes_max, a request's body <= the log's message_bytes_max. Stored properties are the sent ones in their order less WAIT, with the log's CLUSTER at
     the end; a batch entry keeps WAIT. Properties of a batch as a whole other than WAIT and CLUSTER are not plain. A oneway
     row is appended without an answer. A batch is contiguous in log and queue, all in one file. TOTALSIZE is written
     last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.

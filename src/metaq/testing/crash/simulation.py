@@ -21,6 +21,7 @@ from metaq.doors.remoting_messages import send_of
 from metaq.errors import MetaqError, RemoteProtocolError
 from metaq.model import TopicConfig
 from metaq.model import properties as props
+from metaq.model.access import Identity
 from metaq.model.message import host_bytes
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.options import BrokerOptions, StoreOptions
@@ -39,6 +40,7 @@ from metaq.wire.record import decode_record
 
 HOST = host_bytes("127.0.0.1", 10911)
 BORN = host_bytes("127.0.0.1", 50000)
+SOMEBODY: Final = Identity("127.0.0.1", loopback=True)
 START_MS: Final = 1_700_000_000_000
 TOPICS: Final = ("orders", "bills", "mails")
 GROUPS: Final = ("mailer", "audit", "stock")
@@ -535,8 +537,9 @@ class _Life:
         replies = hot.Replies(b"DefaultRegion", True)
         self._ledger.in_flight = bodies
         with self._refusals():
-            self.broker.gates.open(topic.encode())
-            self.store.append_rows(table, 0, rows, self.broker.gates.table, BORN, replies, outcome)
+            gates = self.broker.gates.of(SOMEBODY)
+            gates.open(topic.encode())
+            self.store.append_rows(table, 0, rows, gates.table, BORN, replies, outcome)
         self._stored(bodies, outcome.row)
 
     def _send_later(self) -> None:
