@@ -7,17 +7,19 @@ import threading
 
 import pytest
 
-from metaq.errors import ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
+from metaq.errors import BrokerError, ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
-from metaq.wire.codes import RequestCode
-from metaq.wire.command import Command
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import Command, reply
+from metaq.wire.headers import PullReplyHeader
 from tests.scripted import Fate, Later, Script, ScriptedCluster, Verdict, goes_on
 from tests.support import PATIENCE
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
+PULL = RequestCode.PULL_MESSAGE
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +61,7 @@ def pulls(fate) -> Script:
 
     def script(asked: Command) -> Verdict:
         nonlocal number
-        if asked.code != RequestCode.PULL_MESSAGE:
+        if asked.code != PULL:
             return None
         number += 1
         return fate(number)
@@ -71,7 +73,7 @@ def at_most(messages: int) -> Script:
     """A RocketMQ's way: it knows nothing of `maxMsgBytes`, and gives no more than so many messages a pull."""
 
     def script(asked: Command) -> Verdict:
-        if asked.code != RequestCode.PULL_MESSAGE:
+        if asked.code != PULL:
             return None
         count = str(min(messages, int(asked.ext["maxMsgNums"])))
         ext = {name: text for name, text in asked.ext.items() if name != "maxMsgBytes"}
@@ -98,7 +100,7 @@ def test_two_pulls_are_under_way(tmp_path):
 
         def asked(command: Command) -> Verdict:
             nonlocal most, asked_for
-            if command.code != RequestCode.PULL_MESSAGE:
+            if command.code != PULL:
                 return None
             asked_for += 1
             under_way.append(command.opaque)
@@ -124,6 +126,44 @@ def test_a_broken_connection_is_made_again_where_it_stood(cluster):
     few, hang_up = at_most(32), pulls(lambda number: Fate.HANG_UP if number % 5 == 3 else None)
     cluster.script = lambda asked: hang_up(asked) or few(asked)
     assert fetch(cluster, 0, 1000) == [b"%d" % i for i in range(1000)]
+
+
+USELESS = {
+    "busy": lambda asked: reply(asked, ResponseCode.SYSTEM_BUSY, remark="later"),
+    "no frame": lambda asked: b"\xff" * 64,
+    "no offsets": lambda asked: reply(asked, ResponseCode.SUCCESS, remark="of another kind", body=b"x"),
+    "no messages": lambda asked: reply(
+        asked, ResponseCode.SUCCESS, PullReplyHeader(next_offset=2000, min_offset=0, max_offset=2000)
+    ),
+}
+
+
+@pytest.mark.parametrize("useless", USELESS)
+def test_an_answer_that_helps_nobody_is_asked_for_again(cluster, useless, caplog):
+    """A broker that is busy, or answers what nobody can read: over a new connection, from where it stood."""
+    pulled = 0
+
+    def script(asked: Command) -> Verdict:
+        nonlocal pulled
+        if asked.code != PULL:
+            return None
+        pulled += 1
+        return USELESS[useless](asked) if pulled == 1 else None
+
+    cluster.script = script
+    assert fetch(cluster, 0, 1000) == [b"%d" % i for i in range(1000)]
+    assert caplog.text.count("trying again in 0.2 s") == 1
+
+
+def test_a_refusal_is_told_at_once(cluster):
+    """Whoever may not read will not be let in a little later."""
+    cluster.script = lambda asked: (
+        reply(asked, ResponseCode.NO_PERMISSION, remark="not you") if asked.code == PULL else None
+    )
+    before = cluster.count(PULL)
+    with pytest.raises(BrokerError, match=f"code 16 from {cluster.broker} to pull from {QUEUE}: not you"):
+        fetch(cluster, 0, 1000)
+    assert cluster.count(PULL) - before <= 2  # as many as are under way
 
 
 def test_a_broker_that_stays_away_fails_the_read_after_its_patience(cluster):

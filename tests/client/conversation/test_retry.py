@@ -91,6 +91,7 @@ def test_pauses_double_up_to_a_limit():
         0.05, 0.1, 0.2, 0.8, 1.0, 1.0,
     ]  # fmt: skip
     assert {judge(unsent(), Purpose.PULL, failed).pause for failed in (1, 2, 9)} == {1.0}
+    assert [judge(unsent(), Purpose.SLICE, failed).pause for failed in (1, 2, 4, 5, 100)] == [0.2, 0.4, 1.6, 2.0, 2.0]
 
 
 def test_a_busy_broker_is_not_waited_for_by_a_message_that_goes_back():
