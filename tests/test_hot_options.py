@@ -10,6 +10,7 @@ import contextlib
 import datetime as dt
 import pathlib
 import socket
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -67,8 +68,8 @@ def test_server_changes_its_own_copy_of_the_options(tmp_path):
 class Running:
     """A broker at its door, with small files, a clock and a disk that the test owns, and one client."""
 
-    def __init__(self, root, store=None, **options):
-        self.clock, self.disk = FakeClock(), FaultyDisk()
+    def __init__(self, root, store=None, disk=None, **options):
+        self.clock, self.disk = FakeClock(), disk or FaultyDisk()
         self.disk.used = 10.0
         self._open = open_door(root, self.clock, store, self.disk, **options)
 
@@ -223,13 +224,36 @@ def _(root):
         eventually(running.client.received)
 
 
+class SlowDisk(FaultyDisk):
+    """One whose syncs end when they may."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+
+    def sync_range(self, mapped, start, size):
+        assert self.may_sync.wait(PATIENCE)
+        super().sync_range(mapped, start, size)
+
+
 @effect_of("broker.unanswered_bytes_max")
 def _(root):
-    with Running(root) as running:
-        running.broker.appender.unanswered_bytes = lambda: 100_000
-        running.fill(1)
-        running.change(unanswered_bytes_max=65_536)
-        assert running.client.send("T").code == ResponseCode.SYSTEM_BUSY
+    disk = SlowDisk()
+    with Running(root, {"flush_disk_type": "SYNC_FLUSH"}, disk) as running:
+        client = running.client
+        client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("T")))
+        eventually(client.received)
+        disk.may_sync.clear()
+        try:
+            for _ in range(600):  # more than 64 KiB of answers
+                client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("T")))
+            assert not client.received()
+            running.change(unanswered_bytes_max=65_536)
+            assert client.send("T").code == ResponseCode.SYSTEM_BUSY
+        finally:
+            disk.may_sync.set()
+        eventually(client.received)
 
 
 @effect_of("broker.auto_create_topics_max")
