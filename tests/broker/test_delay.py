@@ -9,7 +9,6 @@ from metaq.clock import FakeClock
 from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError, StoreFull
 from metaq.model import properties as props
-from metaq.saved import Pending
 from metaq.store.config_file import ConfigFile
 from metaq.testing.faults import FaultyDisk
 from metaq.wire import fastjson, hot
@@ -287,11 +286,11 @@ def test_nothing_is_delivered_to_a_topic_while_it_is_being_deleted(tmp_path, clo
         for n in range(1, 4):
             send(broker, b"%d" % n, 1)
         clock.advance(1)
-        broker.topics.closing["orders"] = Pending()
+        broker.topics.close("orders")
         broker.gates.close("orders")
         broker.ladder.deliver()
         assert bodies(broker) == [b"0"]
-        del broker.topics.closing["orders"]
+        broker.topics.reopen("orders")
         broker.ladder.deliver()
         assert bodies(broker) == [b"0", b"1", b"2", b"3"]
 

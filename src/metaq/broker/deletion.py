@@ -61,15 +61,15 @@ class Deletions:
         config = self._topics.get(name)
         if self._topics.is_system(name) or (config is None and not self._holds(name)):
             return self._topics.delete(name)
-        outcome = self._topics.closing[name] = Pending()
+        outcome = self._topics.close(name)
         self._gates.close(name)
         place = self._store.log_end
         if self._store.flushed >= place:
-            self._remove(name, config, place, outcome, durable=True)
+            self._remove(name, config, place, durable=True)
         else:
             self._store.when_flushed(
                 place,
-                lambda good: self._call_soon(lambda: self._remove(name, config, place, outcome, durable=good)),
+                lambda good: self._call_soon(lambda: self._remove(name, config, place, durable=good)),
             )
         return outcome
 
@@ -77,35 +77,31 @@ class Deletions:
         """Whether there are messages under the name, which may be though no topic is."""
         return any(topic == name and queue.max_offset for (topic, _), queue in self._store.queues().items())
 
-    def _remove(self, name: str, config: TopicConfig | None, place: int, outcome: Pending, *, durable: bool) -> None:
+    def _remove(self, name: str, config: TopicConfig | None, place: int, *, durable: bool) -> None:
         if durable:
-            self._topics.delete(name).when_done(lambda error: self._mark(name, config, place, outcome, error))
+            self._topics.delete(name).when_done(lambda error: self._mark(name, config, place, error))
         else:
             text = f"the topic {name} was not deleted: the log could not be made durable"
-            self._end(name, outcome, Refused(Reason.UNAVAILABLE, text))
+            self._topics.reopen(name, Refused(Reason.UNAVAILABLE, text))
 
-    def _mark(self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: Refused | None) -> None:
+    def _mark(self, name: str, config: TopicConfig | None, place: int, error: Refused | None) -> None:
         if error is not None:
-            self._end(name, outcome, error)
+            self._topics.reopen(name, error)
             return
-        self.marks.change(name, place).when_done(lambda error: self._drop(name, config, place, outcome, error))
+        self.marks.change(name, place).when_done(lambda error: self._drop(name, config, place, error))
 
-    def _drop(self, name: str, config: TopicConfig | None, place: int, outcome: Pending, error: Refused | None) -> None:
+    def _drop(self, name: str, config: TopicConfig | None, place: int, error: Refused | None) -> None:
         if error is not None:
             if config is not None:
                 self._topics.saved.put_back(name, config)
-            self._end(name, outcome, error)
+            self._topics.reopen(name, error)
             return
         try:
             self._store.delete_topic(name, place)
         except OSError as failed:
             log.error("the queues of the deleted topic %s stay until the next start: %s", name, failed)  # noqa: TRY400
         self._offsets.drop_topic(name)
-        self._offsets.save(lambda: self._call_soon(lambda: self._end(name, outcome, None)))
-
-    def _end(self, name: str, outcome: Pending, error: Refused | None) -> None:
-        del self._topics.closing[name]
-        outcome.finish(error)
+        self._offsets.save(lambda: self._call_soon(lambda: self._topics.reopen(name)))
 
     def prune(self) -> None:
         """Forget the topics whose dead records have left the log."""

@@ -1,4 +1,4 @@
-"""The topics of this broker: the ones it is born with, those made by administrators, and those made by the first send.
+"""The topics of this broker: those that every broker has, those made by administrators, and those made by the first send.
 
 Kept in `config/topics.json` (docs/formats/config.md). A change is on the disk before anybody sees it: a topic whose sends
 are acknowledged must not be unknown after a restart. It also moves the data version by which name servers and slaves know
@@ -48,18 +48,17 @@ class Topics:
         be used."""
         self._options = options
         self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))
-        self._boot_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
+        self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
         self.changes = 0
         self._watchers: list[TopicWatcher] = []
-        self.closing: dict[str, Pending] = {}
-        """Topics that are being deleted: no record may be put to them, and none of that name be made, until it is over."""
+        self._closing: dict[str, Pending] = {}
         self._prepare = prepare
         self._first_queues: dict[str, int] = {}
         version, table = file.read(DataVersion(clock.now_ms(), 0), self._check)
         self.saved = SavedTable(
             file, table, version, clock=clock, call_soon=call_soon, shown=self._changed, stored=self._prepare_queues
         )
-        self._boot(broker_name, delay_levels)
+        self._make_system_topics(broker_name, delay_levels)
 
     @property
     def table(self) -> Mapping[str, TopicConfig]:
@@ -69,22 +68,37 @@ class Topics:
     def version(self) -> DataVersion:
         return self.saved.version
 
+    @property
+    def closing(self) -> Mapping[str, Pending]:
+        """Topics that are being deleted, and what ends with that: until then no record may be put to them, and none of that
+        name be made."""
+        return self._closing
+
+    def close(self, name: str) -> Pending:
+        """Let nobody use or make the topic until `reopen`. Returns what ends with that."""
+        pending = self._closing[name] = Pending()
+        return pending
+
+    def reopen(self, name: str, error: Refused | None = None) -> None:
+        """It is deleted, or was not after all: `error` says why."""
+        self._closing.pop(name).finish(error)
+
     # -- start
     def _check(self, name: str) -> None:
-        if name not in self._boot_names:
+        if name not in self._own_names:
             check_topic(name)
 
-    def _boot(self, broker_name: str, delay_levels: int) -> None:
+    def _make_system_topics(self, broker_name: str, delay_levels: int) -> None:
         options = self._options
         inherit, usable = int(Perm.INHERIT), int(Perm.INHERIT | Perm.READ | Perm.WRITE)
-        born = [
+        wanted = [
             *(_topic(topic.name, topic.queues) for topic in SYSTEM_TOPICS if topic.queues),
             _topic(options.broker_cluster_name, 16, usable if options.cluster_topic_enable else inherit),
             _topic(broker_name, 1, usable if options.broker_topic_enable else inherit),
             _topic(SCHEDULE_TOPIC, delay_levels),
             _topic(reply_topic(options.broker_cluster_name), 1),
         ]
-        missing = {config.name: config for config in born if config.name not in self.table}
+        missing = {config.name: config for config in wanted if config.name not in self.table}
         if template := self._other_template():
             missing[AUTO_CREATE_TOPIC] = template
         if missing:
@@ -121,13 +135,13 @@ class Topics:
 
     def taking(self, name: str) -> TopicConfig | None:
         """The topic, for a record that is to be put there. Raises Saving while it is being deleted."""
-        if name in self.closing:
-            raise Saving(self.closing[name])
+        if name in self._closing:
+            raise Saving(self._closing[name])
         return self.table.get(name)
 
     def closed(self, name: str) -> bool:
         """Whether no record may be put there now, because the topic is being made or deleted."""
-        return name in self.closing or (name not in self.table and self.saved.pending(name) is not None)
+        return name in self._closing or (name not in self.table and self.saved.pending(name) is not None)
 
     def require(self, name: str) -> TopicConfig:
         """The topic. Raises Refused NO_TOPIC."""
@@ -141,10 +155,10 @@ class Topics:
 
     def is_system(self, name: str) -> bool:
         """Whether administrators may not change or delete it."""
-        return name in SYSTEM_TOPIC_NAMES or name.startswith(SYSTEM_PREFIX) or name in self._boot_names
+        return name in SYSTEM_TOPIC_NAMES or name.startswith(SYSTEM_PREFIX) or name in self._own_names
 
     def system_names(self) -> list[str]:
-        return sorted(SYSTEM_TOPIC_NAMES | self._boot_names)
+        return sorted(SYSTEM_TOPIC_NAMES | self._own_names)
 
     # -- changes
     def auto_create(
@@ -157,7 +171,7 @@ class Topics:
         Raises Saving: it is under way. Refused NO_TOPIC: no such template, one that hands nothing down, or a
         limit is reached; UNAVAILABLE: it could not be saved.
         """
-        pending = self.closing.get(name) or self.saved.pending(name)
+        pending = self._closing.get(name) or self.saved.pending(name)
         if pending is not None:
             raise Saving(pending)
         template = self.table.get(template_name)
@@ -210,8 +224,8 @@ class Topics:
                 raise Refused(Reason.INVALID, f"topic {config.name}: {what}={count} is outside 0..{QUEUES_MAX}")
         if not 0 <= config.perm <= 7:
             raise Refused(Reason.INVALID, f"topic {config.name}: perm={config.perm} is outside 0..7")
-        if config.name in self.closing:
-            raise Saving(self.closing[config.name])
+        if config.name in self._closing:
+            raise Saving(self._closing[config.name])
         return self.saved.change(config.name, config)
 
     def restore(self, queues: Mapping[str, int]) -> None:
