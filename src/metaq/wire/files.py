@@ -8,7 +8,7 @@ from typing import Final, Generic, TypeVar
 
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.wire import beans, fastjson
-from metaq.wire.bodies.groups import group_of_tree, group_tree
+from metaq.wire.bodies.groups import group_table_of_tree, group_tree
 from metaq.wire.bodies.offsets import (
     delay_offsets_of_tree,
     delay_offsets_tree,
@@ -16,8 +16,8 @@ from metaq.wire.bodies.offsets import (
     group_offsets_tree,
     topics_and_groups,
 )
-from metaq.wire.bodies.parts import Tree, data_version_of_tree, data_version_tree
-from metaq.wire.bodies.topics import topic_of_tree, topic_tree
+from metaq.wire.bodies.parts import Tree, data_version_tree
+from metaq.wire.bodies.topics import topic_table_of_tree, topic_tree
 
 BACKUP: Final = "restore it from its .bak"
 
@@ -33,13 +33,12 @@ class NamedConfigs(Generic[Config]):
     table: str
     """The table's name in the file."""
     tree: Callable[[Config], Tree]
-    of_tree: Callable[[beans.Value, str], Config]
+    """Of one entry."""
+    of_tree: Callable[[beans.Value], tuple[DataVersion, dict[str, Config]]]
     remedy: str = BACKUP
 
     def parse(self, text: str) -> tuple[DataVersion, dict[str, Config]]:
-        tree = beans.parse(text, "file")
-        found = (self.of_tree(value, name.key()) for name, value in tree[self.table].entries())
-        return data_version_of_tree(tree["dataVersion"]), {config.name: config for config in found}
+        return self.of_tree(beans.parse(text, "file"))
 
     def entry(self, key: str, value: Config) -> str:
         return fastjson.file_entry(key, self.tree(value), 2)
@@ -49,9 +48,9 @@ class NamedConfigs(Generic[Config]):
         return fastjson.file_map([first, f'"{self.table}":{fastjson.file_map(entries.values(), 1)}'], 0)
 
 
-TOPICS: Final = NamedConfigs("topics.json", "the topic table", "topicConfigTable", topic_tree, topic_of_tree)
+TOPICS: Final = NamedConfigs("topics.json", "the topic table", "topicConfigTable", topic_tree, topic_table_of_tree)
 GROUPS: Final = NamedConfigs(
-    "subscriptionGroup.json", "the table of consumer groups", "subscriptionGroupTable", group_tree, group_of_tree
+    "subscriptionGroup.json", "the table of consumer groups", "subscriptionGroupTable", group_tree, group_table_of_tree
 )
 
 
