@@ -12,7 +12,7 @@ from metaq.errors import StoreError, StoreFailed
 from metaq.store.disk import Disk, SyncNotBegun, store_error
 from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.wire import hot
-from metaq.wire.record import MAGIC, RECORD_BYTES_MIN
+from metaq.wire.record import BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN
 
 BLANK_BYTES: Final = 8
 """Kept free behind the last record of a file, for the blank record that says "go on with the next file"."""
@@ -84,6 +84,30 @@ class CommitLog:
             self.tail.detach()
             self._attached = None
 
+    def write(self, records: memoryview, store_ms: int) -> None:
+        """Copy whole records, stored as late as `store_ms`, behind the newest one; they fit into the current file.
+
+        The size of the first one is written last: until then nobody takes any of them for a record.
+        """
+        file, end = self._attached, self.tail.end
+        assert file is not None
+        place = end - file.start
+        file.buffer[place + 4 : place + len(records)] = records[4:]
+        file.buffer[place : place + 4] = records[:4]
+        self.tail.attach(file.buffer, file.start, file.size, end + len(records))
+        self.tail.store_ms = max(self.tail.store_ms, store_ms)
+
+    def end_file(self, blank: memoryview) -> None:
+        """As `roll`, with a blank record that is given: it fills the rest of the file. Raises StoreFull."""
+        file = self._attached
+        assert file is not None
+        following = self._file_from(file.end)
+        place = self.tail.end - file.start
+        file.buffer[place + 4 :] = blank[4:]
+        file.buffer[place : place + 4] = blank[:4]
+        self.detach()
+        self._attach(following, following.start)
+
     def next_file_due(self) -> bool:
         """Whether the current file is full enough for the next one to be made."""
         file = self._attached
@@ -92,11 +116,14 @@ class CommitLog:
     def make_next_file(self) -> None:
         """Make the file behind the current one, ahead of need (another thread's work). Raises StoreFull."""
         if file := self._attached:
-            self._file_from(file.end)
+            self._file_from(file.end, behind=file)
 
-    def _file_from(self, start: int) -> MappedFile:
+    def _file_from(self, start: int, *, behind: MappedFile | None = None) -> MappedFile:
+        """The file that holds `start`, made if there is none; the last one if `behind` is not the current file any more."""
         with self._making:
             file = self.run.find(start)
+            if file is None and behind is not None and behind is not self._attached:
+                return self.run.files[-1]  # the log was cut meanwhile
             if file is None:
                 first = start - start % self.file_bytes
                 file = self.run.add(first, reserved=self.file_bytes, durable=True)
@@ -185,6 +212,22 @@ class CommitLog:
             self.run.disk.resync_folder(self.run.folder)
         self.run.sync_folder()
 
+    def is_border(self, place: int) -> bool:
+        """Whether a record, a blank record or a file begins at `place`, or the log ends there."""
+        if place == self.end or any(file.start == place for file in self.run.files):
+            return True
+        file, head = self.run.find(place), self.read(place, BLANK_BYTES)
+        is_blank = file is not None and head == (file.end - place).to_bytes(4, "big") + _BLANK_MAGIC
+        return is_blank or (place < self.end and self.head(place) is not None)
+
+    def cut(self, end: int) -> None:
+        """Make the log end at `end`, durably, and go on there. Raises OSError: how much of it was done is unknown."""
+        with self._making:
+            self.detach()
+            self.truncate(end, zero=True)
+            self.run.sync_folder()
+            self.start_at(end)
+
     def truncate(self, end: int, *, zero: bool, again: bool = False) -> None:
         """Cut the log at `end`: later files go, and with `zero` whatever is written behind it in its file.
 
@@ -200,6 +243,7 @@ class CommitLog:
 
 
 _MAGIC = MAGIC.to_bytes(4, "big")
+_BLANK_MAGIC = BLANK_MAGIC.to_bytes(4, "big")
 _BORN_HOST_V6 = 0x10
 
 

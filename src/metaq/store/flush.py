@@ -77,6 +77,16 @@ class Flusher:
             except Exception:
                 log.exception("a callback that waited for the flush of log offset %d failed", end)
 
+    def cut(self, log_end: int) -> None:
+        """The log ends at `log_end` now. Who waits for more is told that it will not be."""
+        with self._syncing:
+            self.flushed = min(self.flushed, log_end)
+            with self._lock:
+                gone = [done for end, done in self._waiters if end > log_end]
+                self._waiters = [(end, done) for end, done in self._waiters if end <= log_end]
+        for done in gone:
+            done(False)
+
     def stop(self) -> None:
         """End the thread after a last flush."""
         with self._lock:

@@ -109,7 +109,7 @@ class Housekeeper:
                 # Final as for the log: the kernel takes the pages for written now, and a second try would say so too.
                 parts.state.fail(f"consume queues and index could not be made durable: {os.strerror(error.errno or 0)}")
                 return
-            self._write(standing)
+            self._write(standing, parts.index.durable if parts.index else None)
             self._saved = saved
             for _ in range(removals):  # after the tails: they would call what is gone damaged, and bring it back
                 path = self._removals.popleft()
@@ -124,6 +124,15 @@ class Housekeeper:
         index.sync(mark, last=last)
         if last:
             self._index_at = now
+
+    def vouch_for(self, left: Standing) -> None:
+        """Before the log is cut: from now on a start believes no more than what will be left. Raises OSError.
+
+        All of that is durable. Nothing is said of the index: a crash in the middle of the cut has it made anew.
+        """
+        self.checkpoint()
+        self._write(left, None)
+        self._saved = None
 
     def trust(self) -> None:
         """All that was found is durable, and the tails say so: there is nothing to write down yet."""
@@ -154,9 +163,8 @@ class Housekeeper:
             if self._parts.queues.holds(queue):
                 raise  # else its topic was deleted meanwhile
 
-    def _write(self, standing: Standing) -> None:
+    def _write(self, standing: Standing, index: IndexMark | None) -> None:
         parts, unit = self._parts, standing.newest
-        index = parts.index.durable if parts.index else None
         ends: dict[str, dict[int, int]] = {}
         for queue, end in standing.queues:
             ends.setdefault(queue.topic, {})[queue.queue_id] = end

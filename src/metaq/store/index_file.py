@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import struct
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
@@ -88,6 +89,19 @@ class IndexFile:
             if _SLOT.unpack_from(self.file.buffer, slot_at)[0] == ordinal and 0 <= previous < ordinal:
                 _SLOT.pack_into(self.file.buffer, slot_at, previous)
 
+    def header_below(self, log_offset: int) -> IndexHeader:
+        """What the header was before the first record at or behind `log_offset` was indexed; the slots are not counted."""
+        header, buffer = self.header, self.file.buffer
+
+        def entry(ordinal: int) -> tuple[int, int, int, int]:
+            found: tuple[int, int, int, int] = ENTRY.unpack_from(buffer, self.entries_at(ordinal))
+            return found
+
+        count = bisect_left(range(header.next_ordinal), log_offset, lo=1, key=lambda ordinal: entry(ordinal)[1])
+        _, end_log, seconds, _ = entry(count - 1)
+        end_ms = min(header.end_ms, header.begin_ms + (max(0, seconds) + 1) * 1000 - 1)  # entries know the second
+        return header._replace(end_ms=end_ms, end_log=end_log, slots_used=0, next_ordinal=count)
+
     def overlaps(self, begin_ms: int, end_ms: int) -> bool:
         header = self.header
         return header.next_ordinal > 1 and header.begin_ms <= end_ms and header.end_ms >= begin_ms
@@ -146,6 +160,18 @@ class Index:
         header = IndexHeader(*mark.header)._replace(slots_used=slots_used)
         file.file.buffer[: HEADER.size] = HEADER.pack(*header)
         file.file.rewrite(0, file.entries_at(0))
+
+    def truncate(self, log_offset: int) -> None:
+        """Forget all entries of records at or behind `log_offset`. Until the next `sync` nothing counts as durable."""
+        self.detach()
+        self.durable = None
+        kept = [file for file in self.files if file.header.next_ordinal > 1 and file.header.begin_log < log_offset]
+        self.forget({file.name for file in self.files if file not in kept})
+        if kept and kept[-1].header.end_log >= log_offset:
+            self._whole.discard(kept[-1].name)
+            header = kept[-1].header_below(log_offset)
+            self.rewind(IndexMark(tuple(file.name for file in kept), header, log_offset))
+        self.start()
 
     def start(self) -> None:
         """Go on writing in the last file, if there is one. Its blocks are reserved when the first entry comes."""

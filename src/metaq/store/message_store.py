@@ -85,7 +85,16 @@ class MessageStore:
         self._queues = Queues(folder, options, self.disk)
         untouched = self._recover()
         parts = Parts(
-            options, self.clock, self.disk, folder, self.log, index=self.index, queues=self._queues, state=state
+            options,
+            self.clock,
+            self.disk,
+            folder,
+            self.log,
+            index=self.index,
+            queues=self._queues,
+            state=state,
+            ladder=self.ladder,
+            deleted=self.deleted,
         )
         self._flusher = Flusher(self.log, lambda: parts.options.flush_interval_commit_log, state)
         self._populator = Populator(self.log, self.clock)
@@ -94,6 +103,7 @@ class MessageStore:
         self._repairs = Repairs(self.log, self.ladder, self._housekeeper.work)
         puller = self._puller = Puller(self.log, self._queues, options, self._repairs)
         self.put, self.append_rows, self.deliver = writer.put, writer.append_rows, writer.deliver
+        self.append_raw = writer.append_raw
         self.pull, self.in_memory = puller.pull, puller.is_recent
         self.when_failed, self.fail = state.when_failed, state.fail
         self.queue, self.existing_queue = self._queues.made, self._queues.get
@@ -203,9 +213,35 @@ class MessageStore:
               has written it to `metaqDeleted.json`; otherwise a later start finds them again.
         Raises OSError: the files are still there; a start that knows of the deletion removes them.
         """
-        moved = self._writer.delete_topic(topic, place, self.deleted)
+        moved = self._writer.delete_topic(topic, place)
         if moved:
             self._housekeeper.remove(moved)
+
+    def truncate(self, log_offset: int) -> None:
+        """Cut the log: everything at and behind `log_offset` is gone from log, queues and index, and stays so.
+
+        For a replica whose master knows nothing of it. Queue offsets go back with the log, and so do the places in
+        `deleted`, which the caller keeps in `metaqDeleted.json`. Whoever was given records behind it has them still. It
+        takes as long as syncs take: not for an event loop.
+
+        Raises: StoreError: no record begins there; nothing has changed. StoreFailed: it could not be done wholly, and the
+        store has stopped; a start finds the log cut there, or not as far.
+        """
+        with self._housekeeper.work:
+            if not self._state.takes:
+                raise self._state.refusal()
+            left = self._writer.below(log_offset)
+            try:
+                self._housekeeper.vouch_for(left)
+                left = self._writer.truncate(log_offset)
+                self._flusher.cut(log_offset)
+                self._repairs.forget({(end.queue.topic, end.queue.queue_id): end.max_offset for end in left.queues})
+                self._housekeeper.checkpoint(closing=True)
+            except OSError as error:
+                self.fail(f"the log could not be cut at {log_offset}: {error}")
+            if self.failed is not None:
+                raise StoreFailed(self.failed)
+        log.warning("the log was cut at log offset %d", log_offset)
 
     # ------------------------------------------------------------------ durability
 

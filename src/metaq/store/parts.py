@@ -102,3 +102,7 @@ class Parts:
     index: Index | None
     queues: Queues
     state: State
+    ladder: tuple[int, ...]
+    """What the delay levels stand for, milliseconds."""
+    deleted: dict[str, int]
+    """Topic → the log offset below which its records are dead, because it was deleted there."""

@@ -50,6 +50,11 @@ class Populator:
         self.due_at = 1 << 62  # until the round has set the next mark
         self.worker.wake()
 
+    def restart(self) -> None:
+        """The log was cut: what was made ready behind its end may be gone."""
+        self._populated = self.due_at = self._log.end
+        self._looked_at = (self._log.end, self._clock.monotonic())
+
     def round(self) -> None:
         """Populate one window ahead of the log's end, and make the next file if it is due."""
         end, now = self._log.end, self._clock.monotonic()

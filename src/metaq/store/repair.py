@@ -11,7 +11,7 @@ import contextlib
 import logging
 import threading
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from metaq.store.commit_log import CommitLog
@@ -66,6 +66,18 @@ class Repairs:
             place = bisect_right(known, offset, key=lambda gone: gone.start)
             return min(stop, known[place].start) if place < len(known) else stop
 
+    def forget(self, ends: Mapping[Key, int]) -> None:
+        """The queues end there now (those that are not named at 0): what was lost behind it is no loss any more.
+
+        The caller holds `exclusive`.
+        """
+        with self._lock:
+            for key, known in list(self._lost.items()):
+                end = ends.get(key, 0)
+                self._lost[key] = [range(gone.start, min(gone.stop, end)) for gone in known if gone.start < end]
+            self._lost = {key: known for key, known in self._lost.items() if known}
+            self.losses = bool(self._lost)
+
     @property
     def trouble(self) -> str:
         """What was lost; "" if nothing was."""
@@ -106,8 +118,8 @@ class Repairs:
             of_this = (head.topic, head.queue_id) == (queue.tail.topic, queue.queue_id)
             if of_this and head.queue_offset in missing and is_queued(head.sys_flag):
                 found[head.queue_offset] = Unit(head.log_offset, head.size, tags_code(head, self._ladder))
-        lost = sorted(missing - found.keys())
         with self._exclusive:
+            lost = sorted(offset for offset in missing - found.keys() if offset < queue.max_offset)
             for offset, rebuilt in found.items():
                 queue.mend(offset, rebuilt)
             if (neighbour := before or behind) is not None:
@@ -115,12 +127,12 @@ class Repairs:
                     unit = queue.unit(offset)
                     if unit is not None and not self._in_order(unit, before, behind):
                         queue.mend(offset, neighbour)  # searches need an order, also where there is nothing to find
+            if lost:
+                self._lose(queue, lost)
         log.error(
             "queue %d of topic %s: %d units from offset %d on did not lead to their messages; %d were made anew from the log",
             queue.queue_id, queue.topic, len(missing), first, len(found),
         )  # fmt: skip
-        if lost:
-            self._lose(queue, lost)
 
     def _lose(self, queue: ConsumeQueue, lost: list[int]) -> None:
         log.error(

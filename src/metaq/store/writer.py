@@ -7,12 +7,13 @@ appends everything below the log's end is in its queue and in the index. `Standi
 from __future__ import annotations
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from metaq.errors import MessageIllegal, Refused
+from metaq.errors import MessageIllegal, Refused, StoreError
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
 from metaq.model.system import SCHEDULE_TOPIC
@@ -20,9 +21,12 @@ from metaq.model.topic import check_topic
 from metaq.store.checkpoint import IndexMark
 from metaq.store.commit_log import BLANK_BYTES
 from metaq.store.consume_queue import ConsumeQueue, Unit
-from metaq.store.dispatch import is_queued
+from metaq.store.dispatch import index_keys, is_queued, tags_code
+from metaq.store.log_scan import LogScan
 from metaq.store.parts import Parts
 from metaq.store.populate import Populator
+from metaq.store.queues import QueueKey
+from metaq.store.raw import Appended, groups, runs_of
 from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
 
@@ -96,7 +100,7 @@ class Writer:
     """Appends to the log, its queues and its index. From any thread, one at a time (a lock holds the others)."""
 
     def __init__(self, parts: Parts, populator: Populator) -> None:
-        self._parts, self._populator = parts, populator
+        self._parts, self._populator, self._deleted, self._ladder = parts, populator, parts.deleted, parts.ladder
         self._clock, self._state, self._queues = parts.clock, parts.state, parts.queues
         self._log, self._index = parts.log, parts.index
         self._index_tail = parts.index.tail if parts.index else None
@@ -280,20 +284,168 @@ class Writer:
         queue = self._queues.get(outcome.queue.topic.decode(), outcome.queue.queue_id)
         return queue is not None and queue.tail is outcome.queue and queue.grow(outcome.needed)
 
+    # ------------------------------------------------------------------ as another log has them
+
+    def append_raw(self, data: bytes | memoryview, log_offset: int) -> Appended:
+        """Append bytes of another log, which begin there at `log_offset`, as they are; queues and index follow.
+
+        Args: data: whole records back to back, as they lie in the log, those that end a file included.
+              log_offset: where this log ends. An empty one may begin at any log offset where a file would.
+        Raises: StoreError: a gap, or not all of it is whole records that go on with this log and its queues; nothing was
+        appended. StoreFull, StoreFailed: `log_end` says how far it came; go on from there.
+        """
+        view = memoryview(data).cast("B")
+        with self._lock:
+            if not self._state.takes:
+                raise self._state.refusal()
+            self._refuse_gap(log_offset)
+            runs = runs_of(view, log_offset, self._log.file_bytes)
+            restarts = self._follow([head for run in runs for head in run.heads])
+            if runs and not self._log.run.files:
+                self._log.start_at(log_offset)
+                self._roll()
+            now_ms, touched = self._clock.now_ms(), set[QueueKey]()
+            keys_max = self._index.entries_max - 1 if self._index else 1 << 62
+            for run in runs:
+                for records, heads, keys in groups(run, keys_max, restarts):
+                    touched |= self._append_group(records, heads, keys, restarts, now_ms)
+                if run.blank:
+                    self._log.end_file(run.blank)
+                    self._rolled()
+            log_end = self._log.end
+        if log_end > self._populator.due_at:
+            self._populator.wake()
+        return Appended(log_offset, log_end, frozenset(touched))
+
+    def _refuse_gap(self, log_offset: int) -> None:
+        """Raises StoreError: the log does not go on at `log_offset`."""
+        log = self._log
+        if log_offset != log.end and (log.run.files or log_offset % log.file_bytes):
+            raise StoreError(
+                f"bytes from log offset {log_offset} on cannot be appended to a log that ends at {log.end}: nothing was "
+                f"appended; they have to go on there{'' if log.run.files else ', or begin a log file'}"
+            )
+
+    def _follow(self, heads: Sequence[hot.RecordHead]) -> set[int]:
+        """Log offsets of the records with which a queue begins anew: an empty one, or one of a topic that was made again.
+
+        Raises StoreError: a gap.
+        """
+        ends: dict[QueueKey, int] = {}
+        restarts: set[int] = set()
+        for head in heads:
+            if not self._is_dispatched(head):
+                continue
+            key = head.topic.decode(), head.queue_id
+            known = self._queues.get(*key)
+            wanted = ends.get(key, known.max_offset if known else 0)
+            if head.queue_offset != wanted:
+                if head.queue_offset and wanted:
+                    raise StoreError(
+                        f"queue {head.queue_id} of topic {key[0]} goes on with queue offset {wanted}, and the record at log "
+                        f"offset {head.log_offset} of the bytes to append has {head.queue_offset}: none of them was appended"
+                    )
+                restarts.add(head.log_offset)
+            ends[key] = head.queue_offset + 1
+        return restarts
+
+    def _is_dispatched(self, head: hot.RecordHead) -> bool:
+        dead_below = self._deleted.get(head.topic.decode(), 0)
+        return is_queued(head.sys_flag) and head.log_offset >= dead_below
+
+    def _append_group(
+        self, records: memoryview, heads: list[hot.RecordHead], keys: int, restarts: set[int], now_ms: int
+    ) -> set[QueueKey]:
+        """All of them or none. Returns the queues that grew. Raises StoreFull."""
+        queued = [head for head in heads if self._is_dispatched(head)]
+        counts = Counter((head.topic.decode(), head.queue_id) for head in queued)
+        first = heads[0]
+        if first.log_offset in restarts:
+            self._queues.made(first.topic.decode(), first.queue_id).restart_at(first.queue_offset)
+        for key, count in counts.items():
+            self._queues.made(*key).prepare(count)
+        if self._index and keys > self._index.tail.room():
+            self._index.grow(keys, now_ms)
+        self._log.write(records, max(head.store_ms for head in heads))
+        for head in heads:
+            if self._is_dispatched(head):
+                queue = self._queues.made(head.topic.decode(), head.queue_id)
+                unit = head.log_offset, head.size, tags_code(head, self._ladder)
+                if not queue.tail.put(*unit):
+                    queue.advance()
+                    queue.tail.put(*unit)
+            if self._index:
+                for words in index_keys(head):
+                    self._index.put(words, head.log_offset, head.store_ms, now_ms)
+        return set(counts)
+
+    def below(self, log_offset: int) -> Standing:
+        """Where everything would stand if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
+        with self._lock:
+            return self._below(log_offset)
+
+    def _below(self, log_offset: int) -> Standing:
+        log = self._log
+        if not log.min <= log_offset <= log.end or not log.is_border(log_offset):
+            raise StoreError(
+                f"the log cannot be cut at {log_offset}: no record begins there (it reaches from {log.min} to {log.end}); "
+                "nothing was changed"
+            )
+        ends, newest = [], None
+        for queue in self._queues.all():
+            if end := queue.first_at(log_offset):
+                ends.append(QueueEnd(queue, end))
+                unit = queue.unit(end - 1)
+                is_there = unit is not None and unit.size > 0 and not unit.is_fill and unit.log_offset >= log.min
+                if unit is not None and is_there and (newest is None or unit.log_offset > newest.log_offset):
+                    newest = unit
+        begin = newest.log_offset if newest else log.min
+        times = [head.store_ms for heads in LogScan(log.run, begin, log_offset, check_crc=False) for head in heads]
+        return Standing(log_offset, max(times, default=0), tuple(ends), newest, None)
+
+    def truncate(self, log_offset: int) -> Standing:
+        """Cut log, queues and index: everything at and behind `log_offset` is gone. Returns what is left.
+
+        A part of `MessageStore.truncate`, which sees to it that a crash in between does no harm. Raises StoreError: as
+        `below`. OSError: how much of it was done is unknown.
+        """
+        with self._lock:
+            left = self._below(log_offset)
+            ends = {end.queue: end.max_offset for end in left.queues}
+            for queue in self._queues.all():  # first: nobody is to be led to records that go
+                end = ends.get(queue, 0)
+                if end < queue.max_offset:
+                    unit = queue.unit(end - 1) if end else None
+                    queue.start_at(end, unit.log_end if unit else 0)
+                    queue.min_offset = min(queue.min_offset, end)
+                    queue.cut()
+                    queue.run.unsynced = True
+            self._log.cut(log_offset)
+            self._log.tail.store_ms = left.store_ms
+            if self._index:
+                self._index.truncate(log_offset)
+            for topic, place in list(self._deleted.items()):  # a mark behind a shorter log would cover what comes there
+                self._deleted[topic] = min(place, log_offset)
+            self._populator.restart()
+            return left
+
     # ------------------------------------------------------------------ files
 
     def _roll(self) -> None:
         self._log.roll()
+        self._rolled()
+
+    def _rolled(self) -> None:
         self._log.release_before(self._log.end - self._parts.options.hot_bytes)
         self._populator.wake()
 
-    def delete_topic(self, topic: str, place: int | None, deleted: dict[str, int]) -> Path | None:
-        """Forget the topic's queues, and note in `deleted` below which LogOffset its records are dead (None: the end).
+    def delete_topic(self, topic: str, place: int | None) -> Path | None:
+        """Forget the topic's queues, and note below which LogOffset its records are dead (None: the end).
 
         Returns where their files are now, which may be deleted; None: there were none. Raises OSError.
         """
         with self._lock:
-            deleted[topic] = self._log.end if place is None else place
+            self._deleted[topic] = self._log.end if place is None else place
             return self._queues.remove(topic)
 
     def drop_index_below(self, log_min: int) -> list[Path]:
