@@ -9,6 +9,7 @@ Each figure is the best of several rounds: the machine is shared, and the fastes
 
 import argparse
 import importlib
+import itertools
 import json
 import struct
 import time
@@ -22,7 +23,7 @@ from metaq.wire.record import encode_batch, encode_record
 TOPIC = b"orders"
 HOST = bytes.fromhex("7f00000100002a9f")
 PEER = bytes.fromhex("7f0000010000de4e")
-PREFIX = b"7F00000128E55FFD2B27"
+PREFIX = "7F00000128E55FFD2B27"
 NOW_MS = 1_795_226_546_516
 QUICK = False
 
@@ -58,7 +59,7 @@ class Bench:
         self.log_bytes = bytearray(96 << 20)
         self.queue_bytes = [bytearray(20 * 300_000) for _ in range(4)]
         self.index_bytes = bytearray(40 + 4 * 5_000_000 + 20 * 2_000_000)
-        self.ids = hot.UniqueIds(PREFIX, 1_000_000)
+        self.ids = itertools.count(1_000_000 << 16)
 
     def fresh(self) -> None:
         hot = self.hot
@@ -73,7 +74,7 @@ class Bench:
         self.gates = {TOPIC: hot.TopicGate(TOPIC, self.queues, 4 << 20, SLOW_PROPERTIES)}
 
     def properties(self) -> str:
-        return f"UNIQ_KEY\x01{self.ids.next()}\x02WAIT\x01true\x02TAGS\x01TagA"
+        return f"UNIQ_KEY\x01{PREFIX}{next(self.ids):012X}\x02WAIT\x01true\x02TAGS\x01TagA"
 
     def rows(self, frames: list[bytes], messages: int, again: int) -> float:
         """scan + append + take of one read event, per message."""
@@ -161,7 +162,7 @@ class Bench:
         return best_ns(lambda: self.hot.scan_records(data, 0, len(data), 0, 10_000, True), 5000, 10)
 
     def add_message(self) -> float:
-        prefix, body = self.ids.next()[:28].encode(), b"x" * 100
+        prefix, body = f"{PREFIX}{next(self.ids):012X}"[:28].encode(), b"x" * 100
 
         def work() -> None:
             batch = self.hot.Batch(prefix)

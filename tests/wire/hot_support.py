@@ -155,7 +155,7 @@ class Tails:
         return (
             bytes(self.log_bytes), [bytes(memory) for memory in self.queue_bytes], bytes(self.index_bytes),
             [(queue.next_offset, queue.log_end) for queue in self.queues], self.index.count, self.index.end_log,
-            self.log.end, self.log.appended, self.log.store_ms, self.replies.take(), self.outcome.stop,
+            self.log.end, self.log.store_ms, self.replies.take(), self.outcome.stop,
             self.outcome.row, self.outcome.messages, self.outcome.size, self.outcome.needed,
             [queue.queue_id for queue in self.outcome.touched],
         )  # fmt: skip

@@ -103,21 +103,3 @@ def test_twin_and_native_batch_alike(entries, prefix, room):
         indices = [(batch.add_message(body, tag, keys), batch.add(3, body, text)) for body, tag, keys, text in entries]
         results.append((indices, batch.count, batch.size, batch.take()))
     assert results[0] == results[1]
-
-
-@both
-def test_unique_ids(hot):
-    """32 upper-case hex characters: prefix, time, counter, which carries into the time."""
-    ids = hot.UniqueIds(b"7F00000128E55FFD2B27", 0x676F493F)
-    assert [ids.next(), ids.next()] == ["7F00000128E55FFD2B27676F493F0000", "7F00000128E55FFD2B27676F493F0001"]
-    for _ in range(65534):
-        ids.next()
-    assert ids.next() == "7F00000128E55FFD2B27676F49400000"
-    ids.set_elapsed(0x676F493F)
-    assert ids.next() == "7F00000128E55FFD2B27676F49400001"
-    ids.set_elapsed(0x676F5000)
-    assert ids.next() == "7F00000128E55FFD2B27676F50000002"
-    ids.set_elapsed(5)
-    assert ids.next() == "7F00000128E55FFD2B27000000050003"
-    with pytest.raises(ValueError, match="not 20 characters"):
-        hot.UniqueIds(b"short", 0)

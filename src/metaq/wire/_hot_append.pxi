@@ -250,7 +250,6 @@ cdef int64_t write_entry(Target *t, Entry *e) except -1:
     store_barrier()
     put32(record, size)
     log.end = offset + size
-    log.appended += 1
     queue.write(offset, size, <int32_t>code)
     if t.index != NULL and e.key_count:
         for place in range(e.key_count):
@@ -451,7 +450,6 @@ def append_record(
     store_barrier()
     put32(record, <int32_t>size)
     log.end = offset + size
-    log.appended += 1
     if queue is not None:
         queue.write(offset, <int32_t>size, tags_code)
     if index is not None:

@@ -64,7 +64,6 @@ cdef int write_copy(
     store_barrier()
     put32(record, size)
     log.end = offset + size
-    log.appended += 1
     queue.write(offset, size, <int32_t>code)
     if index is not None and e.key_count:
         for place in range(e.key_count):

@@ -1,4 +1,4 @@
-# What a producer needs: batches under way, message ids.
+# What a producer needs: batches under way.
 
 cdef enum:
     BATCH_ENTRIES_MAX = 65536  # what four hex digits count
@@ -107,39 +107,3 @@ cdef class Batch:
         PyMem_Free(self.out.data)
         memset(&self.out, 0, sizeof(Growing))
         return taken
-
-
-cdef class UniqueIds:
-    cdef char head[28]
-    cdef uint32_t counter
-    cdef uint32_t elapsed_ms
-
-    def __cinit__(self, bytes prefix not None, elapsed_ms):
-        if len(prefix) != 20 or not prefix.isascii():
-            raise ValueError(f"the prefix {prefix!r} is not 20 characters long")
-        memcpy(self.head, PyBytes_AS_STRING(prefix), 20)
-        self.counter = 0
-        self.put_elapsed(elapsed_ms & 0xFFFFFFFF)
-
-    cdef void put_elapsed(self, uint32_t elapsed_ms) noexcept:
-        cdef uint8_t digits[16]
-        self.elapsed_ms = elapsed_ms
-        hex16(digits, elapsed_ms)
-        memcpy(self.head + 20, digits + 8, 8)
-
-    def set_elapsed(self, elapsed_ms):
-        cdef int64_t wanted = elapsed_ms & 0xFFFFFFFF
-        if not 0 <= self.elapsed_ms - wanted < 60_000:  # not after a carry from the counter: ids would repeat
-            self.put_elapsed(<uint32_t>wanted)
-
-    def next(self):
-        cdef char *text
-        cdef uint8_t digits[16]
-        cdef object made = metaq_ascii(32, &text)
-        hex16(digits, self.counter)
-        memcpy(text, self.head, 28)
-        memcpy(text + 28, digits + 12, 4)
-        self.counter = (self.counter + 1) & 0xFFFF
-        if self.counter == 0:
-            self.put_elapsed(self.elapsed_ms + 1)
-        return made

@@ -27,7 +27,6 @@ from metaq.wire._hot_py_read import (
     Filter,
     RecordHead,
     Selection,
-    UniqueIds,
     check,
     decode_columns,
     decode_records,
@@ -41,7 +40,7 @@ from metaq.wire.hashing import crc31, index_hash, java_hash
 __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
-    "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate", "UniqueIds",
+    "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
     "append", "append_record", "check", "crc31", "decode_columns", "decode_records", "deliver", "gather", "index_hash", "java_hash",
     "pull_reply", "read", "rewind_index", "scan_records", "select",
 ]  # fmt: skip

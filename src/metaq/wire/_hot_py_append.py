@@ -50,7 +50,6 @@ _CACHED_MAX = 50_000
 
 class LogTail:
     __slots__ = (
-        "appended",
         "base",
         "cluster",
         "end",
@@ -66,7 +65,7 @@ class LogTail:
         self.store_host, self.message_bytes_max = store_host, message_bytes_max
         self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
         self.id_prefix = store_host.hex().upper().encode()
-        self.end = self.appended = self.store_ms = 0
+        self.end = self.store_ms = 0
         self.view = memoryview(b"")
         self.base = self.limit = 0
 
@@ -104,7 +103,6 @@ class LogTail:
         self.view[at : at + 4] = record[:4]
         offset = self.end
         self.end = offset + size
-        self.appended += 1
         return offset
 
 
@@ -421,7 +419,6 @@ def _append_send(
     ))  # fmt: skip
     _SIZE.pack_into(log_view, at, size)
     log.end = log_end = offset + size
-    log.appended += 1
     log.store_ms = store_ms
     _UNIT.pack_into(queue.view, (queue_offset - queue.first) * UNIT_BYTES, offset, size, _tags_code(tag) if tag else 0)
     queue.next_offset = queue_offset + 1

@@ -379,33 +379,3 @@ class Batch:
         with self._lock:
             parts, self._parts = self._parts, None
         return b"".join(parts or ())
-
-
-class UniqueIds:
-    __slots__ = ("_counter", "_elapsed_ms", "_head", "_prefix")
-
-    def __init__(self, prefix: bytes, elapsed_ms: int) -> None:
-        if len(prefix) != 20:
-            raise ValueError(f"the prefix {prefix!r} is not 20 characters long")
-        self._prefix = prefix.decode("ascii")
-        self._counter = 0
-        self._elapsed_ms = elapsed_ms & 0xFFFFFFFF
-        self._head = f"{self._prefix}{self._elapsed_ms:08X}"
-
-    def set_elapsed(self, elapsed_ms: int) -> None:
-        elapsed_ms &= 0xFFFFFFFF
-        if 0 <= self._elapsed_ms - elapsed_ms < 60_000:
-            return  # the counter has carried into the time field: going back would repeat ids
-        self._elapsed_ms = elapsed_ms
-        self._head = f"{self._prefix}{elapsed_ms:08X}"
-
-    def next(self) -> str:
-        counter = self._counter
-        text = f"{self._head}{counter:04X}"
-        if counter == 0xFFFF:
-            self._counter = 0
-            self._elapsed_ms = (self._elapsed_ms + 1) & 0xFFFFFFFF
-            self._head = f"{self._prefix}{self._elapsed_ms:08X}"
-        else:
-            self._counter = counter + 1
-        return text

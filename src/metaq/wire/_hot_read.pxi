@@ -1,7 +1,5 @@
 # Stored bytes to values: heads, messages, columns.
 
-from cpython.unicode cimport PyUnicode_FromStringAndSize
-
 cdef extern from *:
     """
     #include <structmember.h>
@@ -15,17 +13,10 @@ cdef extern from *:
         Py_INCREF(value); /* the slot of a fresh instance is empty: nothing to release */
         *(PyObject **)((char *)instance + offset) = value;
     }
-    static PyObject *metaq_ascii(Py_ssize_t size, char **text)
-    {
-        PyObject *made = PyUnicode_New(size, 127);
-        *text = made ? (char *)PyUnicode_1BYTE_DATA(made) : NULL;
-        return made;
-    }
     """
     Py_ssize_t metaq_slot_offset(object descriptor)
     object metaq_instance(object cls)
     void metaq_set_slot(object instance, Py_ssize_t offset, object value) noexcept
-    object metaq_ascii(Py_ssize_t size, char **text)
 
 END_CLEAN = 0
 END_ZERO = 1

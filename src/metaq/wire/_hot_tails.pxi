@@ -34,7 +34,6 @@ cdef class LogTail:
     cdef readonly bytes store_host
     cdef readonly int64_t message_bytes_max
     cdef public int64_t end
-    cdef public int64_t appended
     cdef public int64_t store_ms
     cdef bytes cluster  # the whole CLUSTER pair, b"" without a cluster
     cdef uint8_t host_hex[16]
@@ -48,7 +47,7 @@ cdef class LogTail:
         self.store_host = store_host
         self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
         self.message_bytes_max = message_bytes_max
-        self.end = self.appended = self.store_ms = self.base = self.limit = 0
+        self.end = self.store_ms = self.base = self.limit = 0
         self.file = Exported()
         if len(store_host) == 8:
             hex16(self.host_hex, <uint64_t>get64(<const uint8_t *>PyBytes_AS_STRING(store_host)))

@@ -25,15 +25,6 @@ def java_hash(text: bytes) -> int:
 def crc31(data: Buffer) -> int:
     """CRC-32 (IEEE) masked to 31 bits, as BODYCRC."""
 
-class UniqueIds:
-    """Source of unique message ids (32 upper-case hex characters), thread-safe under the GIL."""
-    def __init__(self, prefix: bytes, elapsed_ms: int) -> None:
-        """`prefix`: 20 hex characters (address 4 B, pid 2 B, process constant 4 B). `elapsed_ms`: the time field."""
-    def set_elapsed(self, elapsed_ms: int) -> None:
-        """Set the time field. A time up to a minute back is passed over: after 65 536 ids within one millisecond the
-        counter carries into the time, and going back would repeat ids."""
-    def next(self) -> str: ...
-
 # ------------------------------------------------------------------ server: frames of one read event
 KIND_SEND: Final = 1  # 310 or 10, JSON or binary header, header understood, no batch flag
 KIND_BATCH: Final = 2  # 320, or 310 with m=true
@@ -131,8 +122,6 @@ class LogTail:
 
     end: int
     """LogOffset of the next record."""
-    appended: int
-    """Records appended since this tail was made."""
     store_ms: int
     """Store time of the newest record; append never goes below it."""
     def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
