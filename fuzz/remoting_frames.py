@@ -38,7 +38,7 @@ HOSTILE_TEXTS = [
 HOSTILE_BODIES = [b"", b"{", b"[" * 5000, b"{0:{", b"\xff" * 50, b'{"a":' + b"9" * 5000 + b"}", b"null", b"5"]
 
 
-class Link:
+class Client:
     """A peer that keeps what it is sent, and its session."""
 
     congested = closed = False
@@ -131,7 +131,7 @@ def damaged(chance: random.Random, command: Command) -> bytes:
     return bytes(frame)
 
 
-def feed(chance: random.Random, link: Link, data: bytes) -> bool:
+def feed(chance: random.Random, link: Client, data: bytes) -> bool:
     """Present the bytes in random cuts, as a transport does. False if the session broke the connection."""
     waiting = b""
     while data:
@@ -148,7 +148,7 @@ def feed(chance: random.Random, link: Link, data: bytes) -> bool:
     return True
 
 
-def neighbours_answers(link: Link) -> list[tuple[int, bytes]]:
+def neighbours_answers(link: Client) -> list[tuple[int, bytes]]:
     """What the neighbour is told of itself."""
     for command in (registration("good"), route("good")):
         link.session.data_received(memoryview(encode(command)))
@@ -181,14 +181,14 @@ def _run(seed: int, rounds: int) -> int:
 
 def _fuzz(door: NamesrvDoor, seed: int, rounds: int) -> int:
     commands = corpus()
-    neighbour = Link(door)
+    neighbour = Client(door)
     expected = neighbours_answers(neighbour)
     assert [code for code, _ in expected] == [0, 0]
     broken = 0
     for current in range(seed, seed + rounds):
         chance = random.Random(current)
         try:
-            link = Link(door)
+            link = Client(door)
             data = b"".join(damaged(chance, chance.choice(commands)) for _ in range(chance.randrange(1, 12)))
             broken += not feed(chance, link, data)
             for answer in link.answers():

@@ -23,7 +23,7 @@ from metaq.wire.hot import crc31
 from tests.broker.support import MemoryFile
 
 
-class Link:
+class Client:
     """A peer and its session: `ask` sends one request and returns the answer."""
 
     congested = False
@@ -75,13 +75,13 @@ def registration(*, broker_id=0, address="10.0.0.1:10911", topics=("T",), crc=No
     return command
 
 
-def ask_route(link: Link, topic: str) -> Command:
+def ask_route(link: Client, topic: str) -> Command:
     return link.ask(request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic=topic)))
 
 
 def test_a_registered_topic_is_routed_in_both_header_forms(door):
     """JSON and binary requests get the same body, each in its own form."""
-    link = Link(door)
+    link = Client(door)
     assert link.ask(registration()).code == ResponseCode.SUCCESS
     for form in SerializeType:
         command = request(RequestCode.GET_ROUTEINFO_BY_TOPIC, headers.RouteHeader(topic="T"), serialize=form)
@@ -92,21 +92,21 @@ def test_a_registered_topic_is_routed_in_both_header_forms(door):
 
 def test_an_unknown_topic_says_so(door):
     """Code 17 with the text that Java clients know."""
-    answer = ask_route(Link(door), "nope")
+    answer = ask_route(Client(door), "nope")
     assert answer.code == ResponseCode.TOPIC_NOT_EXIST
     assert answer.remark.startswith("No topic route info in name server for the topic: nope")
 
 
 def test_a_slave_is_told_its_master(door):
     """The answer to a slave's registration carries the master's two addresses."""
-    Link(door).ask(registration())
-    answer = Link(door).ask(registration(broker_id=1, address="10.0.0.2:10911"))
+    Client(door).ask(registration())
+    answer = Client(door).ask(registration(broker_id=1, address="10.0.0.2:10911"))
     assert answer.ext == {"haServerAddr": "10.0.0.1:10912", "masterAddr": "10.0.0.1:10911"}
 
 
 def test_a_damaged_registration_registers_nothing(door):
     """A checksum that does not fit is an error, and the topic stays unknown."""
-    link = Link(door)
+    link = Client(door)
     answer = link.ask(registration(crc=12345))
     assert answer.code == ResponseCode.SYSTEM_ERROR
     assert "crc32 not match" in answer.remark
@@ -115,7 +115,7 @@ def test_a_damaged_registration_registers_nothing(door):
 
 def test_the_end_of_a_brokers_connection_ends_its_route(door):
     """A broker killed with -9 is gone at once, not after its lease."""
-    broker, client = Link(door), Link(door)
+    broker, client = Client(door), Client(door)
     broker.ask(registration())
     broker.session.connection_lost("reset")
     assert ask_route(client, "T").code == ResponseCode.TOPIC_NOT_EXIST
@@ -123,7 +123,7 @@ def test_the_end_of_a_brokers_connection_ends_its_route(door):
 
 def test_a_silent_broker_expires(door, clock):
     """Without a registration for the time of the lease, the tick drops it."""
-    link = Link(door)
+    link = Client(door)
     link.ask(registration())
     clock.advance(120.001)
     assert door.service.tick() == ["10.0.0.1:10911"]
@@ -132,7 +132,7 @@ def test_a_silent_broker_expires(door, clock):
 
 def test_a_goodbye_and_a_version_query(door):
     """322 tells whether the table moved; 104 ends the route."""
-    link = Link(door)
+    link = Client(door)
     link.ask(registration())
     who = headers.BrokerHeader(broker_name="a", broker_address="10.0.0.1:10911", cluster="C", broker_id=0)
     for version, changed in ((DataVersion(5, 1), "false"), (DataVersion(5, 2), "true")):
@@ -145,7 +145,7 @@ def test_a_goodbye_and_a_version_query(door):
 
 def test_lists_and_permissions(door):
     """What mqadmin asks: cluster, topics, system topics, wiping and restoring the write permission."""
-    link = Link(door)
+    link = Client(door)
     link.ask(registration(topics=("T", "U")))
     assert bodies.topic_list_of(link.ask(request(RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER)).body) == ["T", "U"]
     by_cluster = request(RequestCode.GET_TOPICS_BY_CLUSTER, headers.ClusterHeader(cluster="C"))
@@ -165,7 +165,7 @@ def test_lists_and_permissions(door):
 
 def test_kv_configuration(door):
     """Put, get, list and delete; what is not there is code 22."""
-    link = Link(door)
+    link = Client(door)
     put = headers.PutKvHeader(namespace="N", key="k", value="v")
     key = headers.KvKeyHeader(namespace="N", key="k")
     assert link.ask(request(RequestCode.GET_KV_CONFIG, key)).code == ResponseCode.QUERY_NOT_FOUND
@@ -192,9 +192,9 @@ def test_kv_configuration(door):
 )
 def test_administration_is_for_this_machine_only(door, command):
     """From another address it is refused by name and changes nothing."""
-    local = Link(door)
+    local = Client(door)
     local.ask(registration())
-    answer = Link(door, "10.0.0.66").ask(command)
+    answer = Client(door, "10.0.0.66").ask(command)
     assert answer.code == ResponseCode.NO_PERMISSION
     assert RequestCode(command.code).name in answer.remark
     assert len(bodies.route_of("T", ask_route(local, "T").body).writable()) == 4
@@ -202,7 +202,7 @@ def test_administration_is_for_this_machine_only(door, command):
 
 def test_an_unknown_code_is_refused_by_name(door):
     """Code 3 names the request, known or not."""
-    link = Link(door)
+    link = Client(door)
     assert link.ask(Command(4242)).code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
     answer = link.ask(Command(RequestCode.SEND_MESSAGE_V2))
     assert answer.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED
@@ -211,7 +211,7 @@ def test_an_unknown_code_is_refused_by_name(door):
 
 def test_hostile_values_are_answered_and_change_nothing(door):
     """A missing field, a number out of range, wrong JSON and a path as topic: an answer each, no route touched."""
-    link = Link(door)
+    link = Client(door)
     link.ask(registration())
     bad = [
         Command(RequestCode.REGISTER_BROKER, ext={"brokerName": "b"}),
@@ -227,7 +227,7 @@ def test_hostile_values_are_answered_and_change_nothing(door):
 
 def test_garbage_ends_its_own_connection_alone(door):
     """A frame that cannot be one raises for the listener to close; another connection goes on."""
-    good, bad = Link(door), Link(door)
+    good, bad = Client(door), Client(door)
     good.ask(registration())
     with pytest.raises(RemoteProtocolError):
         bad.session.data_received(memoryview(b"GET / HTTP/1.1\r\n\r\n"))
