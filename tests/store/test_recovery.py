@@ -10,7 +10,7 @@ import pytest
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile
 from metaq.store.index_file import IndexHeader
-from metaq.store.recovery import Facts, Start, choose_start, index_verdict
+from metaq.store.recovery import Facts, Start, choose_start, plan_index
 from tests.store.support import (
     START_MS,
     checkpoint,
@@ -93,7 +93,7 @@ NO_KEYS = IndexMark((), (0, 0, 0, 0, 0, 0), 3200)
 def test_of_the_index_only_what_was_synced_is_believed_after_a_crash(changes, dropped, index_from, rewind):
     """After an orderly end all of it; else what the tails, or without them RocketMQ's checkpoint, say is durable."""
     found = facts(**{"index": INDEX, **changes})
-    plan = index_verdict(found, choose_start(found), 3600)
+    plan = plan_index(found, choose_start(found), 3600)
     assert (plan.drop, plan.first, plan.rewind is not None) == (frozenset(dropped), index_from, rewind)
 
 

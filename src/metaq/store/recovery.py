@@ -103,7 +103,7 @@ def choose_start(facts: Facts) -> Start:
     return Start(facts.log_min, "no file begins before the checkpoint: the whole log is read")
 
 
-def index_verdict(facts: Facts, start: Start, log_end: int) -> IndexPlan:
+def plan_index(facts: Facts, start: Start, log_end: int) -> IndexPlan:
     """What of the index can be believed. Pure.
 
     After an orderly end all of it; else what was synced, as our tails or RocketMQ's checkpoint say. That it is there is
@@ -214,7 +214,7 @@ class Recovery:
         scan = LogScan(self._log.run, start.log_offset, check_crc=self._check_crc)
         log_end, why, records = self._judged_end(scan, judge)
         self._refuse_damage(log_end, why)
-        index = index_verdict(facts, start, log_end)
+        index = plan_index(facts, start, log_end)
         rebuild |= {(topic.decode(), queue_id) for topic, queue_id in judge.restarted}
         dispatch_from = start.log_offset
         if rebuild and not whole_log:
@@ -222,7 +222,10 @@ class Recovery:
         dispatch_from = min(dispatch_from, index.first)
         if dispatch_from < start.log_offset:
             self._walk(dispatch_from, start.log_offset)
-        return Plan(start, log_end, why, dispatch_from, ends, rebuild, index, records, judge.last_ms)
+        return Plan(
+            start, log_end, why, dispatch_from,
+            queue_ends=ends, rebuild=rebuild, index=index, records=records, last_ms=judge.last_ms,
+        )  # fmt: skip
 
     def _judged_end(self, scan: LogScan, judge: Judge) -> tuple[int, str, int]:
         records, head = 0, None
@@ -406,7 +409,10 @@ class Recovery:
 
     def _report(self, plan: Plan, messages: int) -> None:
         log.info(
-            "recovered: read from %d (%s) to %d (%s), %d records; %d units put; %d queues rebuilt; %d index files dropped",
-            plan.start.log_offset, plan.start.why, plan.log_end, plan.why_end, plan.records, messages,
-            len(plan.rebuild), len(plan.index.drop),
+            "recovered: read from %d (%s) to %d (%s), %d records", plan.start.log_offset, plan.start.why, plan.log_end,
+            plan.why_end, plan.records,
+        )  # fmt: skip
+        log.info(
+            "recovered: %d units put; %d queues rebuilt; %d index files dropped", messages, len(plan.rebuild),
+            len(plan.index.drop),
         )  # fmt: skip

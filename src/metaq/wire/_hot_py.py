@@ -1,20 +1,6 @@
 """The plain twin of `_hot`: the same names and results, at the speed of Python. Contract: hot.pyi."""
 
-from metaq.wire._hot_py_append import (
-    STOP_END,
-    STOP_INDEX_FULL,
-    STOP_LOG_FULL,
-    STOP_QUEUE_FULL,
-    STOP_SLOW,
-    AppendOutcome,
-    IndexTail,
-    LogTail,
-    QueueTail,
-    TopicGate,
-    append,
-    append_record,
-    rewind_index,
-)
+from metaq.wire._hot_py_append import append, append_record
 from metaq.wire._hot_py_deliver import deliver
 from metaq.wire._hot_py_frames import KIND_BATCH, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies, pull_reply
 from metaq.wire._hot_py_read import (
@@ -34,6 +20,19 @@ from metaq.wire._hot_py_read import (
     read,
     scan_records,
     select,
+)
+from metaq.wire._hot_py_tails import (
+    STOP_END,
+    STOP_INDEX_FULL,
+    STOP_LOG_FULL,
+    STOP_QUEUE_FULL,
+    STOP_SLOW,
+    AppendOutcome,
+    IndexTail,
+    LogTail,
+    QueueTail,
+    TopicGate,
+    rewind_index,
 )
 from metaq.wire.hashing import crc31, index_hash, java_hash
 

@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Mapping
 from typing import Any, Final
 
-from metaq.wire._hot_py_append import (
-    STOP_END,
-    STOP_SLOW,
-    UNIT_BYTES,
-    AppendOutcome,
-    IndexTail,
-    LogTail,
-    TopicGate,
-    _key_hash,
-    _no_room,
-    _tags_code,
-)
+from metaq.wire._hot_py_append import key_hash, no_room, tags_code_of
+from metaq.wire._hot_py_tails import STOP_END, STOP_SLOW, UNIT, UNIT_BYTES, AppendOutcome, IndexTail, LogTail, TopicGate
 from metaq.wire.record import Broken, copy_mark, encode_record, split
 
-_UNIT: Final = struct.Struct(">qiq")
 _SENDER_FLAGS: Final = 0x703
 _NUMBER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,18})").fullmatch
 
@@ -56,10 +44,10 @@ def deliver(
     view, places = memoryview(records).cast("B"), memoryview(units).cast("B")
     if not 0 <= row <= end <= len(places) // UNIT_BYTES:
         raise IndexError(f"rows [{row}, {end}) of {len(places) // UNIT_BYTES}")
-    at = sum(max(0, _UNIT.unpack_from(places, number * UNIT_BYTES)[1]) for number in range(row))
+    at = sum(max(0, UNIT.unpack_from(places, number * UNIT_BYTES)[1]) for number in range(row))
     log.store_ms = max(now_ms, log.store_ms)
     while row < end:
-        log_offset, size, _ = _UNIT.unpack_from(places, row * UNIT_BYTES)
+        log_offset, size, _ = UNIT.unpack_from(places, row * UNIT_BYTES)
         try:
             fields = split(view, at, min(len(view), at + max(0, size)))
         except Broken:
@@ -91,13 +79,13 @@ def deliver(
             store_host=log.store_host, reconsume_times=reconsume_times, prepared_offset=copy_mark(found_offset),
             body=view[body_start:body_end], properties=text,
         )  # fmt: skip
-        if _no_room(len(record), 1, len(words), queue, log, index, outcome):
+        if no_room(len(record), 1, len(words), queue, log, index, outcome):
             break
         offset = log.write(record)
-        queue.put(offset, len(record), _tags_code(values.get(b"TAGS", b"")))
+        queue.put(offset, len(record), tags_code_of(values.get(b"TAGS", b"")))
         if index is not None:
             for word in words:
-                index.put_hash(_key_hash(gate.key_prefix, word), offset, log.store_ms)
+                index.put_hash(key_hash(gate.key_prefix, word), offset, log.store_ms)
         outcome.messages += 1
         if queue.watched and queue.run is not run:
             queue.run = run

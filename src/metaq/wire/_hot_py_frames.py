@@ -1,4 +1,4 @@
-"""The plain twin of the hot module, first part: frames to rows, rows to answers. See hot.pyi for what each name promises."""
+"""The plain twin of the hot module: frames to rows, rows to answers. See hot.pyi for what each name promises."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The plain twin of the hot module, third part: stored bytes to values, pulls, and the producer's batch. See hot.pyi."""
+"""The plain twin of the hot module: stored bytes to values, pulls, and the producer's batch. See hot.pyi."""
 
 from __future__ import annotations
 
