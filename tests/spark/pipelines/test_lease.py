@@ -37,7 +37,7 @@ def test_the_second_is_told_who_has_it(tmp_path):
         with pytest.raises(StoreLocked, match=text):
             lease_on(tmp_path).take(seconds=0)
     mine = lease_on(tmp_path)
-    mine.take(seconds=20)
+    mine.take(seconds=PATIENCE)
     with pytest.raises(StoreLocked, match=f"process {os.getpid()} on"):
         lease_on(tmp_path).take(seconds=0)
     mine.release()
@@ -62,7 +62,7 @@ def test_a_child_of_the_holder_does_not_keep_it(tmp_path):
         [sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env=environment(), close_fds=False
     ) as child:
         mine.release()
-        lease_on(tmp_path).take(seconds=20)  # An exec closes its files one by one, while we go on.
+        lease_on(tmp_path).take(seconds=PATIENCE)  # An exec closes its files one by one, while we go on.
         child.communicate(b"\n", timeout=PATIENCE)
 
 
@@ -72,7 +72,7 @@ def test_one_that_is_ending_is_waited_for(tmp_path):
     mine.take()
     timer = threading.Timer(0.2, mine.release)
     timer.start()
-    lease_on(tmp_path).take(seconds=60)
+    lease_on(tmp_path).take(seconds=PATIENCE)
     timer.join()
 
 
