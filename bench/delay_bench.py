@@ -19,6 +19,7 @@ import processes
 from metaq.admin import Admin
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
+from metaq.broker.environment import Environment
 from metaq.broker.records import delayed_until, put_record
 from metaq.clock import FakeClock
 from metaq.errors import MetaqError
@@ -40,15 +41,8 @@ def fill(folder: Path, count: int, levels: int) -> None:
     clock = FakeClock(time.time_ns() // 1_000_000 - 3_600_000)
     store_options, options = StoreOptions(store_path_root_dir=str(folder)), BrokerOptions(broker_name="bench")
     with MessageStore(store_options, clock, HOST, options.broker_cluster_name) as store:
-        broker = Broker(
-            options,
-            store_options,
-            store,
-            clock,
-            "bench",
-            HOST,
-            broker_files(lambda name: ConfigFile(folder / "config" / name)),
-        )
+        environment = Environment(options, store_options, clock, store, "bench", HOST)
+        broker = Broker(environment, broker_files(lambda name: ConfigFile(folder / "config" / name)))
         for topic in range(4):
             broker.topics.ensure(f"late-{topic}", 4)
         for number in range(count):

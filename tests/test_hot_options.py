@@ -27,7 +27,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
 from tests.broker.support import small_store
-from tests.doors.support import Client, open_door, send_header
+from tests.doors.support import Client, open_door, send_header, tick
 from tests.support import PATIENCE, eventually
 
 TABLES = {"broker": BrokerOptions, "store": StoreOptions, "namesrv": NamesrvOptions}
@@ -165,7 +165,7 @@ def held_ms(running):
     assert not running.client.pull("T", offset=running.store.queue("T", 0).max_offset, sys_flag=6, suspend_ms=60_000)
     for ms in range(500, 70_000, 500):
         running.clock.advance(0.5)
-        running.door.tick()
+        tick(running.door)
         if running.client.received():
             return ms
     raise AssertionError("held for ever")

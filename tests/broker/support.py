@@ -8,14 +8,17 @@ from contextlib import contextmanager
 
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
+from metaq.broker.channel import Told
+from metaq.broker.delay import ReadCold, read_at_once
+from metaq.broker.environment import Environment
 from metaq.clock import FakeClock
+from metaq.model.access import Identity
 from metaq.model.message import host_bytes
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import SavedText
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
-from metaq.wire.command import Command
 
 STORE_HOST = host_bytes("127.0.0.1", 10911)
 BORN_HOST = host_bytes("127.0.0.1", 50000)
@@ -27,10 +30,11 @@ class FakeChannel:
 
     def __init__(self, remote: str = "127.0.0.1:50000") -> None:
         self.remote = remote
-        self.pushed: list[Command] = []
+        self.identity = Identity(remote.rpartition(":")[0], loopback=True)
+        self.told: list[Told] = []
 
-    def push(self, command: Command) -> None:
-        self.pushed.append(command)
+    def tell(self, what: Told) -> None:
+        self.told.append(what)
 
 
 def small_store(root: pathlib.Path, **more: object) -> StoreOptions:
@@ -48,6 +52,7 @@ def open_broker(
     store: dict[str, object] | None = None,
     disk: Disk | None = None,
     files: Mapping[str, SavedText] | None = None,
+    read_cold: ReadCold = read_at_once,
     **options: object,
 ) -> Iterator[Broker]:
     """A broker over the folder `root`; closed in order at the end. `files`: what stands for files of the folder."""
@@ -59,7 +64,8 @@ def open_broker(
         return (files or {}).get(name) or ConfigFile(root / "config" / name, disk)
 
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
-        broker = Broker(table, store_options, opened, clock, "broker-a", STORE_HOST, broker_files(open_file))
+        environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
+        broker = Broker(environment, broker_files(open_file), read_cold=read_cold)
         yield broker
         broker.close()
 

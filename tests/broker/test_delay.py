@@ -312,11 +312,10 @@ def test_a_damaged_record_is_passed_over_and_told(tmp_path, clock, caplog):
 
 def test_old_records_are_read_by_another_thread(tmp_path, clock):
     """While one level's records are fetched from the disk, the others go on; what cannot be read is tried again."""
-    with open_broker(tmp_path, clock, {"hot_bytes": 20_000}) as broker:
-        jobs = []
-        broker.ladder.read_cold = lambda job, done: jobs.append((job, done))
-        woken = []
-        broker.ladder.wake = lambda: woken.append(True)
+    jobs = []
+    with open_broker(
+        tmp_path, clock, {"hot_bytes": 20_000}, read_cold=lambda job, done: jobs.append((job, done))
+    ) as broker:
         for n in range(500):
             send(broker, b"%d" % n, 2, "old")
         clock.advance(4)
@@ -335,7 +334,6 @@ def test_old_records_are_read_by_another_thread(tmp_path, clock):
             job, done = jobs.pop()
             done(job())
             broker.ladder.deliver()
-        assert woken
         assert bodies(broker, "old") == [b"%d" % n for n in range(500)]
 
 
@@ -395,7 +393,7 @@ def test_a_delivery_wakes_who_waits(tmp_path, clock):
 
         broker.hold.hold(HeldPull(FakeChannel(), ("orders", 0), 0, clock.monotonic() + 100, None))
         clock.advance(1)
-        broker.tick()
+        broker.ladder.deliver()
         assert [pull.key for pull in broker.hold.ready()] == [("orders", 0)]
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
+from metaq.broker.environment import Environment
 from metaq.clock import FakeClock
 from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError
@@ -280,10 +281,10 @@ class Lives:
         try:
             opened = MessageStore(options, self.clock, STORE_HOST, "C", disk=disk, threads=False)
             store = opened
-            broker = Broker(
-                BrokerOptions(broker_name="broker-a"), options, opened, self.clock, "broker-a", STORE_HOST,
-                broker_files(lambda name: ConfigFile(disk.root / "config" / name, disk)),
-            )  # fmt: skip
+            table = BrokerOptions(broker_name="broker-a")
+            environment = Environment(table, options, self.clock, opened, "broker-a", STORE_HOST)
+            files = broker_files(lambda name: ConfigFile(disk.root / "config" / name, disk))
+            broker = Broker(environment, files)
             self.check(broker)
             disk.on_call = on_call
             for _ in range(40):

@@ -160,3 +160,9 @@ def open_door(
         door = RemotingDoor(broker, lambda act: act())
         yield broker, door
         door.close()
+
+
+def tick(door: RemotingDoor) -> None:
+    """Let time pass, as whoever runs a broker does."""
+    door.broker.tick()
+    door.tick()

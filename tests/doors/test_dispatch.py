@@ -4,61 +4,104 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import pytest
 
+from metaq.broker.channel import Unanswered
 from metaq.clock import FakeClock
-from metaq.doors.dispatch import RemotingSession
+from metaq.doors.asking import Questions, Spelling
+from metaq.doors.dispatch import Handling, RemotingSession
+from metaq.doors.handlers import LATER, Call, Later, NoHeader, Reply, handles, table_of
 from metaq.doors.parking import Parking
-from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError, StoreFull
+from metaq.errors import BadRequest, BrokerError, Reason, Refused, RemoteProtocolError, StoreFull
+from metaq.log import RateLimitedLog
+from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.net.dialer import dial
 from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
 from metaq.net.peer import Peer
+from metaq.wire import headers
 from metaq.wire.command import Command, SerializeType, encode, reply
 from metaq.wire.connection import Connection
 from tests.doors.support import FakePeer
 from tests.support import PATIENCE
 
-ECHO, BAD, FULL, BUG, LATER, NEVER, HUGE = range(1, 8)
+ECHO, BAD, FULL, BUG, LATER_ON, NEVER, HUGE, LONG, CHANGE = range(1, 10)
+log = logging.getLogger(__name__)
 
 
-def huge(session: RemotingSession, command: Command) -> Command:
-    return reply(command, body=bytes(16 * 1024 * 1024))
+@dataclass(frozen=True)
+class Status:
+    """A question to a client, as 221 is: how far is it in this topic?"""
+
+    topic: str
 
 
-def failing(error: Exception) -> Callable[[RemotingSession, Command], Command]:
-    def handler(session: RemotingSession, command: Command) -> Command:
-        raise error
+def status_of(answer: Command) -> int:
+    if answer.code:
+        raise BrokerError(answer.code, answer.remark or "")
+    return int(answer.ext["offset"])
 
-    return handler
+
+ASKING = {Status: Spelling(lambda question: Command(221, ext={"topic": question.topic}), status_of)}
 
 
-class Later:
-    """A handler that answers when it is told to, as a held pull does."""
+class Handlers:
+    """A handler for each way in which a request can end."""
 
     def __init__(self) -> None:
-        self.waiting: list[tuple[RemotingSession, Command]] = []
+        self.waiting: list[Call[NoHeader]] = []
 
-    def __call__(self, session: RemotingSession, command: Command) -> None:
-        self.waiting.append((session, command))
+    @handles(ECHO, NoHeader, Action.OBSERVE)
+    def _echo(self, call: Call[NoHeader]) -> Reply:
+        return Reply(call.command.ext, call.body)
+
+    @handles(BAD, NoHeader, Action.OBSERVE)
+    def _bad(self, _call: Call[NoHeader]) -> None:
+        raise Refused(Reason.NO_TOPIC, "the field x=1 is wrong")
+
+    @handles(FULL, NoHeader, Action.OBSERVE)
+    def _full(self, _call: Call[NoHeader]) -> None:
+        raise StoreFull("no room on /data")
+
+    @handles(BUG, NoHeader, Action.OBSERVE)
+    def _bug(self, _call: Call[NoHeader]) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    @handles(LATER_ON, NoHeader, Action.OBSERVE)
+    def _later(self, call: Call[NoHeader]) -> Later:
+        self.waiting.append(call)
+        return LATER
+
+    @handles(NEVER, NoHeader, Action.OBSERVE)
+    def _never(self, _call: Call[NoHeader]) -> Later:
+        return LATER
+
+    @handles(HUGE, NoHeader, Action.OBSERVE)
+    def _huge(self, _call: Call[NoHeader]) -> bytes:
+        return bytes(16 * 1024 * 1024)
+
+    @handles(LONG, NoHeader, Action.OBSERVE)
+    def _long(self, _call: Call[NoHeader]) -> None:
+        raise BadRequest("x" * 100_000)
+
+    @handles(CHANGE, headers.TopicHeader, Action.ADMINISTER)
+    def _change(self, call: Call[headers.TopicHeader]) -> headers.TopicHeader:
+        return call.header
 
     def release(self) -> None:
-        for session, command in self.waiting:
-            session.send(reply(command, remark="at last"))
+        for call in self.waiting:
+            call.answer(Reply(remark="at last"))
 
 
-later = Later()
-HANDLERS = {
-    ECHO: lambda session, command: reply(command, 0, command.ext, body=bytes(command.body)),
-    BAD: failing(Refused(Reason.NO_TOPIC, "the field x=1 is wrong")),
-    FULL: failing(StoreFull("no room on /data")),
-    BUG: failing(ZeroDivisionError("division by zero")),
-    LATER: later,
-    NEVER: lambda session, command: None,
-    HUGE: huge,
-}
+def handling(
+    handlers: Handlers | None = None, clock: FakeClock | None = None, authorise: Authorise = everybody
+) -> Handling:
+    clock = clock or FakeClock()
+    return Handling(
+        table_of(handlers or Handlers()), Parking(clock), Questions(clock, ASKING, 5, 3), RateLimitedLog(log), authorise
+    )
 
 
 @pytest.fixture
@@ -67,9 +110,18 @@ def peer() -> FakePeer:
 
 
 @pytest.fixture
-def session(peer: FakePeer) -> RemotingSession:
-    later.waiting.clear()
-    return RemotingSession(peer, HANDLERS, Parking(FakeClock()))
+def handlers() -> Handlers:
+    return Handlers()
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def session(peer: FakePeer, handlers: Handlers, clock: FakeClock) -> RemotingSession:
+    return RemotingSession(peer, handling(handlers, clock))
 
 
 def feed(session: RemotingSession, *commands: Command) -> int:
@@ -129,11 +181,11 @@ def test_a_response_is_not_taken_for_a_request(session, peer) -> None:
     assert peer.received() == []
 
 
-def test_an_answer_can_come_later(session, peer) -> None:
-    """A handler that returns None may answer through the session; other requests are not held up."""
-    feed(session, Command(LATER, 1), Command(NEVER, 2), Command(ECHO, 3))
+def test_an_answer_can_come_later(session, peer, handlers) -> None:
+    """A handler that returns LATER may answer through the session; other requests are not held up."""
+    feed(session, Command(LATER_ON, 1), Command(NEVER, 2), Command(ECHO, 3))
     assert [answer.opaque for answer in peer.received()] == [3]
-    later.release()
+    handlers.release()
     (answer,) = peer.received()
     assert (answer.opaque, answer.remark) == (1, "at last")
 
@@ -143,6 +195,109 @@ def test_pushes_have_numbers_of_their_own(session, peer) -> None:
     for _ in range(2):
         session.push(Command(40, flag=2))
     assert [push.opaque for push in peer.received()] == [1, 2]
+
+
+def test_whether_a_peer_may_is_asked_before_a_handler_runs(peer) -> None:
+    """With who it is, what the request does, and the topic that it names, or its name where it names none."""
+    asked = []
+
+    def authorise(who: Identity, action: Action, resource: str) -> None:
+        asked.append((who, action, resource))
+        if action is Action.ADMINISTER:
+            raise Refused(Reason.NO_PERMISSION, f"{resource} is not yours")
+
+    session = RemotingSession(peer, handling(authorise=authorise))
+    feed(session, Command(CHANGE, 1, ext={"topic": "orders"}), Command(ECHO, 2))
+    refused, echoed = peer.received()
+    assert (refused.code, refused.remark) == (16, f"{CHANGE}: orders is not yours")
+    assert echoed.code == 0
+    here = Identity("127.0.0.1", loopback=True)
+    assert asked == [(here, Action.ADMINISTER, "orders"), (here, Action.OBSERVE, "1")]
+
+
+def test_a_header_that_a_handler_cannot_have_is_refused_before_it(session, peer) -> None:
+    """The answer names the field."""
+    feed(session, Command(CHANGE, 1))
+    (answer,) = peer.received()
+    assert (answer.code, answer.remark) == (1, "the request lacks the field topic")
+
+
+def test_a_code_has_one_handler() -> None:
+    """Two are a mistake of ours, found when the door is made."""
+    with pytest.raises(ValueError, match="has two handlers"):
+        table_of(Handlers(), Handlers())
+
+
+# -------------------------------------------------------------------- questions to the client
+
+
+def test_a_client_is_asked_and_its_answer_is_taken(session, peer) -> None:
+    """Two questions at a time are told apart by their numbers; a second answer to one is passed over."""
+    answers = []
+    session.ask(Status("orders"), 5, lambda answer: answers.append(("orders", answer)))
+    session.ask(Status("bills"), 5, lambda answer: answers.append(("bills", answer)))
+    first, second = peer.received()
+    assert [(question.code, question.ext) for question in (first, second)] == [
+        (221, {"topic": "orders"}), (221, {"topic": "bills"}),
+    ]  # fmt: skip
+    assert not first.is_oneway
+    feed(
+        session, reply(second, 0, {"offset": "7"}), reply(first, 0, {"offset": "9"}), reply(first, 0, {"offset": "10"})
+    )
+    assert answers == [("bills", 7), ("orders", 9)]
+    assert len(session.handling.questions) == 0
+
+
+def test_a_client_that_refuses_has_not_answered(session, peer) -> None:
+    """What cannot be understood is told as that."""
+    answers = []
+    session.ask(Status("orders"), 5, answers.append)
+    feed(session, reply(peer.received()[0], 1, remark="never heard of it"))
+    assert answers == [Unanswered.UNREADABLE]
+
+
+def test_a_client_that_does_not_answer_in_time_is_given_up(session, peer, clock) -> None:
+    """Its answer may come later and does no harm."""
+    answers = []
+    session.ask(Status("orders"), 5, answers.append)
+    session.ask(Status("bills"), 60, answers.append)
+    clock.advance(4.9)
+    session.handling.tick()
+    assert answers == []
+    clock.advance(0.1)
+    session.handling.tick()
+    assert answers == [Unanswered.TIMED_OUT]
+    feed(session, reply(peer.received()[0], 0, {"offset": "9"}))
+    assert answers == [Unanswered.TIMED_OUT]
+
+
+def test_questions_end_with_their_connection(session, peer) -> None:
+    """Also one that is asked after that."""
+    answers = []
+    session.ask(Status("orders"), 5, answers.append)
+    peer.closed = True
+    session.connection_lost("")
+    session.ask(Status("orders"), 5, answers.append)
+    assert answers == [Unanswered.GONE] * 2
+    assert len(session.handling.questions) == 0
+
+
+def test_questions_are_bounded_per_client_and_over_all(session, peer) -> None:
+    """Three for each here, five over all; more are not asked."""
+    answers, other = [], RemotingSession(FakePeer(), session.handling)
+    for asker in (session, other):
+        for _ in range(4):
+            asker.ask(Status("orders"), 5, answers.append)
+    assert answers == [Unanswered.TOO_MANY] * 3
+    assert (len(peer.received()), len(other.peer.received())) == (3, 2)
+
+
+def test_what_the_protocol_has_no_words_for_is_not_asked(session, peer) -> None:
+    """Whoever asks is told at once."""
+    answers = []
+    session.ask("how are you?", 5, answers.append)
+    assert answers == [Unanswered.UNKNOWN]
+    assert peer.received() == []
 
 
 def test_congested_peer_is_not_served_until_it_reads(session, peer) -> None:
@@ -165,8 +320,7 @@ def test_good_requests_before_garbage_are_answered(session, peer) -> None:
 
 def test_long_error_texts_are_cut(session, peer) -> None:
     """A peer cannot make us send back its megabytes."""
-    session._handlers = {1: failing(BadRequest("x" * 100_000))}
-    feed(session, Command(1, 1))
+    feed(session, Command(LONG, 1))
     assert len(peer.received()[0].remark) <= 4096
 
 
@@ -199,9 +353,8 @@ def test_garbage_over_tcp_ends_one_connection_and_no_other() -> None:
     """Two peers on one port: one sends what can never be a frame, the other goes on working."""
 
     async def body() -> None:
-        listener = await listen(
-            "127.0.0.1", 0, lambda peer: RemotingSession(peer, HANDLERS, Parking(FakeClock())), ListenLimits()
-        )
+        shared = handling()
+        listener = await listen("127.0.0.1", 0, lambda peer: RemotingSession(peer, shared), ListenLimits())
         sessions: list[Asking] = []
 
         def make(peer: Peer) -> Asking:

@@ -11,7 +11,7 @@ from metaq.clock import FakeClock
 from metaq.doors.flush_gate import FlushGate
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, encode
-from tests.doors.support import Client, FakePeer, open_door
+from tests.doors.support import Client, FakePeer, open_door, tick
 from tests.support import eventually
 
 
@@ -171,7 +171,7 @@ def test_a_disk_that_is_late_is_told_per_message(tmp_path, monkeypatch):
         client.feed(_send(client) + _send(client) + _send(client))
         assert client.received() == []
         clock.advance(5)
-        door.tick()
+        tick(door)
         answers = client.received()
         assert [answer.code for answer in answers] == [ResponseCode.FLUSH_DISK_TIMEOUT] * 3
         assert [answer.ext["queueOffset"] for answer in answers] == ["0", "1", "2"]
@@ -221,7 +221,7 @@ def test_acknowledgements_that_wait_are_bounded(tmp_path, monkeypatch):
         assert {answer.code for answer in answers} == {ResponseCode.SYSTEM_BUSY}
         assert 100 < len(answers) < 300
         door.broker.clock.advance(5)
-        door.tick()
+        tick(door)
         assert broker.acks.waiting_bytes == 0
         assert len(client.received()) == 400 - len(answers)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import itertools
 
@@ -366,12 +367,13 @@ def test_a_request_that_waits_too_long_is_answered(bench):
     assert "was not saved within" in answer.remark
     bench.topics.end()
     assert bench.stored("orders") == []
-    assert bench.door.parking.bytes == 0
+    assert bench.door.handling.parking.bytes == 0
 
 
 def test_what_waits_is_bounded_per_peer_and_over_all(bench):
     """Beyond it sends are refused as busy; when the save is done all is given back."""
-    bench.door.parking = parking.Parking(bench.clock, bytes_max=100_000, peer_bytes_max=40_000)
+    narrow = parking.Parking(bench.clock, bytes_max=100_000, peer_bytes_max=40_000)
+    bench.door.handling = dataclasses.replace(bench.door.handling, parking=narrow)
     greedy, others = Client(bench.door), [Client(bench.door) for _ in range(3)]
     for client in (greedy, *others):
         for _ in range(4):
@@ -382,7 +384,7 @@ def test_what_waits_is_bounded_per_peer_and_over_all(bench):
     ]
     bench.topics.end()
     assert [len(codes(client)) for client in (greedy, *others)] == [2, 2, 1, 0]
-    assert bench.door.parking.bytes == greedy.session.parked.bytes == 0
+    assert bench.door.handling.parking.bytes == greedy.session.parked.bytes == 0
 
 
 def test_a_connection_that_closes_meanwhile_leaves_nothing_behind(bench):
@@ -397,7 +399,7 @@ def test_a_connection_that_closes_meanwhile_leaves_nothing_behind(bench):
     bench.save_all()
     assert bench.stored("orders") == [b"one", b"two"]
     assert bench.broker.members.client_ids("new") == []
-    assert bench.door.parking.bytes == 0
+    assert bench.door.handling.parking.bytes == 0
 
 
 def test_what_is_deleted_as_often_as_it_is_made_ends_in_an_answer(bench):

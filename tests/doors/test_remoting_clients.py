@@ -10,7 +10,7 @@ from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.extensions import level_of
 from metaq.wire.headers import ConsumerGroupHeader, UnregisterClientHeader
-from tests.doors.support import Client, open_door
+from tests.doors.support import Client, open_door, tick
 
 
 def members(client, group="G"):
@@ -76,7 +76,7 @@ def test_whoever_leaves_is_gone_and_the_others_hear_of_it(door, clock, how):
         for _ in range(5):
             clock.advance(30)
             one.beat(client_id="a@1")
-            door.tick()
+            tick(door)
     assert notices(one) == ["G"]
     assert members(one) == ["a@1"]
 
@@ -186,7 +186,7 @@ def test_a_refused_heartbeat_is_logged_with_client_group_and_field(door, clock, 
         assert part in record.getMessage()
     assert len(record.getMessage()) < 1000
     clock.advance(20)
-    door.tick()
+    tick(door)
     assert "2 more in the last" in caplog.text
 
 

@@ -9,15 +9,15 @@ import pytest
 from metaq.broker.pull import PullOutcome
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.doors import pieces
-from metaq.doors.remoting import CODE_OF, REMARK_OF
 from metaq.doors.remoting_messages import pull_of
+from metaq.doors.remoting_session import CODE_OF, REMARK_OF
 from metaq.model import StoredMessage
 from metaq.store.pull import PullStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType, encode, request
 from metaq.wire.headers import PullReplyHeader
-from tests.doors.support import Client, open_door, pull_header, send_header
+from tests.doors.support import Client, open_door, pull_header, send_header, tick
 from tests.support import PATIENCE
 
 
@@ -259,7 +259,7 @@ def test_a_held_pull_ignores_messages_that_its_filter_refuses(door, client, cloc
     assert client.received() == []
     assert len(door.broker.hold) == 1
     clock.advance(15.1)
-    door.tick()
+    tick(door)
     (answer,) = client.received()
     assert (answer.code, offsets(answer)) == (20, (3, 0, 3))
     held(client, offset=3, subscription="A")
@@ -287,10 +287,10 @@ def test_a_held_pull_is_answered_at_its_deadline(door, client, clock):
     client.send("orders")
     held(client, offset=1, suspend_ms=5_000)
     clock.advance(4.9)
-    door.tick()
+    tick(door)
     assert client.received() == []
     clock.advance(0.2)
-    door.tick()
+    tick(door)
     (answer,) = client.received()
     assert (answer.code, answer.remark, offsets(answer)) == (19, "OFFSET_OVERFLOW_ONE", (1, 0, 1))
     assert len(door.broker.hold) == 0
@@ -301,7 +301,7 @@ def test_a_hold_of_centuries_is_cut(door, client, clock):
     client.send("orders")
     held(client, offset=1, suspend_ms=(1 << 63) - 1)
     clock.advance(601)
-    door.tick()
+    tick(door)
     assert client.received()[0].code == 19
 
 
@@ -338,7 +338,7 @@ def test_short_polling_when_long_polling_is_off(tmp_path, clock):
         client.send("orders")
         assert held(client, offset=1) == []
         clock.advance(1.1)
-        door.tick()
+        tick(door)
         assert client.received()[0].code == 19
 
 

@@ -52,6 +52,7 @@ class RunningNamesrv:
     async def close(self) -> None:
         self._timer.cancel()
         await self._listener.close()
+        self._door.close()
         self._service.close()
 
 

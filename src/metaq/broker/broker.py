@@ -1,25 +1,26 @@
 """The broker: its services, put together.
 
-A door calls the services, sends the notices they return, and calls `tick` ten times a second; nothing here waits,
-sleeps or writes to a socket. Files come in as `BrokerFiles`, time as a `Clock`, so a test owns both.
+Doors call the services, and whoever runs the broker calls `tick` ten times a second and `deliver` as often as it says;
+nothing here waits, sleeps or writes to a socket: what clients are to be told goes to their channels. Files come in as `BrokerFiles`, time as a `Clock`, so a test owns both.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from metaq.broker.acks import AckPolicy
 from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
-from metaq.broker.delay import DelayLadder
+from metaq.broker.channel import Channel, Effect, Told, carry_out
+from metaq.broker.delay import DelayLadder, ReadCold, read_at_once
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.files import BrokerFiles
 from metaq.broker.groups import Groups
 from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
-from metaq.broker.members import Channel, Members, Notice
+from metaq.broker.members import Members
 from metaq.broker.offsets import Offsets
 from metaq.broker.pull import PullService
 from metaq.broker.reports import Reports
@@ -28,14 +29,12 @@ from metaq.broker.retry import RetryService
 from metaq.broker.send import SendService
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
-from metaq.clock import Clock
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, TopicConfig
 from metaq.model.access import Authorise, everybody
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
-from metaq.options import BrokerOptions, Settings, StoreOptions
+from metaq.options import Settings
 from metaq.saved import Pending, Saving, at_once
-from metaq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
 
@@ -47,31 +46,29 @@ EXPIRY_SECONDS = 10.0
 class Broker:
     """One broker's decisions.
 
-    Args: `name`: the broker's name, resolved. `store_host`: address and port that offset ids name, 8 or 20 bytes.
-          `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
+    Args: `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
+          `authorise`: who may what. `read_cold`: how delayed messages are read that are no longer in memory.
     Raises: ConfigError: a configuration file cannot be read.
     """
 
     def __init__(
         self,
-        options: BrokerOptions,
-        store_options: StoreOptions,
-        store: MessageStore,
-        clock: Clock,
-        name: str,
-        store_host: bytes,
+        environment: Environment,
         files: BrokerFiles,
         call_soon: Callable[[Callable[[], None]], None] = at_once,
+        *,
         authorise: Authorise = everybody,
+        read_cold: ReadCold = read_at_once,
     ) -> None:
-        self.authorise = authorise
-        self.options, self.store_options, self.store, self.clock, self.name = options, store_options, store, clock, name
+        options, store_options = environment.options, environment.store_options
+        store, clock = environment.store, environment.clock
+        self.environment, self.authorise = environment, authorise
+        self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         self.settings.on_change.append(self._options_changed)
-        environment = self.environment = Environment(options, store_options, clock, store, name, store_host)
         self.stats = Stats(clock)
         self.topics = Topics(
-            options, clock, files.topics, name, len(store.ladder), call_soon, prepare=store.prepare_queue
+            options, clock, files.topics, environment.name, len(store.ladder), call_soon, prepare=store.prepare_queue
         )
         self.groups = Groups(options, clock, files.groups, call_soon)
         self.offsets = Offsets(files.offsets)
@@ -82,7 +79,7 @@ class Broker:
         self.appender.when_grown(self.stats.grew)
         self.appender.when_grown(self.hold.grew)
         self.gates = Gates(environment, self.topics, self.hold, self.acks, authorise)
-        self.ladder = DelayLadder(store, self.appender, self.gates.deliveries, clock, files.delay, store.ladder)
+        self.ladder = DelayLadder(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
         store.owes(self.ladder)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
@@ -133,8 +130,8 @@ class Broker:
         if lost and self.options.restore_lost_topics:
             self.topics.restore(counts)
 
-    def tick(self) -> list[Notice]:
-        """Let time pass: deliver what is due, expire who is silent, save what changed. Returns whom to notify."""
+    def tick(self) -> None:
+        """Let time pass: deliver what is due, answer who has waited long enough, expire who is silent, save what changed."""
         now = self.clock.monotonic()
         self.stats.sample()
         self.ladder.tick()
@@ -148,11 +145,34 @@ class Broker:
             self._ladder_due = now + self.store_options.flush_delay_offset_interval / 1000
             self.ladder.positions.save()
         self.ladder.positions.settle()
-        if now < self._expiry_due:
-            return []
-        self._expiry_due = now + EXPIRY_SECONDS
-        self.deletions.prune()
-        return self.members.expire()
+        if now >= self._expiry_due:
+            self._expiry_due = now + EXPIRY_SECONDS
+            self.deletions.prune()
+            self._carry_out(self.members.expire())
+        self.answer_pulls()
+        for pull, answer in self.pulls.overdue():
+            pull.channel.answer_pull(pull, answer)
+
+    def deliver(self) -> float:
+        """Deliver delayed messages that are due, for a bounded time. Returns the seconds until the next call, 0: soon."""
+        pause = self.ladder.deliver()
+        self.answer_pulls()
+        return pause
+
+    def answer_pulls(self) -> None:
+        """Answer the held pulls whose queues grew. Doors call it when they have appended."""
+        if self.hold.grown:
+            for pull, answer in self.pulls.woken():
+                pull.channel.answer_pull(pull, answer)
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        """Tell those who want to hear it that the members of their group have changed."""
+        if self.options.notify_consumer_ids_changed_enable:
+            carry_out(effect for effect in effects if self._wants(effect.what))
+
+    def _wants(self, what: Told) -> bool:
+        config = self.groups.get(what.group)
+        return config is None or config.notify_changed
 
     def close(self) -> None:
         """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
@@ -175,13 +195,11 @@ class Broker:
         """What name servers are told: all topics, or those of `names` that there are."""
         return self.topics.announced(names), self.topics.version
 
-    def beat(
-        self, channel: Channel, language: str, version: int, beat: Heartbeat
-    ) -> tuple[list[Notice], list[Pending]]:
+    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> None:
         """Take a heartbeat; its consumer groups and their retry topics are made if they are new.
 
-        Returns whom to notify, and what is being made: the groups that need it have not joined, so the heartbeat is to
-        be taken again after that. Raises Refused if a group could not be made; the others have joined all the same.
+        Raises Saving if some are being made: those groups have not joined, so the heartbeat is to be taken again after
+        that; Refused if a group could not be made. The others have joined all the same.
         """
         refused: Refused | None = None
         joining, waiting = [], list[Pending]()
@@ -195,10 +213,21 @@ class Broker:
             except Refused as error:
                 refused = error
         producers = tuple(check_group(group) for group in beat.producers)
-        notices = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
+        effects = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
+        self._carry_out(effects)
         if refused is not None:
             raise refused
-        return notices, waiting
+        if waiting:
+            raise Saving(*waiting)
+
+    def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> None:
+        """A client leaves a group."""
+        self._carry_out(self.members.unregister(channel, producer_group, consumer_group))
+
+    def closed(self, channel: Channel) -> None:
+        """A connection has ended: forget what it waits for, and what it was a member of."""
+        self.hold.closed(channel)
+        self._carry_out(self.members.closed(channel))
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Take a group's position. Raises Refused for an unknown group, topic or queue, or a negative offset."""

@@ -20,8 +20,8 @@ from typing import Final
 from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.delay_positions import DelayPositions
+from metaq.broker.environment import Environment
 from metaq.broker.records import put_record
-from metaq.clock import Clock
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, StoredMessage
@@ -31,7 +31,6 @@ from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_topic
 from metaq.saved import TextFile
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from metaq.store.message_store import MessageStore
 from metaq.store.pull import Pulled, PullStatus
 from metaq.wire.hot import STOP_END, AppendOutcome
 from metaq.wire.record import decode_record
@@ -80,18 +79,23 @@ class _Level:
 
 
 class DelayLadder:
-    """Delivers what is due. `delays_ms`: what each level stands for, the first being level 1."""
+    """Delivers what is due. `delays_ms`: what each level stands for, the first being level 1.
+
+    Args: read_cold: how to read what is no longer in memory. Who gives another than `read_at_once` calls `deliver` after
+          the result was taken.
+    """
 
     def __init__(
         self,
-        store: MessageStore,
+        environment: Environment,
         appender: Appender,
         gates: GateTable,
-        clock: Clock,
         file: TextFile[DelayProgress],
-        delays_ms: tuple[int, ...],
+        read_cold: ReadCold,
     ) -> None:
+        store, clock = environment.store, environment.clock
         self._store, self._appender, self._gates, self._clock = store, appender, gates, clock
+        delays_ms = store.ladder
         self.stopwatch = clock.monotonic
         """What turns are measured with, in seconds."""
         self.delays_ms = delays_ms
@@ -103,10 +107,7 @@ class DelayLadder:
         """When the turn ends."""
         self._outcome = AppendOutcome()
         self._told = RateLimitedLog(log, clock)
-        self.read_cold: ReadCold = _at_once
-        """How to read what is no longer in memory; set by the door, which has the threads."""
-        self.wake: Callable[[], None] = lambda: None
-        """Called when there may be something to deliver before the next look; set by whoever calls `deliver`."""
+        self._read_cold = read_cold
 
     def due_ms(self, level: int) -> int:
         """When a record that arrives now at this level is to be delivered."""
@@ -180,9 +181,8 @@ class DelayLadder:
             level.reading = False
             if pulled is not None:
                 level.run = self._take(level, offset, units, pulled)
-                self.wake()
 
-        self.read_cold(pulled.job, done)
+        self._read_cold(pulled.job, done)
         return level.run
 
     def _due(self, level: _Level, queue: ConsumeQueue, offset: int, now_ms: int, count: int) -> bytes:
@@ -334,5 +334,5 @@ class DelayLadder:
         }
 
 
-def _at_once(job: Callable[[], Pulled], done: Callable[[Pulled | None], None]) -> None:
+def read_at_once(job: Callable[[], Pulled], done: Callable[[Pulled | None], None]) -> None:
     done(job())

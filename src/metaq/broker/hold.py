@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from metaq.broker.members import Channel
+from metaq.broker.channel import Channel
 from metaq.clock import Clock
 from metaq.store.message_store import MessageStore
 from metaq.wire.hot import QueueTail

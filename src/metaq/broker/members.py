@@ -1,7 +1,7 @@
 """Who is connected: the members of consumer and producer groups, kept on heartbeat leases.
 
 A member is one connection. It appears with its first heartbeat and goes when it unregisters, when its connection
-closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as notices.
+closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as effects.
 
 A broker keeps one subscription per group and topic, the newest. Members that subscribe to different things each miss
 messages, so that is said: in the log when one joins or changes, and to whoever asks for the group.
@@ -12,40 +12,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
 
+from metaq.broker.channel import Channel, Effect, MembersChanged
 from metaq.clock import Clock
 from metaq.errors import MetaqError, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model import ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
 from metaq.model.topic import RETRY_PREFIX
-from metaq.wire.command import Command
 
 log = logging.getLogger(__name__)
 
 LEASE_SECONDS = 120.0
 SETS_MAX = 1024
 """Groups of one connection, or topics of one group: a heartbeat with more is refused before it is kept."""
-
-
-class Channel(Protocol):
-    """A client's connection as the decisions see it: something with an address. Only doors push to it."""
-
-    @property
-    def remote(self) -> str:
-        """`ip:port` of the client."""
-        ...
-
-    def push(self, command: Command) -> None:
-        """Send a request of the broker's own, which needs no answer."""
-        ...
-
-
-class Notice(NamedTuple):
-    """Tell `channel` that the members of `group` have changed."""
-
-    channel: Channel
-    group: str
 
 
 @dataclass(slots=True)
@@ -100,7 +79,7 @@ class Members:
         self.changes = 0
 
     # -- heartbeats
-    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Notice]:
+    def beat(self, channel: Channel, language: str, version: int, beat: Heartbeat) -> list[Effect]:
         """Take one heartbeat. Returns whom to notify of changed groups. Raises Refused for an absurd one."""
         for known, named in (
             (self._groups_of.get(channel, set()), {view.group for view in beat.consumers}),
@@ -108,16 +87,16 @@ class Members:
         ):
             if len(known | named) > SETS_MAX:
                 raise Refused(Reason.INVALID, f"the connection {channel.remote} is in more than {SETS_MAX} groups")
-        now, notices = self._clock.monotonic(), list[Notice]()
+        now, effects = self._clock.monotonic(), list[Effect]()
         for view in beat.consumers:
             if len(view.subscriptions) > SETS_MAX:
                 raise Refused(Reason.INVALID, f"group {view.group} subscribes to more than {SETS_MAX} topics")
             if self._join(Member(channel, beat.client_id, language, version, now), view):
-                notices += self._everyone(view.group)
+                effects += self._everyone(view.group)
         for group in beat.producers:
             self.producers.setdefault(group, {})[channel] = Member(channel, beat.client_id, language, version, now)
             self._producing.setdefault(channel, set()).add(group)
-        return notices
+        return effects
 
     def _join(self, member: Member, view: ConsumerView) -> bool:
         """Returns whether the group's members or its topics changed; a newer version of a filter alone does not count."""
@@ -172,32 +151,32 @@ class Members:
         )  # fmt: skip
 
     # -- leaving
-    def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> list[Notice]:
+    def unregister(self, channel: Channel, producer_group: str | None, consumer_group: str | None) -> list[Effect]:
         """A client says goodbye to a group. Returns whom to notify."""
         if producer_group:
             self._stop_producing(channel, producer_group)
         return self._leave(channel, consumer_group) if consumer_group else []
 
-    def closed(self, channel: Channel) -> list[Notice]:
+    def closed(self, channel: Channel) -> list[Effect]:
         """A connection is gone, and with it every membership. Returns whom to notify."""
         for group in list(self._producing.get(channel, ())):
             self._stop_producing(channel, group)
-        return [notice for group in list(self._groups_of.get(channel, ())) for notice in self._leave(channel, group)]
+        return [effect for group in list(self._groups_of.get(channel, ())) for effect in self._leave(channel, group)]
 
-    def expire(self) -> list[Notice]:
+    def expire(self) -> list[Effect]:
         """Drop who was silent for longer than the lease. Returns whom to notify."""
         self._log.tick()
         old = self._clock.monotonic() - LEASE_SECONDS
-        notices = list[Notice]()
+        effects = list[Effect]()
         for group in list(self.consumers.values()):
             for member in [member for member in group.members.values() if member.seen < old]:
-                notices += self._leave(member.channel, group.name)
+                effects += self._leave(member.channel, group.name)
         for name, members in list(self.producers.items()):
             for member in [member for member in members.values() if member.seen < old]:
                 self._stop_producing(member.channel, name)
-        return notices
+        return effects
 
-    def _leave(self, channel: Channel, name: str) -> list[Notice]:
+    def _leave(self, channel: Channel, name: str) -> list[Effect]:
         group = self.consumers.get(name)
         if group is None or group.members.pop(channel, None) is None:
             return []
@@ -222,9 +201,9 @@ class Members:
         if not names:
             del table[channel]
 
-    def _everyone(self, group: str) -> Iterator[Notice]:
+    def _everyone(self, group: str) -> Iterator[Effect]:
         for channel in self.consumers[group].members:
-            yield Notice(channel, group)
+            yield Effect(channel, MembersChanged(group))
 
     # -- questions
     def client_ids(self, group: str) -> list[str]:

@@ -16,9 +16,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from metaq.broker.channel import PullChannel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.hold import HeldPull, HeldPulls
-from metaq.broker.members import Channel
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.broker.stats import Stats
 from metaq.broker.topics import check_client_topic
@@ -85,7 +85,7 @@ class Verdict(NamedTuple):
 class Pull:
     """One pull under way."""
 
-    channel: Channel
+    channel: PullChannel
     verdict: Verdict
     queue_id: int
     offset: int
@@ -181,7 +181,7 @@ class PullService:
         return Verdict(group, topic_name, topic.read_queues, _filter(stored), stored.expression, stored.version)
 
     # -- making a pull
-    def make(self, channel: Channel, request: PullRequest, reply_to: Any) -> Pull:
+    def make(self, channel: PullChannel, request: PullRequest, reply_to: Any) -> Pull:
         """Check a request and take its piggybacked offset. Raises Refused."""
         (
             group, topic, queue_id, offset, count_max, flags, commit_offset, hold_ms, subscription, version,

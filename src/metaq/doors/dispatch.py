@@ -11,8 +11,10 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from dataclasses import dataclass
 
+from metaq.broker.channel import Answered, Unanswered
+from metaq.doors.asking import Questions
 from metaq.doors.handlers import After, Answer, Call, Handler, Later, Reply
 from metaq.doors.parking import Parked, Parking
 from metaq.doors.refusals import CODE_OF, remark_of
@@ -27,8 +29,6 @@ from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, frame_bytes
 
 log = logging.getLogger(__name__)
 
-PlainHandler: TypeAlias = Callable[["RemotingSession", Command], Command | None]
-
 REMARK_CHARS_MAX = 4096
 """Of an error text in an answer: some carry what the peer sent."""
 
@@ -41,27 +41,33 @@ def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command 
     return then()
 
 
+@dataclass(frozen=True, slots=True)
+class Handling:
+    """What the sessions of one door share."""
+
+    handlers: Mapping[int, Handler]
+    parking: Parking
+    questions: Questions
+    faults: RateLimitedLog
+    """Failed requests."""
+    authorise: Authorise = everybody
+    frame_bytes_max: int = FRAME_BYTES_MAX
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self.faults.tick()
+        self.parking.expire()
+        self.questions.expire()
+
+
 class RemotingSession:
     """One connection of a remoting door."""
 
-    def __init__(
-        self,
-        peer: Peer,
-        handlers: Mapping[int, Handler | PlainHandler],
-        parking: Parking,
-        frame_bytes_max: int = FRAME_BYTES_MAX,
-        faults: RateLimitedLog | None = None,
-        authorise: Authorise = everybody,
-    ) -> None:
-        """`faults`: the log of failed requests, one for all sessions of a door; so is `parking`."""
-        self.peer = peer
+    def __init__(self, peer: Peer, handling: Handling) -> None:
+        self.peer, self.handling = peer, handling
         self.parked = Parked()
-        self._parking = parking
-        self.faults = faults or RateLimitedLog(log)
         self.remote = join_address(*peer.address)
-        self._handlers = handlers
-        self._frame_bytes_max = frame_bytes_max
-        self._authorise = authorise
+        self._frame_bytes_max = handling.frame_bytes_max
         self._needed = 0
         self._pushes = 0
 
@@ -84,11 +90,19 @@ class RemotingSession:
         return self._needed
 
     def connection_lost(self, why: str) -> None:
+        self.handling.questions.gone(self)
         self.on_lost(why)
 
     # -- for doors
     def on_lost(self, why: str) -> None:
         """The connection is gone. A door that keeps state for it overrides this."""
+
+    def ask(self, question: object, seconds: float, done: Answered) -> None:
+        """Ask the peer; `done` gets the answer, or an `Unanswered`."""
+        if self.gone:
+            done(Unanswered.GONE)
+        else:
+            self.handling.questions.ask(self, question, seconds, done)
 
     def handle(self, command: Command) -> None:
         """Answer one command, unless nobody wants an answer."""
@@ -98,18 +112,17 @@ class RemotingSession:
 
     def answer(self, command: Command) -> Command | None:
         """What to say to a command; None: nothing, or later."""
-        if command.is_response:  # The answer to something that we pushed, none of which waits for one.
+        if command.is_response:
+            self.handling.questions.answered(self, command)
             return None
-        handler = self._handlers.get(command.code)
+        handler = self.handling.handlers.get(command.code)
         if handler is None:
             return reply(
                 command,
                 ResponseCode.REQUEST_CODE_NOT_SUPPORTED,
                 remark=f" request type {request_name(command.code)} not supported",
             )
-        if isinstance(handler, Handler):
-            return self._outcome(command, functools.partial(self._run, handler, command))
-        return self._outcome(command, lambda: handler(self, command))
+        return self._outcome(command, functools.partial(self._run, handler, command))
 
     @functools.cached_property
     def identity(self) -> Identity:
@@ -120,7 +133,7 @@ class RemotingSession:
     def _run(self, handler: Handler, command: Command) -> Command | None:
         header = handler.header.from_ext(command.ext)
         try:
-            self._authorise(self.identity, handler.action, handler.resource_of(header))
+            self.handling.authorise(self.identity, handler.action, handler.resource_of(header))
         except Refused as refused:
             raise Refused(refused.reason, f"{handler.name}: {refused.text}") from None
         return self._made(command, handler.run(Call(self, header, command)))
@@ -160,7 +173,7 @@ class RemotingSession:
     def park(self, command: Command, saving: Saving) -> Command | None:
         """Keep a request until what it needs is saved. Returns None, or the answer that too many wait."""
         try:
-            self._parking.park(self, command, saving)
+            self.handling.parking.park(self, command, saving)
         except Refused as busy:
             return self.failure(command, busy)
         return None
@@ -190,9 +203,13 @@ class RemotingSession:
         told, text = (command.code, type(error).__name__), f"{type(error).__name__}: {error}"
         if isinstance(error, MetaqError | OSError | MemoryError):
             text = shortage(error) or text
-            self.faults.warning(told, "request %s of %s failed: %s", request_name(command.code), self.remote, text)
+            self.handling.faults.warning(
+                told, "request %s of %s failed: %s", request_name(command.code), self.remote, text
+            )
         else:
-            self.faults.error(told, "request %s of %s failed", request_name(command.code), self.remote, error=error)
+            self.handling.faults.error(
+                told, "request %s of %s failed", request_name(command.code), self.remote, error=error
+            )
         return reply(command, ResponseCode.SYSTEM_ERROR, remark=text[:REMARK_CHARS_MAX])
 
     def send(self, command: Command) -> None:
@@ -219,7 +236,7 @@ class RemotingSession:
         self.peer.write(data)
 
     def push(self, command: Command) -> None:
-        """Send a request of our own; it needs no answer. Its number is ours, the peer counts its own."""
+        """Send a request of our own. It gets its number here, which is ours: the peer counts its own."""
         self._pushes = self._pushes + 1 & 0x7FFFFFFF
         command.opaque = self._pushes
         self.send(command)

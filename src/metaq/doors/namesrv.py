@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 
-from metaq.doors.dispatch import RemotingSession
+from metaq.doors.asking import Questions
+from metaq.doors.dispatch import Handling, RemotingSession
 from metaq.doors.handlers import After, Answer, Call, NoHeader, Reply, handles, table_of
 from metaq.doors.parking import Parking
 from metaq.errors import Reason, Refused
@@ -30,10 +31,15 @@ class NamesrvDoor:
 
     def __init__(self, service: NameService) -> None:
         self.service = service
-        self.faults = RateLimitedLog(log)
-        self.parking = Parking(service.clock)
-        self.handlers = table_of(
-            BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
+        self.handling = Handling(
+            table_of(
+                BrokerRegistration(service), RouteHandlers(service), PermissionHandlers(service), KvHandlers(service)
+            ),
+            Parking(service.clock),
+            Questions(service.clock, {}),
+            RateLimitedLog(log),
+            administered_locally,
+            service.options.frame_bytes_max,
         )
 
     def session(self, peer: Peer) -> RemotingSession:
@@ -42,22 +48,17 @@ class NamesrvDoor:
 
     def tick(self) -> None:
         """Let time pass."""
-        self.faults.tick()
-        self.parking.expire()
+        self.handling.tick()
+
+    def close(self) -> None:
+        """It holds nothing."""
 
 
 class _NamesrvSession(RemotingSession):
     """A connection whose end takes with it the brokers that registered through it."""
 
     def __init__(self, peer: Peer, door: NamesrvDoor) -> None:
-        super().__init__(
-            peer,
-            door.handlers,
-            door.parking,
-            door.service.options.frame_bytes_max,
-            door.faults,
-            authorise=administered_locally,
-        )
+        super().__init__(peer, door.handling)
         self._service = door.service
 
     def on_lost(self, why: str) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-
 from metaq.broker.broker import Broker
-from metaq.broker.members import Notice
 from metaq.doors.handlers import Call, NoHeader, Reply, handles
+from metaq.doors.remoting_session import session_of
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model.access import Action
 from metaq.options import MIB
-from metaq.saved import Saving
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.extensions import OUR_MARK
@@ -20,10 +17,10 @@ HEARTBEAT_BYTES_MAX = 4 * MIB
 
 
 class ClientHandlers:
-    """Handlers of one broker. `notify` tells members that their group changed."""
+    """Handlers of one broker."""
 
-    def __init__(self, broker: Broker, notify: Callable[[Iterable[Notice]], None]) -> None:
-        self._broker, self._notify = broker, notify
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
 
     @handles(RequestCode.HEART_BEAT, NoHeader, Action.SUBSCRIBE)
     def _beat(self, call: Call[NoHeader]) -> Reply:
@@ -34,7 +31,7 @@ class ClientHandlers:
                     Reason.INVALID, f"a heartbeat of {size} bytes, the limit is {HEARTBEAT_BYTES_MAX}"
                 )
             beat = bodies.heartbeat_of(call.body)
-            notices, waiting = self._broker.beat(call.session, call.language, call.version, beat)
+            self._broker.beat(session_of(call), call.language, call.version, beat)
         except (BadRequest, Refused) as error:
             if beat is not None:
                 names = beat.client_id, [view.group for view in beat.consumers]
@@ -42,16 +39,13 @@ class ClientHandlers:
                 names = bodies.heartbeat_names_of(call.body) if size <= HEARTBEAT_BYTES_MAX else ("", [])
             self._broker.members.refused(call.session.remote, *names, error)
             raise
-        self._notify(notices)
-        if waiting:
-            raise Saving(*waiting)
         return Reply(OUR_MARK)
 
     @handles(RequestCode.UNREGISTER_CLIENT, headers.UnregisterClientHeader, Action.SUBSCRIBE)
     def _unregister(self, call: Call[headers.UnregisterClientHeader]) -> None:
         call.session.parked.in_turn()  # a heartbeat before it must not join the groups that this leaves
         header = call.header
-        self._notify(self._broker.members.unregister(call.session, header.producer_group, header.consumer_group))
+        self._broker.unregister(session_of(call), header.producer_group, header.consumer_group)
 
     @handles(RequestCode.GET_CONSUMER_LIST_BY_GROUP, headers.ConsumerGroupHeader, Action.OBSERVE)
     def _members(self, call: Call[headers.ConsumerGroupHeader]) -> bytes:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from metaq.broker.broker import Broker
-from metaq.broker.pull import Pull
 from metaq.broker.requests import KeyQuery, OffsetCommit, PullRequest, Send, SendBack
 from metaq.doors.handlers import LATER, Answer, Call, Later, Reply, handles
+from metaq.doors.remoting_session import SENDS, session_of
 from metaq.errors import Reason, Refused
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
@@ -15,17 +15,16 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.hot import Replies
 
-SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 RETRY_LIMIT_VERSION = 121
 """Clients of at least this version mean the maxReconsumeTimes that they send."""
 
 
 class MessageHandlers:
-    """Handlers of one broker. `acks` is what takes the answers to sends now, `pull` reads and answers a pull."""
+    """Handlers of one broker. `acks` is what takes the answers to sends now."""
 
-    def __init__(self, broker: Broker, acks: Callable[[], Replies], pull: Callable[[Pull], None]) -> None:
-        self._broker, self._acks, self._pull_one = broker, acks, pull
+    def __init__(self, broker: Broker, acks: Callable[[], Replies]) -> None:
+        self._broker, self._acks = broker, acks
 
     # -- in
     @handles(SENDS, headers.SendHeader, Action.PUBLISH)
@@ -54,7 +53,8 @@ class MessageHandlers:
     @handles(PULLS, headers.PullHeader, Action.SUBSCRIBE)
     def _pull(self, call: Call[headers.PullHeader]) -> Later:
         if not call.oneway:
-            self._pull_one(self._broker.pulls.make(call.session, pull_of(call.header), call.reply_to))
+            session = session_of(call)
+            session.pull_one(self._broker.pulls.make(session, pull_of(call.header), call.reply_to))
         return LATER
 
     @handles(RequestCode.QUERY_MESSAGE, headers.QueryMessageHeader, Action.SUBSCRIBE)

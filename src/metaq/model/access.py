@@ -33,7 +33,8 @@ class Action(enum.Enum):
 Authorise: TypeAlias = Callable[[Identity, Action, str], None]
 """(who, what for, the topic or group or, without one, the request's name): returns if it is allowed.
 
-Raises Refused NO_PERMISSION. The answer may be kept as long as the connection lives.
+Raises Refused NO_PERMISSION. The answer is kept for all who have the same name and are, or are not, on this machine; the
+address is for its text.
 """
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from metaq.errors import ConfigError
 from metaq.net.group import Group, ListenLimits
@@ -15,16 +16,53 @@ FREE_PORTS_MAX = 100
 """How many free ports are tried for one whose second port is free too."""
 
 
+MakeSession: TypeAlias = Callable[[Peer], Session]
+
+
 class Listener:
-    """A listening port, perhaps with a second one, and their connections. Made by `listen`.
+    """A listening port, perhaps with a second one, and their connections. Made by `bind` or `listen`.
 
     The limits hold over the connections of both ports together.
     """
 
-    def __init__(self, servers: list[asyncio.Server], group: Group) -> None:
-        self._servers = servers
-        self._group = group
-        self.host, self.port = servers[0].sockets[0].getsockname()[:2]
+    def __init__(self, limits: ListenLimits) -> None:
+        self._group = Group(limits, server=True)
+        self._servers: list[asyncio.Server] = []
+        self._make_session: MakeSession | None = None
+        self.host, self.port = "", 0
+
+    async def bind(self, host: str, port: int, second: SecondPort | None) -> None:
+        """Take the ports. Raises ConfigError."""
+        tries = FREE_PORTS_MAX if second and port == 0 else 1
+        while True:
+            server = await self._serve(host, port)
+            self.host, self.port = server.sockets[0].getsockname()[:2]
+            self._servers = [server]
+            if second is None:
+                return
+            tries -= 1
+            try:
+                self._servers.append(await self._serve(host, self.port + second.distance, f", {second.name}"))
+            except ConfigError:
+                server.close()
+                if not tries:
+                    raise
+            else:
+                return
+
+    async def _serve(self, host: str, port: int, what: str = "") -> asyncio.Server:
+        if not 0 <= port <= 65535:
+            raise ConfigError(f"cannot listen on port {port}{what}: there is no such port; choose another")
+        try:
+            return await asyncio.get_running_loop().create_server(
+                self._stream, host, port, backlog=BACKLOG, start_serving=False
+            )
+        except OSError as error:
+            raise _taken(f"{join_address(host, port)}{what}", error) from error
+
+    def _stream(self) -> Stream:
+        assert self._make_session is not None, "nobody is accepted before the start"
+        return Stream(self._group, self._make_session)
 
     @property
     def address(self) -> str:
@@ -39,8 +77,9 @@ class Listener:
         """Let these hold from now on; connections above a lower limit stay."""
         self._group.limits = limits
 
-    async def start(self) -> None:
+    async def start(self, make_session: MakeSession) -> None:
         """Accept connections. Raises ConfigError: another process took the port in the meantime."""
+        self._make_session = make_session
         self._group.start()
         try:
             for server in self._servers:
@@ -73,50 +112,26 @@ class SecondPort:
     name: str
 
 
-async def listen(
-    host: str,
-    port: int,
-    make_session: Callable[[Peer], Session],
-    limits: ListenLimits | None = None,
-    second: SecondPort | None = None,
-    *,
-    start: bool = True,
-) -> Listener:
-    """Listen on `host:port`; port 0 takes a free one, told by `Listener.port`.
-
-    `start`: accept at once; otherwise the ports are only taken, until `Listener.start`.
+async def bind(host: str, port: int, limits: ListenLimits | None = None, second: SecondPort | None = None) -> Listener:
+    """Take `host:port`, and accept nobody until `Listener.start`; port 0 takes a free one, told by `Listener.port`.
 
     Raises ConfigError: the address, or that of `second`, cannot be had; the text says which and why.
     """
-    group = Group(limits or ListenLimits(), server=True)
+    listener = Listener(limits or ListenLimits())
+    await listener.bind(host, port, second)
+    return listener
 
-    async def serve(at: int, what: str = "") -> asyncio.Server:
-        if not 0 <= at <= 65535:
-            raise ConfigError(f"cannot listen on port {at}{what}: there is no such port; choose another")
-        try:
-            return await asyncio.get_running_loop().create_server(
-                lambda: Stream(group, make_session), host, at, backlog=BACKLOG, start_serving=False
-            )
-        except OSError as error:
-            raise _taken(f"{join_address(host, at)}{what}", error) from error
 
-    tries = FREE_PORTS_MAX if second and port == 0 else 1
-    while True:
-        servers = [await serve(port)]
-        if second is None:
-            break
-        tries -= 1
-        try:
-            first: int = servers[0].sockets[0].getsockname()[1]
-            servers.append(await serve(first + second.distance, f", {second.name}"))
-            break
-        except ConfigError:
-            servers[0].close()
-            if not tries:
-                raise
-    listener = Listener(servers, group)
-    if start:
-        await listener.start()
+async def listen(
+    host: str,
+    port: int,
+    make_session: MakeSession,
+    limits: ListenLimits | None = None,
+    second: SecondPort | None = None,
+) -> Listener:
+    """Listen on `host:port`, and accept at once. Otherwise as `bind`."""
+    listener = await bind(host, port, limits, second)
+    await listener.start(make_session)
     return listener
 
 

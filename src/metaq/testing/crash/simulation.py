@@ -15,6 +15,7 @@ from typing import Final
 
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
+from metaq.broker.environment import Environment
 from metaq.broker.requests import OffsetCommit
 from metaq.clock import FakeClock, seeded
 from metaq.doors.remoting_messages import send_of
@@ -249,7 +250,8 @@ class _Life:
 
         self._saves.clear()
         self._outstanding.clear()
-        self._broker = Broker(table, options, self._store, self._clock, "broker-a", HOST, broker_files(open_file))
+        environment = Environment(table, options, self._clock, self._store, "broker-a", HOST)
+        self._broker = Broker(environment, broker_files(open_file))
         self._save()
 
     def _mend(self) -> None:

@@ -1,0 +1,84 @@
+"""What a broker says to a client without being asked: effects, questions, and the channel that carries them.
+
+The broker decides what is to be told and to whom; the channel, a door's connection, says it in its protocol.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from metaq.model.access import Identity
+
+if TYPE_CHECKING:
+    from metaq.broker.pull import Pull, PullAnswer
+
+
+@dataclass(frozen=True, slots=True)
+class MembersChanged:
+    """The members of a consumer group are others than before: share the queues anew."""
+
+    group: str
+
+
+Told: TypeAlias = MembersChanged
+"""All that a client may be told. Whoever adds to it gives each door a way to say it."""
+
+
+class Unanswered(enum.Enum):
+    """Why a question to a client has no answer."""
+
+    GONE = "its connection has ended"
+    TIMED_OUT = "it did not answer in time"
+    TOO_MANY = "too many questions wait for answers already"
+    UNKNOWN = "it cannot be asked that in its protocol"
+    UNREADABLE = "its answer cannot be understood"
+
+
+Answered: TypeAlias = Callable[[Any], None]
+"""Called once, on the event loop: with the answer, or with an `Unanswered`."""
+
+
+class Channel(Protocol):
+    """A client's connection, as the decisions see it."""
+
+    @property
+    def remote(self) -> str:
+        """`ip:port` of the client."""
+        ...
+
+    @property
+    def identity(self) -> Identity:
+        """Who the client is."""
+        ...
+
+    def tell(self, what: Told) -> None:
+        """Tell the client; nobody waits for an answer."""
+        ...
+
+    def ask(self, question: object, seconds: float, done: Answered) -> None:
+        """Ask the client. `done` is called once, at the latest after `seconds`."""
+        ...
+
+
+class PullChannel(Channel, Protocol):
+    """One whose client may pull."""
+
+    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
+        """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
+        ...
+
+
+class Effect(NamedTuple):
+    """Something to be told to one client."""
+
+    channel: Channel
+    what: Told
+
+
+def carry_out(effects: Iterable[Effect]) -> None:
+    """Tell each what it is to be told."""
+    for channel, what in effects:
+        channel.tell(what)
