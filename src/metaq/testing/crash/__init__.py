@@ -7,6 +7,7 @@ knows what was acknowledged, the files are read by an independent reader.
 """
 
 from metaq.testing.crash.ledger import Broken
-from metaq.testing.crash.simulation import Report, scratch, simulate
+from metaq.testing.crash.life import Report
+from metaq.testing.crash.simulation import scratch, simulate
 
 __all__ = ["Broken", "Report", "scratch", "simulate"]
