@@ -12,7 +12,7 @@ from metaq.broker.channel import Told
 from metaq.broker.delay import ReadCold, read_at_once
 from metaq.broker.environment import Environment
 from metaq.clock import FakeClock
-from metaq.model.access import Identity
+from metaq.model.access import Authorise, Identity, everybody
 from metaq.model.message import host_bytes
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import SavedText
@@ -53,6 +53,7 @@ def open_broker(
     disk: Disk | None = None,
     files: Mapping[str, SavedText] | None = None,
     read_cold: ReadCold = read_at_once,
+    authorise: Authorise = everybody,
     **options: object,
 ) -> Iterator[Broker]:
     """A broker over the folder `root`; closed in order at the end. `files`: what stands for files of the folder."""
@@ -65,7 +66,7 @@ def open_broker(
 
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
         environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
-        broker = Broker(environment, broker_files(open_file), read_cold=read_cold)
+        broker = Broker(environment, broker_files(open_file), read_cold=read_cold, authorise=authorise)
         yield broker
         broker.close()
 

@@ -86,7 +86,7 @@ class Broker:
         tables = Tables(self.topics, self.groups, self.members, self.offsets)
         self.sends = SendService(environment, tables, self.appender, self.ladder)
         self.retries = RetryService(environment, tables, self.appender, self.ladder)
-        self.pulls = PullService(environment, tables, self.hold, self.stats)
+        self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
         self.lookup = Lookup(environment, tables)
         self.reports = Reports(
             environment, tables, self.hold, self.lookup, self.ladder, self.stats, unsaved=self._unsaved

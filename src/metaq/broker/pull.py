@@ -1,7 +1,7 @@
 """Pulls: who may read what, what they get, and who waits.
 
 The checks of RocketMQ 4.9, in its order, depend on nothing but group, topic and filter, so their outcome is kept as a
-`Verdict` until a topic, a group or a subscription changes: a pull costs one look-up and the read itself.
+`Admission` until a topic, a group or a subscription changes: a pull costs one look-up and the read itself.
 
 Two answers differ from RocketMQ's on purpose. A subscription version newer than the heartbeat's is not refused (25) when
 the filter text is the same, or unknown: then the answer is unfiltered and the client, which tests tags anyway, loses
@@ -24,6 +24,7 @@ from metaq.broker.stats import Stats
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageModel, Perm
+from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.subscription import SubscriptionData, subscribe
 from metaq.options import MIB
 from metaq.store.pull import Pulled, PullStatus
@@ -38,7 +39,7 @@ HOLD_SECONDS_MAX = 600.0
 """Who asks to be held for longer is answered after this."""
 LOOKS_PER_WAKE = 8
 """More that the filter refuses than these looks pass over is answered with how far they came; the client asks on."""
-VERDICTS_MAX = 100_000
+ADMISSIONS_MAX = 100_000
 SUBSCRIPTION_BYTES_MAX = 64 * 1024
 """Of a filter that a request brings: held pulls keep what it parses to."""
 CACHED_SUBSCRIPTION_BYTES_MAX = 1024
@@ -68,7 +69,7 @@ OUTCOME_OF = {
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 
 
-class Verdict(NamedTuple):
+class Admission(NamedTuple):
     """What the checks found for one group, topic and filter."""
 
     group: GroupConfig
@@ -86,7 +87,7 @@ class Pull:
     """One pull under way."""
 
     channel: PullChannel
-    verdict: Verdict
+    admission: Admission
     queue_id: int
     offset: int
     count_max: int
@@ -112,42 +113,57 @@ class PullAnswer(NamedTuple):
 class PullService:
     """Answers pulls and keeps those that wait."""
 
-    def __init__(self, environment: Environment, tables: Tables, hold: HeldPulls, stats: Stats) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        hold: HeldPulls,
+        stats: Stats,
+        authorise: Authorise = everybody,
+    ) -> None:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
-        self._offsets, self._hold, self._stats = tables.offsets, hold, stats
-        self._verdicts: dict[tuple[str | bytes | None, ...], Verdict] = {}
+        self._offsets, self._hold, self._stats, self._authorise = tables.offsets, hold, stats, authorise
+        self._admissions: dict[tuple[str | bytes | bool | None, ...], Admission] = {}
         self._seen_changes = (-1, -1, -1)
 
     # -- who may
-    def verdict(
-        self, group: bytes, topic: bytes, subscription: bytes | None, expression_type: bytes | None, *, brought: bool
-    ) -> Verdict:
+    def admit(
+        self,
+        who: Identity,
+        group: bytes,
+        topic: bytes,
+        subscription: bytes | None,
+        expression_type: bytes | None,
+        *,
+        brought: bool,
+    ) -> Admission:
         """The checks' outcome, from memory if nothing changed. `brought`: the request's own filter counts.
 
         Raises Refused for the first check that fails.
         """
         changes = (self._topics.changes, self._groups.changes, self._members.changes)
-        if changes != self._seen_changes or len(self._verdicts) > VERDICTS_MAX:
-            self._verdicts.clear()
+        if changes != self._seen_changes or len(self._admissions) > ADMISSIONS_MAX:
+            self._admissions.clear()
             self._seen_changes = changes
-        key = (group, topic, subscription, expression_type, b"4" if brought else b"")
-        known = self._verdicts.get(key)
+        key = (group, topic, subscription, expression_type, brought, who.name, who.loopback)
+        known = self._admissions.get(key)
         if known is None:
             if subscription is not None and len(subscription) > SUBSCRIPTION_BYTES_MAX:
                 raise Refused(
                     Reason.BAD_FILTER,
                     f"a subscription of {len(subscription)} bytes, the limit is {SUBSCRIPTION_BYTES_MAX}",
                 )
+            self._authorise(who, Action.SUBSCRIBE, _text(topic))
             known = self._judge(
                 _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), brought
             )
             unchanged = (self._topics.changes, self._groups.changes, self._members.changes) == self._seen_changes
             if unchanged and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
-                self._verdicts[key] = known
+                self._admissions[key] = known
         return known
 
-    def _judge(self, group_name: str, topic_name: str, text: str, expression_type: str, brought: bool) -> Verdict:
+    def _judge(self, group_name: str, topic_name: str, text: str, expression_type: str, brought: bool) -> Admission:
         if not self._environment.options.broker_permission & Perm.READ:
             raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
         check_client_topic(topic_name)
@@ -162,7 +178,7 @@ class PullService:
                 raise Refused(
                     Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}"
                 )
-            return Verdict(group, topic_name, topic.read_queues, _filter(subscribe(topic_name, text)), text, 0)
+            return Admission(group, topic_name, topic.read_queues, _filter(subscribe(topic_name, text)), text, 0)
         online = self._members.consumers.get(group_name)
         if online is None:
             raise Refused(Reason.NOT_SUBSCRIBED, f"the consumer's group info not exist: {group_name}")
@@ -178,7 +194,7 @@ class PullService:
             raise Refused(
                 Reason.INVALID, f"The broker does not support consumer to filter message by {stored.expression_type}"
             )
-        return Verdict(group, topic_name, topic.read_queues, _filter(stored), stored.expression, stored.version)
+        return Admission(group, topic_name, topic.read_queues, _filter(stored), stored.expression, stored.version)
 
     # -- making a pull
     def make(self, channel: PullChannel, request: PullRequest, reply_to: Any) -> Pull:
@@ -188,24 +204,26 @@ class PullService:
             expression_type, lifted_bytes,
         ) = request  # fmt: skip
         brought = flags & FILTER != 0
-        verdict = self.verdict(group, topic, subscription if brought else None, expression_type, brought=brought)
-        if not 0 <= queue_id < verdict.queues:
+        admission = self.admit(
+            channel.identity, group, topic, subscription if brought else None, expression_type, brought=brought
+        )
+        if not 0 <= queue_id < admission.queues:
             raise Refused(
                 Reason.INVALID,
-                f"queueId[{queue_id}] is illegal, topic:[{verdict.topic}] topicConfig.readQueueNums:[{verdict.queues}]",
+                f"queueId[{queue_id}] is illegal, topic:[{admission.topic}] topicConfig.readQueueNums:[{admission.queues}]",
             )
-        wanted = verdict.wanted
-        if version > verdict.version and not brought:
-            if subscription is not None and _text(subscription) != verdict.expression:
+        wanted = admission.wanted
+        if version > admission.version and not brought:
+            if subscription is not None and _text(subscription) != admission.expression:
                 raise Refused(
                     Reason.SUBSCRIPTION_OLD,
-                    f"the consumer's subscription not latest: {verdict.topic} asks version {version}, the heartbeat's "
-                    f"is {verdict.version}",
+                    f"the consumer's subscription not latest: {admission.topic} asks version {version}, the heartbeat's "
+                    f"is {admission.version}",
                 )
             if subscription is None:
                 wanted = None
         if flags & COMMIT and commit_offset >= 0:
-            self._offsets.put(verdict.group.name, verdict.topic, queue_id, commit_offset)
+            self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset)
         options = self._environment.store_options
         if lifted_bytes > 0:
             bytes_max, count_limit = min(lifted_bytes, LIFTED_BYTES_MAX), LIFTED_COUNT_MAX
@@ -217,7 +235,7 @@ class PullService:
         elif not self._environment.options.long_polling_enable:
             hold_ms = self._environment.options.short_polling_time_mills
         return Pull(
-            channel, verdict, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, wanted, hold_ms,
+            channel, admission, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, wanted, hold_ms,
             reply_to,
         )  # fmt: skip
 
@@ -225,7 +243,7 @@ class PullService:
     def read(self, pull: Pull, offset: int) -> Pulled:
         """Look for messages from `offset` on."""
         return self._store.pull(
-            pull.verdict.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.wanted, in_pieces=True
+            pull.admission.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.wanted, in_pieces=True
         )
 
     def first(self, pull: Pull, pulled: Pulled) -> PullAnswer | None:
@@ -237,7 +255,7 @@ class PullService:
         if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
             held_max = HOLD_SECONDS_MAX if pulled.status is not PullStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
-            key = (pull.verdict.topic, pull.queue_id)
+            key = (pull.admission.topic, pull.queue_id)
             if self._hold.hold(HeldPull(pull.channel, key, pull.offset, deadline, pull)):
                 return None
         self._count(answer)
@@ -302,7 +320,7 @@ class PullService:
         suggest = 0
         if self._environment.options.slave_read_enable:
             near = not pulled.count or self._store.in_memory(pulled.last_log)
-            suggest = pull.verdict.group.broker_id if near else pull.verdict.group.slow_broker_id
+            suggest = pull.admission.group.broker_id if near else pull.admission.group.slow_broker_id
         return PullAnswer(outcome, pulled.status, pulled, pulled.next_offset, suggest)
 
     def _count(self, answer: PullAnswer) -> None:
