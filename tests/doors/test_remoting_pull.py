@@ -12,7 +12,7 @@ from metaq.doors import pieces
 from metaq.doors.remoting_messages import pull_of
 from metaq.doors.remoting_session import CODE_OF, REMARK_OF
 from metaq.model import StoredMessage
-from metaq.store.pull import PullStatus
+from metaq.store.pull import ReadStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType, encode, request
@@ -436,7 +436,7 @@ def test_connection_that_asks_for_too_much_of_the_past_is_told(tmp_path, monkeyp
 def test_every_outcome_of_a_pull_has_a_code_and_every_status_a_remark() -> None:
     """One without would be a pull without an answer; a cold read is none yet."""
     assert {outcome for outcome in PullOutcome if outcome is not PullOutcome.COLD} == CODE_OF.keys()
-    assert set(PullStatus) == REMARK_OF.keys()
+    assert set(ReadStatus) == REMARK_OF.keys()
 
 
 def test_a_scanned_row_and_a_decoded_header_are_the_same_request() -> None:

@@ -10,9 +10,10 @@ from typing import Any
 from metaq.clock import FakeClock
 from metaq.model.message import host_bytes
 from metaq.options import StoreOptions
-from metaq.store.message_store import MessageStore, Put, PutRecord
-from metaq.store.pull import Pulled, PullStatus
+from metaq.store.message_store import MessageStore
+from metaq.store.pull import ReadResult, ReadStatus
 from metaq.store.reader import StoreReader
+from metaq.store.writer import Put, PutRecord
 from metaq.wire import hot
 from metaq.wire.record import decode_record
 
@@ -52,9 +53,9 @@ def put(store: MessageStore, topic: str, queue_id: int, *bodies: bytes, **more: 
     return store.put([message(topic, queue_id, body, **more) for body in bodies])
 
 
-def answer(pulled: Pulled) -> Pulled:
+def answer(pulled: ReadResult) -> ReadResult:
     """The answer itself, also of a pull that belongs into a thread."""
-    return pulled.job() if pulled.status is PullStatus.COLD and pulled.job else pulled
+    return pulled.job() if pulled.status is ReadStatus.COLD and pulled.job else pulled
 
 
 def bodies_of(data: bytes | memoryview) -> list[bytes]:

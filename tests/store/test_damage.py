@@ -11,7 +11,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import StoreError
 from metaq.store.message_store import MessageStore
-from metaq.store.pull import PullStatus
+from metaq.store.pull import ReadStatus
 from metaq.wire import hot
 from tests.store.support import (
     HOST,
@@ -54,7 +54,7 @@ def drain(store, topic="T", queue_id=0, wanted=None, count_max=32):
     for _ in range(10_000):
         pulled = answer(store.pull(topic, queue_id, offset, count_max, None, wanted))
         found += bodies_of(pulled.body)
-        if pulled.status is PullStatus.OFFSET_FOUND_NULL:
+        if pulled.status is ReadStatus.OFFSET_FOUND_NULL:
             assert pulled.next_offset == offset, "nothing may be skipped before it is known to be lost"
             store.repair()
         elif pulled.next_offset <= offset:
@@ -122,8 +122,8 @@ def test_the_background_thread_mends_without_being_asked(tmp_path):
     filled(tmp_path)
     overwrite(tmp_path / "consumequeue/T/0" / f"{0:020d}", unit_place(205), ZEROS)
     with open_store(tmp_path, mapped_file_size_consume_queue=QUEUE_FILE) as store:
-        assert answer(store.pull("T", 0, 205, 32)).status is PullStatus.OFFSET_FOUND_NULL
-        eventually(lambda: answer(store.pull("T", 0, 205, 32)).status is PullStatus.FOUND)
+        assert answer(store.pull("T", 0, 205, 32)).status is ReadStatus.OFFSET_FOUND_NULL
+        eventually(lambda: answer(store.pull("T", 0, 205, 32)).status is ReadStatus.FOUND)
         assert bodies_of(answer(store.pull("T", 0, 205, 32)).body)[0] == BODIES[205]
 
 
@@ -198,7 +198,7 @@ def test_a_long_pull_that_meets_damage_ends_there_and_the_next_one_goes_on(tmp_p
         offset, found, broken = 0, [], 0
         while offset < 900:
             pulled = answer(store.pull("T", 0, offset, 900, 8 << 20, in_pieces=True))
-            assert pulled.next_offset > offset or pulled.status is PullStatus.OFFSET_FOUND_NULL
+            assert pulled.next_offset > offset or pulled.status is ReadStatus.OFFSET_FOUND_NULL
             data = pulled.body
             if pulled.long is not None:
                 try:
@@ -207,7 +207,7 @@ def test_a_long_pull_that_meets_damage_ends_there_and_the_next_one_goes_on(tmp_p
                     broken += 1
                     store.repair()
                     continue
-            elif pulled.status is PullStatus.OFFSET_FOUND_NULL:
+            elif pulled.status is ReadStatus.OFFSET_FOUND_NULL:
                 store.repair()
             found += bodies_of(data)
             offset = pulled.next_offset

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from metaq.errors import StoreError
 from metaq.store import long_body
 from metaq.store.long_body import PIECE_BYTES, LongBody, MappedBody
-from metaq.store.pull import PullStatus
+from metaq.store.pull import ReadStatus
 from metaq.wire import hot
 from tests.store.support import answer, bodies_of, message, open_store, put
 
@@ -91,12 +91,12 @@ def test_pieces_are_readable_after_their_files_are_deleted(tmp_path: pathlib.Pat
             put(store, "T", 0, b"%d" % number * 1000)
             put(store, "T", 1, b"y" * 1000)
         pulled = answer(store.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True))
-        assert pulled.status is PullStatus.FOUND
+        assert pulled.status is ReadStatus.FOUND
         first = pulled.long.next()
         while store.min_log == 0:
             put(store, "U", 0, b"u" * 100_000)
             store.retain(store.clock.now_ms(), at_once=True)
-        assert store.pull("T", 0, 0, 32).status is not PullStatus.FOUND
+        assert store.pull("T", 0, 0, 32).status is not ReadStatus.FOUND
         bodies = bodies_of(b"".join([first, *pulled.long]))
         assert bodies == [b"%d" % number * 1000 for number in range(pulled.count)]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.store.pull import PullStatus
+from metaq.store.pull import ReadStatus
 from metaq.wire import hot
 from tests.store.support import answer, bodies_of, checkpoint, message, open_store, put, read_all
 
@@ -18,24 +18,24 @@ def store(tmp_path):
 def test_status_table(store):
     """Each look-up status of RocketMQ's table, with the offset to go on with."""
     assert (store.pull("nowhere", 0, 5, 32).status, store.pull("nowhere", 0, 5, 32).next_offset) == (
-        PullStatus.NO_MATCHED_LOGIC_QUEUE,
+        ReadStatus.NO_MATCHED_LOGIC_QUEUE,
         0,
     )
     store.queue("T", 0)
-    assert store.pull("T", 0, 7, 32).status is PullStatus.NO_MESSAGE_IN_QUEUE
+    assert store.pull("T", 0, 7, 32).status is ReadStatus.NO_MESSAGE_IN_QUEUE
     put(store, "T", 0, *[b"%d" % i for i in range(5)], tag="a")
     found = store.pull("T", 0, 1, 3)
-    assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (PullStatus.FOUND, 4, 0, 5)
+    assert (found.status, found.next_offset, found.min_offset, found.max_offset) == (ReadStatus.FOUND, 4, 0, 5)
     assert bodies_of(found.body) == [b"1", b"2", b"3"]
     at_end = store.pull("T", 0, 5, 32)
-    assert (at_end.status, at_end.next_offset) == (PullStatus.OFFSET_OVERFLOW_ONE, 5)
+    assert (at_end.status, at_end.next_offset) == (ReadStatus.OFFSET_OVERFLOW_ONE, 5)
     beyond = store.pull("T", 0, 9, 32)
-    assert (beyond.status, beyond.next_offset) == (PullStatus.OFFSET_OVERFLOW_BADLY, 5)
+    assert (beyond.status, beyond.next_offset) == (ReadStatus.OFFSET_OVERFLOW_BADLY, 5)
     other = store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"b")}))
-    assert (other.status, other.next_offset) == (PullStatus.NO_MATCHED_MESSAGE, 5)
+    assert (other.status, other.next_offset) == (ReadStatus.NO_MATCHED_MESSAGE, 5)
     store.queue("T", 0).min_offset = 2
     small = store.pull("T", 0, 1, 32)
-    assert (small.status, small.next_offset) == (PullStatus.OFFSET_TOO_SMALL, 2)
+    assert (small.status, small.next_offset) == (ReadStatus.OFFSET_TOO_SMALL, 2)
 
 
 def test_tag_filter_takes_only_the_hashes_asked_for(store):
@@ -94,9 +94,9 @@ def test_cold_records_are_read_by_a_job_and_are_the_same(tmp_path):
         for i, body in enumerate(bodies):
             put(store, "T", 0, body, tag="ab"[i % 2])
         cold = store.pull("T", 0, 0, 32)
-        assert cold.status is PullStatus.COLD
+        assert cold.status is ReadStatus.COLD
         assert bodies_of(cold.job().body) == bodies[:32]
-        assert store.pull("T", 0, 290, 32).status is PullStatus.FOUND
+        assert store.pull("T", 0, 290, 32).status is ReadStatus.FOUND
         assert read_all(store, "T", 0) == bodies
         only_a = answer(store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"a")})))
         assert bodies_of(only_a.body) == bodies[0:64:2]
@@ -121,7 +121,7 @@ def test_a_unit_below_the_logs_begin_is_passed_over(tmp_path):
             put(store, "T", 0, b"%d" % i * 1000)
         store.log.run.drop_before(2 * 64 * 1024)
         found = store.pull("T", 0, 0, 32)
-        assert found.status in {PullStatus.MESSAGE_WAS_REMOVING, PullStatus.FOUND}
+        assert found.status in {ReadStatus.MESSAGE_WAS_REMOVING, ReadStatus.FOUND}
         assert found.next_offset > 0
 
 
@@ -169,7 +169,7 @@ def test_reader_never_sees_bytes_beyond_the_logs_end(tmp_path):
         put(store, "T", 0, b"one")
         store.queue("T", 0).tail.put(store.log_end, 100, 0)
         pulled = store.pull("T", 0, 1, 32)
-        assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_OVERFLOW_ONE, 1)
+        assert (pulled.status, pulled.next_offset) == (ReadStatus.OFFSET_OVERFLOW_ONE, 1)
 
 
 def test_a_queue_file_that_went_meanwhile_is_no_error(tmp_path):
@@ -182,10 +182,10 @@ def test_a_queue_file_that_went_meanwhile_is_no_error(tmp_path):
         file.close()
         file.path.unlink()
         pulled = store.pull("T", 0, 10, 32)
-        assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 10)
+        assert (pulled.status, pulled.next_offset) == (ReadStatus.OFFSET_FOUND_NULL, 10)
         queue.run.files = queue.run.files[1:]
         pulled = store.pull("T", 0, 10, 32)
-        assert (pulled.status, pulled.next_offset) == (PullStatus.OFFSET_FOUND_NULL, 100)
+        assert (pulled.status, pulled.next_offset) == (ReadStatus.OFFSET_FOUND_NULL, 100)
     with open_store(tmp_path / "cold", hot_bytes=0) as store:
         put(store, "T", 0, *[b"x"] * 250)
         checkpoint(store)
@@ -193,4 +193,4 @@ def test_a_queue_file_that_went_meanwhile_is_no_error(tmp_path):
         file = store.queue("T", 0).run.files[0]
         file.close()
         file.path.unlink()
-        assert pulled.job().status is PullStatus.OFFSET_FOUND_NULL
+        assert pulled.job().status is ReadStatus.OFFSET_FOUND_NULL

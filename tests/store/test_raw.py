@@ -13,7 +13,8 @@ from metaq.errors import StoreError, StoreFailed, StoreFull
 from metaq.model.message import SysFlag
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.store.index_file import ENTRY
-from metaq.store.message_store import MessageStore, PutRecord
+from metaq.store.message_store import MessageStore
+from metaq.store.writer import PutRecord
 from metaq.testing.crash.bare import log_files, read_log, read_units
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import crash, message, open_store, put, read_all

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
-from metaq.store.pull import Pulled
+from metaq.store.pull import ReadResult
 
 log = logging.getLogger(__name__)
 
@@ -29,10 +29,10 @@ class Delivery:
         self._deliver = deliver
         self._next = self._loop.call_later(FAILED_PAUSE_SECONDS, self._run)
 
-    def read(self, job: Callable[[], Pulled], done: Callable[[Pulled | None], None]) -> None:
+    def read(self, job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
         """Run `job` in a thread, give `done` its result, and deliver (`metaq.broker.delay.ReadCold`)."""
 
-        def finish(future: asyncio.Future[Pulled]) -> None:
+        def finish(future: asyncio.Future[ReadResult]) -> None:
             if future.cancelled():
                 return
             if error := future.exception():

@@ -10,7 +10,7 @@ from metaq.broker.acks import AckPolicy
 from metaq.broker.environment import Environment
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError, StoreFailed, StoreFull
-from metaq.store.message_store import Put, PutRecord
+from metaq.store.writer import Put, PutRecord
 from metaq.wire.hot import AppendOutcome, FrameTable, QueueTail, Replies, TopicGate
 
 log = logging.getLogger(__name__)

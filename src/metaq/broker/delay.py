@@ -31,7 +31,7 @@ from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_topic
 from metaq.saved import TextFile
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from metaq.store.pull import Pulled, PullStatus
+from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire.hot import STOP_END, AppendOutcome
 from metaq.wire.record import decode_record
 
@@ -49,7 +49,7 @@ COLD_RUN: Final = 4096
 COLD_BYTES: Final = 1024 * 1024
 """Records that are read in a thread come in larger runs: each way there and back costs a turn of the loop."""
 
-ReadCold = Callable[[Callable[[], Pulled], Callable[[Pulled | None], None]], None]
+ReadCold = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], None]], None]
 """Runs the first in a thread, then gives its result, None if it failed, to the second in the loop."""
 
 
@@ -170,14 +170,14 @@ class DelayLadder:
         if level.head[0] == offset:
             return None
         pulled = self._pull(level, offset, units, SLICE_BYTES)
-        if pulled.status is PullStatus.COLD:
+        if pulled.status is ReadStatus.COLD:
             units = self._due(level, queue, offset, now_ms, COLD_RUN)
             pulled = self._pull(level, offset, units, COLD_BYTES)
         if pulled.job is None:
             return self._take(level, offset, units, pulled)
         level.reading, level.run = True, None
 
-        def done(pulled: Pulled | None) -> None:
+        def done(pulled: ReadResult | None) -> None:
             level.reading = False
             if pulled is not None:
                 level.run = self._take(level, offset, units, pulled)
@@ -199,17 +199,17 @@ class DelayLadder:
         # Later than any record can be due: the clock was set back, or the ladder shortened. Such a one is delivered.
         return now_ms < due_ms <= now_ms + level.delay_ms
 
-    def _pull(self, level: _Level, offset: int, units: bytes, bytes_max: int) -> Pulled:
+    def _pull(self, level: _Level, offset: int, units: bytes, bytes_max: int) -> ReadResult:
         count = max(1, len(units) // UNIT_BYTES)
         return self._store.pull(SCHEDULE_TOPIC, level.number - 1, offset, count, bytes_max)
 
-    def _take(self, level: _Level, offset: int, units: bytes, pulled: Pulled) -> _Run | None:
+    def _take(self, level: _Level, offset: int, units: bytes, pulled: ReadResult) -> _Run | None:
         """What was read, as a run; None if it is not what `units` point at. Units without a record are passed over."""
         places = (log_offset for log_offset, _, _ in UNIT.iter_unpack(units))
         gone = sum(1 for _ in itertools.takewhile(self._store.min_log.__gt__, places))
         if not units:
             gone = pulled.next_offset - offset  # the queue's file has gone
-        elif pulled.status is PullStatus.OFFSET_OVERFLOW_ONE:
+        elif pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE:
             gone = max(gone, 1)  # a record is written before its unit: this unit is damaged
         if gone > 0:
             self._told.warning(
@@ -334,5 +334,5 @@ class DelayLadder:
         }
 
 
-def read_at_once(job: Callable[[], Pulled], done: Callable[[Pulled | None], None]) -> None:
+def read_at_once(job: Callable[[], ReadResult], done: Callable[[ReadResult | None], None]) -> None:
     done(job())

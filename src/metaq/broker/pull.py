@@ -27,7 +27,7 @@ from metaq.model import GroupConfig, MessageModel, Perm
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.subscription import SubscriptionData, subscribe
 from metaq.options import MIB
-from metaq.store.pull import Pulled, PullStatus
+from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire.hot import Filter
 
 LIFTED_BYTES_MAX = 8 * MIB
@@ -52,18 +52,18 @@ class PullOutcome(enum.Enum):
     GO_ON = "none that fits, and it is known how far that holds: ask for what follows"
     NOTHING_NEW = "nothing there yet"
     OUT_OF_RANGE = "the queue holds other offsets"
-    COLD = "nothing yet: run `Pulled.job` in a thread, then ask `PullService.after_cold`"
+    COLD = "nothing yet: run `ReadResult.job` in a thread, then ask `PullService.after_cold`"
 
 
 OUTCOME_OF = {
-    PullStatus.FOUND: PullOutcome.FOUND,
-    PullStatus.NO_MATCHED_MESSAGE: PullOutcome.GO_ON,
-    PullStatus.MESSAGE_WAS_REMOVING: PullOutcome.GO_ON,
-    PullStatus.OFFSET_FOUND_NULL: PullOutcome.NOTHING_NEW,
-    PullStatus.OFFSET_OVERFLOW_ONE: PullOutcome.NOTHING_NEW,
-    PullStatus.OFFSET_OVERFLOW_BADLY: PullOutcome.OUT_OF_RANGE,
-    PullStatus.OFFSET_TOO_SMALL: PullOutcome.OUT_OF_RANGE,
-    PullStatus.COLD: PullOutcome.COLD,
+    ReadStatus.FOUND: PullOutcome.FOUND,
+    ReadStatus.NO_MATCHED_MESSAGE: PullOutcome.GO_ON,
+    ReadStatus.MESSAGE_WAS_REMOVING: PullOutcome.GO_ON,
+    ReadStatus.OFFSET_FOUND_NULL: PullOutcome.NOTHING_NEW,
+    ReadStatus.OFFSET_OVERFLOW_ONE: PullOutcome.NOTHING_NEW,
+    ReadStatus.OFFSET_OVERFLOW_BADLY: PullOutcome.OUT_OF_RANGE,
+    ReadStatus.OFFSET_TOO_SMALL: PullOutcome.OUT_OF_RANGE,
+    ReadStatus.COLD: PullOutcome.COLD,
 }
 """Of an empty or unknown queue it depends on the offset asked for."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
@@ -103,9 +103,9 @@ class PullAnswer(NamedTuple):
     """What to tell the client."""
 
     outcome: PullOutcome
-    status: PullStatus
+    status: ReadStatus
     """Of the look-up, which knows why."""
-    pulled: Pulled
+    pulled: ReadResult
     next_offset: int
     suggest_broker_id: int
 
@@ -240,20 +240,20 @@ class PullService:
         )  # fmt: skip
 
     # -- reading
-    def read(self, pull: Pull, offset: int) -> Pulled:
+    def read(self, pull: Pull, offset: int) -> ReadResult:
         """Look for messages from `offset` on."""
         return self._store.pull(
             pull.admission.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.wanted, in_pieces=True
         )
 
-    def first(self, pull: Pull, pulled: Pulled) -> PullAnswer | None:
+    def first(self, pull: Pull, pulled: ReadResult) -> PullAnswer | None:
         """The answer to a pull that was just read; None when it is held instead.
 
-        One with the outcome COLD is none yet: the door runs `Pulled.job` off the loop, then asks `after_cold`.
+        One with the outcome COLD is none yet: the door runs `ReadResult.job` off the loop, then asks `after_cold`.
         """
         answer = self._answer(pull, pulled, pull.offset)
         if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
-            held_max = HOLD_SECONDS_MAX if pulled.status is not PullStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
+            held_max = HOLD_SECONDS_MAX if pulled.status is not ReadStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (pull.admission.topic, pull.queue_id)
             if self._hold.hold(HeldPull(pull.channel, key, pull.offset, deadline, pull)):
@@ -277,11 +277,11 @@ class PullService:
         """The answer; None: nothing fits, and it is held again."""
         pulled = self.read(pull, held.place)
         for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
-            if pulled.status is not PullStatus.NO_MATCHED_MESSAGE:
+            if pulled.status is not ReadStatus.NO_MATCHED_MESSAGE:
                 break
             held.place = pulled.next_offset
             pulled = self.read(pull, held.place)
-        if pulled.status is PullStatus.OFFSET_OVERFLOW_ONE and self._hold.hold(held.renewed()):
+        if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._hold.hold(held.renewed()):
             return None
         return self._late(pull, held, pulled)
 
@@ -296,22 +296,22 @@ class PullService:
             else:
                 yield pull, answer
 
-    def _late(self, pull: Pull, held: HeldPull, pulled: Pulled) -> PullAnswer:
+    def _late(self, pull: Pull, held: HeldPull, pulled: ReadResult) -> PullAnswer:
         answer = self._answer(pull, pulled, held.place)
         if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.offset:
             # Messages came and none fitted the filter: tell how far we looked, so that the client need not ask again.
-            answer = answer._replace(outcome=PullOutcome.GO_ON, status=PullStatus.NO_MATCHED_MESSAGE)
+            answer = answer._replace(outcome=PullOutcome.GO_ON, status=ReadStatus.NO_MATCHED_MESSAGE)
         self._count(answer)
         return answer
 
-    def after_cold(self, pull: Pull, pulled: Pulled) -> PullAnswer:
+    def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer:
         """The answer after a cold read was done."""
         answer = self._answer(pull, pulled, pull.offset)
         self._count(answer)
         return answer
 
-    def _answer(self, pull: Pull, pulled: Pulled, offset: int) -> PullAnswer:
-        if pulled.status is PullStatus.FOUND:  # most of them, spared the look-up: hashing an enum is dear
+    def _answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
+        if pulled.status is ReadStatus.FOUND:  # most of them, spared the look-up: hashing an enum is dear
             outcome = _FOUND
         elif pulled.status in OUTCOME_OF:
             outcome = OUTCOME_OF[pulled.status]

@@ -12,7 +12,7 @@ from metaq.errors import Reason, Refused
 from metaq.model import SysFlag
 from metaq.model import properties as props
 from metaq.model.system import SCHEDULE_TOPIC
-from metaq.store.message_store import PutRecord
+from metaq.store.writer import PutRecord
 from metaq.wire.record import HOST_V6, copy_mark, tags_code
 
 SENDER_FLAGS = 0x700 | int(SysFlag.COMPRESSED | SysFlag.MULTI_TAGS)

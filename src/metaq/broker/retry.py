@@ -23,7 +23,7 @@ from metaq.model import Perm, StoredMessage
 from metaq.model import properties as props
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from metaq.store.message_store import Put
+from metaq.store.writer import Put
 from metaq.wire.hot import RecordHead
 from metaq.wire.record import copied_from, decode_record
 

@@ -21,7 +21,7 @@ from metaq.model import properties as props
 from metaq.model.message import TRANSACTION_MASK
 from metaq.model.system import SEND_FORBIDDEN
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
-from metaq.store.message_store import Put, PutRecord
+from metaq.store.writer import Put, PutRecord
 from metaq.wire.record import decode_batch, offset_id, record_bytes
 
 

@@ -26,7 +26,7 @@ from metaq.net.peer import Peer
 from metaq.net.turns import Source
 from metaq.saved import Saving
 from metaq.store.long_body import LONG_BYTES, LongBody
-from metaq.store.pull import Pulled, PullStatus
+from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
@@ -51,7 +51,7 @@ CODE_OF: Mapping[PullOutcome, int] = {
     PullOutcome.NOTHING_NEW: int(ResponseCode.PULL_NOT_FOUND),
     PullOutcome.OUT_OF_RANGE: int(ResponseCode.PULL_OFFSET_MOVED),
 }
-REMARK_OF = {status: status.name for status in PullStatus}
+REMARK_OF = {status: status.name for status in ReadStatus}
 """RocketMQ says how the look-up ended, in its names."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
@@ -246,14 +246,14 @@ class BrokerSession(RemotingSession):
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             self.pull_failed(pull, error)
 
-    def _read_cold(self, pull: Pull, pulled: Pulled) -> None:
+    def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
         """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
         assert pulled.job is not None
         if not self._door.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
             text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
             self.pull_failed(pull, Refused(Reason.BUSY, text))
 
-    def _cold_done(self, pull: Pull, future: asyncio.Future[Pulled]) -> None:
+    def _cold_done(self, pull: Pull, future: asyncio.Future[ReadResult]) -> None:
         if future.cancelled() or self.peer.closed:
             return
         error = future.exception()

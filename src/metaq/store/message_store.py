@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from typing import Final, Self
+from typing import Self
 
 from metaq.clock import Clock
 from metaq.errors import StoreError, StoreFailed
@@ -28,11 +28,10 @@ from metaq.store.retention import Owed
 from metaq.store.search import offset_at
 from metaq.store.survey import look_at
 from metaq.store.worker import is_no_room
-from metaq.store.writer import Put, PutRecord, Writer
+from metaq.store.writer import Writer
 from metaq.wire import hot
 
 log = logging.getLogger(__name__)
-__all__: Final = ("MessageStore", "Put", "PutRecord")
 
 
 class MessageStore:

@@ -24,8 +24,8 @@ _UNITS_MAPPED_MAX: Final = 1_000_000
 """Units this far behind a queue's end are read with the records, not on the loop."""
 
 
-class PullStatus(enum.Enum):
-    """How a look-up ended. The names are RocketMQ's, and go out as the answer's remark."""
+class ReadStatus(enum.Enum):
+    """How a look-up ended. The names are those of RocketMQ's own store."""
 
     FOUND = "FOUND"
     NO_MATCHED_MESSAGE = "NO_MATCHED_MESSAGE"
@@ -37,17 +37,16 @@ class PullStatus(enum.Enum):
     NO_MESSAGE_IN_QUEUE = "NO_MESSAGE_IN_QUEUE"
     NO_MATCHED_LOGIC_QUEUE = "NO_MATCHED_LOGIC_QUEUE"
     COLD = "COLD"
-    """Not on the loop: run `Pulled.job` in a thread and take what it returns."""
+    """Not on the loop: run `ReadResult.job` in a thread and take what it returns."""
 
-    def __init__(self, remark: str) -> None:
-        self.remark = remark  # the value as a plain attribute: enum's own costs a quarter of a microsecond
+    __hash__ = object.__hash__  # Enum's is a call, and every answer is looked up by its status
 
 
 @dataclass(slots=True)
-class Pulled:
+class ReadResult:
     """What a pull found. Offsets are the queue's; `body` is raw records back to back, or a view of them."""
 
-    status: PullStatus
+    status: ReadStatus
     next_offset: int
     min_offset: int
     max_offset: int
@@ -55,7 +54,7 @@ class Pulled:
     count: int = 0
     last_log: int = 0
     """LogOffset behind the last record found."""
-    job: Callable[[], Pulled] | None = None
+    job: Callable[[], ReadResult] | None = None
     long: LongBody | None = None
     """The records, instead of in `body`, of a pull in pieces that found more than `LONG_BYTES`."""
 
@@ -92,38 +91,38 @@ class Puller:
         wanted: hot.Filter | None = None,
         *,
         in_pieces: bool = False,
-    ) -> Pulled:
+    ) -> ReadResult:
         """Records of a queue from `offset` on that pass `wanted` (None: all). Status COLD: run `job` in a thread, use its result.
 
         Args: count_max, bytes_max: at most so many, None for RocketMQ's 256 KiB. Up to that size of pull, records far
               behind the log's end come in 8 and 64 KiB, as there; whoever asks for more gets more of those too.
-              in_pieces: what is long comes as `Pulled.long`, not all at once.
+              in_pieces: what is long comes as `ReadResult.long`, not all at once.
         At least one record is returned if one matches, whatever its size.
         """
         queue = self._queues.get((topic, queue_id))
         if queue is None:
-            return Pulled(PullStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
+            return ReadResult(ReadStatus.NO_MATCHED_LOGIC_QUEUE, 0, 0, 0)
         low, high = queue.min_offset, queue.tail.next_offset
         if high == 0:
-            return Pulled(PullStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
+            return ReadResult(ReadStatus.NO_MESSAGE_IN_QUEUE, 0, 0, 0)
         if offset < low:
-            return Pulled(PullStatus.OFFSET_TOO_SMALL, low, low, high)
+            return ReadResult(ReadStatus.OFFSET_TOO_SMALL, low, low, high)
         if offset == high:
-            return Pulled(PullStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, offset, low, high)
         if offset > high:
-            return Pulled(PullStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_BADLY, high, low, high)
         try:
             file = queue.run.find(offset * UNIT_BYTES)
             if file is None:  # its file is gone: on to the next one
                 per_file = queue.run.file_bytes // UNIT_BYTES
-                return Pulled(PullStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
+                return ReadResult(ReadStatus.OFFSET_FOUND_NULL, (offset // per_file + 1) * per_file, low, high)
             first_unit, units, log_end = file.start // UNIT_BYTES, file.buffer, self._log.end
             units_max = max(_SCAN_BYTES_MIN, count_max * UNIT_BYTES) // UNIT_BYTES
             stop = min(high, file.end // UNIT_BYTES, offset + units_max)
             if self._repairs.losses:
                 following, stop = self._repairs.after_lost(queue, offset), self._repairs.lost_from(queue, offset, stop)
                 if following > offset:  # said in the log when it was found out
-                    return Pulled(PullStatus.NO_MATCHED_MESSAGE, following, low, high)
+                    return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, following, low, high)
             first_log: int = UNIT.unpack_from(units, (offset - first_unit) * UNIT_BYTES)[0]
             is_cold = first_log < log_end - self._hot_bytes or (
                 high - offset > _UNITS_MAPPED_MAX and not self._is_small()
@@ -157,24 +156,24 @@ class Puller:
             if not count:
                 if damaged or next_offset == offset:
                     return self._nothing(queue, offset, next_offset, low, high)
-                return Pulled(PullStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
+                return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, next_offset, low, high)
             if body is None:
                 start = first_log - log_start
                 view = memoryview(log_data)[start : start + size]
-                return Pulled(PullStatus.FOUND, next_offset, low, high, view, count, last_log)
-            return Pulled(PullStatus.FOUND, next_offset, low, high, body, count, last_log)
+                return ReadResult(ReadStatus.FOUND, next_offset, low, high, view, count, last_log)
+            return ReadResult(ReadStatus.FOUND, next_offset, low, high, body, count, last_log)
         except FileNotFoundError:  # retention took it between two looks; the next pull finds the new min offset
-            return Pulled(PullStatus.OFFSET_FOUND_NULL, offset, low, high)
+            return ReadResult(ReadStatus.OFFSET_FOUND_NULL, offset, low, high)
 
-    def _nothing(self, queue: ConsumeQueue, offset: int, place: int, low: int, high: int) -> Pulled:
+    def _nothing(self, queue: ConsumeQueue, offset: int, place: int, low: int, high: int) -> ReadResult:
         """The answer when nothing was found and the unit at `place` leads no further."""
         unit = queue.unit(place)
         if unit is None or (unit.size > 0 and unit.log_offset == self._log.end):  # its record is just being written
-            return Pulled(PullStatus.OFFSET_OVERFLOW_ONE, place, low, high)
+            return ReadResult(ReadStatus.OFFSET_OVERFLOW_ONE, place, low, high)
         self._repairs.ask(queue, place)
         if place > offset:
-            return Pulled(PullStatus.NO_MATCHED_MESSAGE, place, low, high)
-        return Pulled(PullStatus.OFFSET_FOUND_NULL, place, low, high)
+            return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, place, low, high)
+        return ReadResult(ReadStatus.OFFSET_FOUND_NULL, place, low, high)
 
     def is_recent(self, log_offset: int) -> bool:
         """Whether RocketMQ would take the record there for one that is still in memory."""
@@ -183,15 +182,15 @@ class Puller:
     def _is_small(self) -> bool:
         return self._log.end - self._log.min <= self.options.hot_bytes
 
-    def _cold(self, file: MappedFile, look: _Look) -> Pulled:
-        def read() -> Pulled:
+    def _cold(self, file: MappedFile, look: _Look) -> ReadResult:
+        def read() -> ReadResult:
             try:
                 units = file.read(look.offset * UNIT_BYTES, (look.stop - look.offset) * UNIT_BYTES)
                 return self._answer(units, look.offset, look, file)
             except FileNotFoundError:
-                return Pulled(PullStatus.OFFSET_FOUND_NULL, look.offset, look.low, look.high)
+                return ReadResult(ReadStatus.OFFSET_FOUND_NULL, look.offset, look.low, look.high)
 
-        return Pulled(PullStatus.COLD, look.offset, look.low, look.high, job=read)
+        return ReadResult(ReadStatus.COLD, look.offset, look.low, look.high, job=read)
 
     def _answer(
         self,
@@ -199,7 +198,7 @@ class Puller:
         first_unit: int,
         look: _Look,
         cold: MappedFile | None,
-    ) -> Pulled:
+    ) -> ReadResult:
         """Select and read. `cold`: the queue's file, for records that are read by pread and not through the mapping."""
         log_min, log_end = self._log.min, self._log.end
         first_log, _, _ = UNIT.unpack_from(units, (look.offset - first_unit) * UNIT_BYTES)
@@ -222,21 +221,21 @@ class Puller:
         elif found.count:
             body = read_cold(self._log.read, found) if cold else self._read_mapped(found)
         if body is None:  # retention was faster than the reader
-            return Pulled(PullStatus.MESSAGE_WAS_REMOVING, found.next_offset, look.low, look.high)
+            return ReadResult(ReadStatus.MESSAGE_WAS_REMOVING, found.next_offset, look.low, look.high)
         if found.count:
             count, size, next_offset = found.count, found.size, found.next_offset
             if long is None:  # else each piece is checked when its turn comes
                 count, size, next_offset = hot.check(found, body, look.queue.tail, self._fresh_from)
             if count:
                 last_log = found.last_log_end if size == found.size else found.first_log + size
-                return Pulled(
-                    PullStatus.FOUND, next_offset, look.low, look.high, body[:size], count, last_log, long=long
+                return ReadResult(
+                    ReadStatus.FOUND, next_offset, look.low, look.high, body[:size], count, last_log, long=long
                 )
             return self._nothing(look.queue, look.offset, next_offset, look.low, look.high)
         if found.damaged or found.next_offset == look.offset:
             return self._nothing(look.queue, look.offset, found.next_offset, look.low, look.high)
-        status = PullStatus.MESSAGE_WAS_REMOVING if first_log < log_min else PullStatus.NO_MATCHED_MESSAGE
-        return Pulled(status, found.next_offset, look.low, look.high)
+        status = ReadStatus.MESSAGE_WAS_REMOVING if first_log < log_min else ReadStatus.NO_MATCHED_MESSAGE
+        return ReadResult(status, found.next_offset, look.low, look.high)
 
     def _limits(self, first_log: int, look: _Look) -> tuple[int, int]:
         options = self.options

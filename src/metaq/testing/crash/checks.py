@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from metaq.errors import RemoteProtocolError
 from metaq.model.system import SCHEDULE_TOPIC
-from metaq.store.pull import PullStatus
+from metaq.store.pull import ReadStatus
 from metaq.testing.crash.bare import BareRecord, read_log, read_units
 from metaq.testing.crash.ledger import Broken, Key, short
 from metaq.testing.crash.life import Life
@@ -70,7 +70,7 @@ class Checks:
         offset = queue.min_offset if queue else 0
         while True:
             pulled = store.pull(*key, offset, 32)
-            if pulled.status is PullStatus.COLD and pulled.job:
+            if pulled.status is ReadStatus.COLD and pulled.job:
                 pulled = pulled.job()
             place = 0
             while place < len(pulled.body):
