@@ -13,7 +13,8 @@ import pytest
 
 from metaq.errors import RemoteProtocolError
 from metaq.net.group import Group, ListenLimits
-from metaq.net.peer import Peer, Stream
+from metaq.net.peer import Peer
+from metaq.net.stream import Stream
 
 MIB = 1024 * 1024
 

@@ -13,10 +13,12 @@ import pytest
 import uvloop
 
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
+from metaq.net.address import is_loopback, split_address
 from metaq.net.dialer import dial, dial_blocking
 from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
-from metaq.net.peer import SHARED_BYTES, Peer, is_loopback, split_address
+from metaq.net.peer import Peer
+from metaq.net.stream import SHARED_BYTES
 from metaq.wire.frame import frame_bytes
 from tests.support import PATIENCE
 

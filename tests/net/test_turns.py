@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from metaq.net.group import CONGESTED_BYTES, ListenLimits
-from metaq.net.peer import BEHIND_BYTES, TURNS_MAX
+from metaq.net.stream import BEHIND_BYTES, TURNS_MAX
 from metaq.net.turns import TURN_BYTES, Turns
 from tests.net.test_peers import Server, frame, raw_connection, run, soon  # noqa: F401  `run` is a fixture
 from tests.support import PATIENCE

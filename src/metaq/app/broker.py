@@ -22,9 +22,9 @@ from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.model.registration import BrokerIdentity
+from metaq.net.address import join_address
 from metaq.net.listener import Listener, SecondPort, bind
 from metaq.net.local import local_address
-from metaq.net.peer import join_address
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk

@@ -16,8 +16,8 @@ from typing import Any, Final, TypeVar
 
 from metaq.doors.rocketmq_settings import DEFAULTS
 from metaq.errors import ConfigError
+from metaq.net.address import is_loopback
 from metaq.net.group import ListenLimits
-from metaq.net.peer import is_loopback
 from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel
 from metaq.store.sizes import sizes_found
 

@@ -21,7 +21,8 @@ from metaq.doors.refusals import CODE_OF, remark_of
 from metaq.errors import BadRequest, LocalProtocolError, MetaqError, Refused, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.access import Authorise, Identity, everybody
-from metaq.net.peer import Peer, is_loopback, join_address
+from metaq.net.address import is_loopback, join_address
+from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
 from metaq.wire.codes import ResponseCode, request_name
 from metaq.wire.command import Command, decode, encode, reply

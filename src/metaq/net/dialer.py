@@ -9,8 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Self
 
 from metaq.errors import ConnectionFailed, RequestTimeout
+from metaq.net.address import split_address
 from metaq.net.group import Group, ListenLimits
-from metaq.net.peer import Peer, Session, Stream, split_address
+from metaq.net.peer import Peer, Session
+from metaq.net.stream import Stream
 
 NO_LIMITS = ListenLimits(connections_max=0, unanswered_bytes_max=0, half_read_bytes_max=0, idle_seconds=0)
 """A client trusts the server it chose, and bounds what it sends by itself."""

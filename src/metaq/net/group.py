@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from metaq.log import RateLimitedLog
 from metaq.net.turns import Turns
-
-if TYPE_CHECKING:
-    from metaq.net.peer import Stream
 
 log = logging.getLogger("metaq.net")
 
@@ -35,29 +32,52 @@ class ListenLimits:
     idle_seconds: float = 120
 
 
+class Member(Protocol):
+    """A connection, as the limits see it."""
+
+    seen: int
+    """Number of the tick when something was last read or written."""
+    held: int
+    """Bytes that it takes for an unfinished frame."""
+    waiting: int
+    """Bytes that its peer leaves unread."""
+
+    def send_unsent(self) -> None:
+        """Write what was gathered in this turn of the loop."""
+        ...
+
+    def close(self, why: str = "") -> None:
+        """Close after what is written has gone out."""
+        ...
+
+    def abort(self, why: str) -> None:
+        """Close at once."""
+        ...
+
+
 class Group:
     """The connections that share limits: those of one listener, or of one client."""
 
     def __init__(self, limits: ListenLimits, *, server: bool) -> None:
         self.limits = limits
         self.server = server
-        self.streams: set[Stream] = set()
+        self.streams: set[Member] = set()
         self.half_read_bytes = 0
         self.unanswered_bytes = 0
         """What the peers in `behind` leave unread."""
-        self.behind: set[Stream] = set()
+        self.behind: set[Member] = set()
         """The connections whose peers do not take what we write as fast as we write it."""
         self.turns = Turns()
         self.tick = 0
         self.crowded = False
         """Whether the last two reads came from different connections."""
         self.faults = RateLimitedLog(log)
-        self._last_read: Stream | None = None
-        self._unsent: list[Stream] = []
+        self._last_read: Member | None = None
+        self._unsent: list[Member] = []
         self._timer: asyncio.TimerHandle | None = None
         self._emptied = asyncio.Event()
 
-    def add(self, stream: Stream) -> bool:
+    def add(self, stream: Member) -> bool:
         """Count a connection in; False if there are as many as may be."""
         limit = self.limits.connections_max
         if limit and len(self.streams) >= limit:
@@ -65,7 +85,7 @@ class Group:
         self.streams.add(stream)
         return True
 
-    def remove(self, stream: Stream) -> None:
+    def remove(self, stream: Member) -> None:
         self.streams.discard(stream)
         if self._last_read is stream:
             self._last_read = None
@@ -96,11 +116,11 @@ class Group:
         self.faults.tick()
         self.start()
 
-    def was_read(self, stream: Stream) -> None:
+    def was_read(self, stream: Member) -> None:
         self.crowded = stream is not self._last_read
         self._last_read = stream
 
-    def send_later(self, stream: Stream) -> None:
+    def send_later(self, stream: Member) -> None:
         """Let `stream` write what it has gathered when this turn of the loop is over."""
         if not self._unsent:
             asyncio.get_running_loop().call_soon(self._send)

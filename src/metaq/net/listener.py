@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from metaq.errors import ConfigError
+from metaq.net.address import join_address
 from metaq.net.group import Group, ListenLimits
-from metaq.net.peer import Peer, Session, Stream, join_address
+from metaq.net.peer import Peer, Session
+from metaq.net.stream import Stream
 
 BACKLOG = 1024
 FREE_PORTS_MAX = 100
