@@ -22,8 +22,8 @@ def _threads_take_turns_often():
 
 
 @pytest.mark.usefixtures("_threads_take_turns_often")
-def test_a_moment_of_the_store_counts_every_message_below_its_end(tmp_path):
-    """Each message makes a queue, while moments are taken. Tails that left one out would have the next start read the log
+def test_a_snapshot_of_the_store_counts_every_message_below_its_end(tmp_path):
+    """Each message makes a queue, while snapshots are taken. Tails that left one out would have the next start read the log
     from the newest record of the others on, and never look for the message before it.
     """
     seen, done = [], threading.Event()
@@ -32,7 +32,7 @@ def test_a_moment_of_the_store_counts_every_message_below_its_end(tmp_path):
 
         def take():
             while not done.is_set():
-                seen.append(store._writer.standing())
+                seen.append(store._writer.snapshot())
 
         thread = threading.Thread(target=take)
         thread.start()
@@ -41,8 +41,8 @@ def test_a_moment_of_the_store_counts_every_message_below_its_end(tmp_path):
             put(store, "often", 0, b"y")
         done.set()
         thread.join()
-    for standing in seen:
-        ends = {end.queue.topic: end.max_offset for end in standing.queues}
+    for snapshot in seen:
+        ends = {end.queue.topic: end.max_offset for end in snapshot.queues}
         assert len(ends) >= ends["often"], "one queue for each message that came before the newest in `often`"
 
 

@@ -169,7 +169,7 @@ class ConsumeQueue:
         """Whether all units, and the names of their files, are durable."""
         return self.synced == self.max_offset and not self.run.unsynced
 
-    def distrust(self) -> None:
+    def mark_unsynced(self) -> None:
         """Take nothing behind `synced` for durable, nor any file's name, whatever the kernel believes."""
         stop = self.max_offset * UNIT_BYTES
         for file in self.run.files:

@@ -82,7 +82,7 @@ class Dispatcher:
         deleted: Mapping[str, int] | None = None,
     ) -> None:
         """Records that begin below `queues_from` are in their queues already, unless these are in `rebuild`; those below
-        `index_from` are indexed already. Those below their topic's log offset in `deleted` are dead: nobody gets them.
+        `index_from` are indexed already. Those below their topic's log offset in `deleted` are of a deleted topic: nobody gets them.
         """
         self._deleted = deleted or {}
         self._queue, self._index, self._ladder = queue, index, ladder

@@ -139,7 +139,8 @@ class StoreFolder:
         """Make durable what a start has read, before it changes what that speaks of. Raises OSError.
 
         Somebody may have deleted or replaced one of these files a moment ago. If a power cut brought the old one back, it
-        would vouch for files that this start has written anew. So would the version before, if it was not the one read.
+        would say that files are durable which this start has written anew. So would the version before, if it was not the
+        one that was read.
         """
         tails, before = self.tails.paths
         if tails.exists() and tails.stat().st_size:

@@ -19,7 +19,7 @@ from metaq.store.index_file import Index
 from metaq.store.parts import Parts
 from metaq.store.retention import Debt, Expired, FileAge, Owed, decide, oldest_debt
 from metaq.store.worker import Worker, is_no_room
-from metaq.store.writer import Standing, Writer
+from metaq.store.writer import Snapshot, Writer
 
 log = logging.getLogger(__name__)
 _SHARE_OF_TIME: Final = 0.05
@@ -36,7 +36,7 @@ class Housekeeper:
     """One thread, so that syncing, deleting and writing the checkpoint never meet each other half way.
 
     Messages are appended, log files rolled and topics deleted meanwhile. So what is written down is one moment as a value
-    (`Writer.standing`), and queues that a deletion has taken out of the table are left alone.
+    (`Writer.snapshot`), and queues that a deletion has taken out of the table are left alone.
     """
 
     def __init__(self, parts: Parts, writer: Writer, flusher: Flusher) -> None:
@@ -92,24 +92,24 @@ class Housekeeper:
         """
         with self.work:
             parts = self._parts
-            standing = self._writer.standing()
-            saved = (standing.log_end, parts.log.min, len(standing.queues))
+            snapshot = self._writer.snapshot()
+            saved = (snapshot.log_end, parts.log.min, len(snapshot.queues))
             removals = len(self._removals)
             if (saved == self._saved and not closing and not removals) or parts.state.failed is not None:
                 return
-            if self._flusher.flushed < standing.log_end:
+            if self._flusher.flushed < snapshot.log_end:
                 self._flusher.flush()
                 if parts.state.failed is not None:
                     return
             try:
-                self._sync_queues([end.queue for end in standing.queues if not end.queue.is_synced])
-                if parts.index and standing.index:
-                    self._sync_index(parts.index, standing.index, closing=closing)
+                self._sync_queues([end.queue for end in snapshot.queues if not end.queue.is_synced])
+                if parts.index and snapshot.index:
+                    self._sync_index(parts.index, snapshot.index, closing=closing)
             except OSError as error:
                 # Final as for the log: the kernel takes the pages for written now, and a second try would say so too.
                 parts.state.fail(f"consume queues and index could not be made durable: {os.strerror(error.errno or 0)}")
                 return
-            self._write(standing, parts.index.durable if parts.index else None)
+            self._write(snapshot, parts.index.durable if parts.index else None)
             self._saved = saved
             for _ in range(removals):  # after the tails: they would call what is gone damaged, and bring it back
                 path = self._removals.popleft()
@@ -125,7 +125,7 @@ class Housekeeper:
         if last:
             self._index_at = now
 
-    def vouch_for(self, left: Standing) -> None:
+    def promise_only(self, left: Snapshot) -> None:
         """Before the log is cut: from now on a start believes no more than what will be left. Raises OSError.
 
         All of that is durable. Nothing is said of the index: a crash in the middle of the cut has it made anew.
@@ -134,11 +134,11 @@ class Housekeeper:
         self._write(left, None)
         self._saved = None
 
-    def trust(self) -> None:
+    def start_as_found(self) -> None:
         """All that was found is durable, and the tails say so: there is nothing to write down yet."""
-        standing, commit_log = self._writer.standing(), self._parts.log
-        self._tails_at = standing.log_end
-        self._saved = (standing.log_end, commit_log.min, len(standing.queues))
+        snapshot, commit_log = self._writer.snapshot(), self._parts.log
+        self._tails_at = snapshot.log_end
+        self._saved = (snapshot.log_end, commit_log.min, len(snapshot.queues))
 
     def _sync_queues(self, dirty: list[ConsumeQueue]) -> None:
         if len(dirty) <= _SYNCED_SINGLY_MAX:
@@ -163,14 +163,14 @@ class Housekeeper:
             if self._parts.queues.holds(queue):
                 raise  # else its topic was deleted meanwhile
 
-    def _write(self, standing: Standing, index: IndexMark | None) -> None:
-        parts, unit = self._parts, standing.newest
+    def _write(self, snapshot: Snapshot, index: IndexMark | None) -> None:
+        parts, unit = self._parts, snapshot.newest
         ends: dict[str, dict[int, int]] = {}
-        for queue, end in standing.queues:
+        for queue, end in snapshot.queues:
             ends.setdefault(queue.topic, {})[queue.queue_id] = end
         last_record = unit.log_offset if unit and not unit.is_fill else -1
         tails = Tails(
-            log_end=unit.log_end if unit else standing.log_end,
+            log_end=unit.log_end if unit else snapshot.log_end,
             last_record=last_record,
             last_store_ms=parts.log.store_time(last_record, written=True),
             queues=ends,
@@ -178,7 +178,7 @@ class Housekeeper:
         )
         tails.save(parts.folder.tails)
         self._tails_at = last_record
-        newest_ms = standing.store_ms
+        newest_ms = snapshot.store_ms
         Checkpoint(newest_ms, newest_ms, index.header[1] if index else 0).save(parts.folder.checkpoint, parts.disk)
 
     # ------------------------------------------------------------------ retention

@@ -77,7 +77,7 @@ class IndexFile:
                 return
             ordinal = previous
 
-    def heal(self) -> None:
+    def undo_cut_entry(self) -> None:
         """Take back an entry that a kill cut short between its slot and the header that counts it.
 
         The slot would seem to point nowhere, and the chain behind it would be lost.
@@ -176,7 +176,7 @@ class Index:
     def start(self) -> None:
         """Go on writing in the last file, if there is one. Its blocks are reserved when the first entry comes."""
         if self.files:
-            self.files[-1].heal()
+            self.files[-1].undo_cut_entry()
             self._attach(self.files[-1])
 
     def _attach(self, file: IndexFile) -> None:

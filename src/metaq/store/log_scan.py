@@ -89,8 +89,8 @@ class Judge:
         """Why the record cannot follow those before it; "" if it can. Raises NeedsWholeLog."""
         if head.store_ms < self.last_ms - BACKWARDS_MS_MAX and not self._has_unit(head):
             return f"a record stored {self.last_ms - head.store_ms} ms before the one in front of it"
-        dead = head.log_offset < self._deleted.get(head.topic, 0)
-        if not dead and head.sys_flag & TRANSACTION_MASK in {0, SysFlag.COMMITTED}:
+        of_deleted = head.log_offset < self._deleted.get(head.topic, 0)
+        if not of_deleted and head.sys_flag & TRANSACTION_MASK in {0, SysFlag.COMMITTED}:
             key = (head.topic, head.queue_id)
             wanted = self._ends.get(key, 0)
             if head.queue_offset not in {wanted, 0}:

@@ -109,7 +109,7 @@ class MessageStore:
         for path in folder.moved_aside():
             self._housekeeper.remove(path)
         if untouched:
-            self._housekeeper.trust()
+            self._housekeeper.start_as_found()
             folder.secure_config()
         else:
             folder.secure()
@@ -130,7 +130,7 @@ class MessageStore:
         recovery.act(plan, self._queues.made, self.ladder, self.clock.now_ms())
         # A mark behind a shorter log would cover what comes there.
         self.deleted = {topic: min(place, self.log.end) for topic, place in facts.deleted.items()}
-        """Topic → the log offset below which its records are dead, because it was deleted there."""
+        """Topic → the log offset below which records of this name are of a topic that was deleted there."""
         return untouched
 
     def _checkpoint_at_start(self) -> None:
@@ -208,7 +208,7 @@ class MessageStore:
 
         The files are moved aside at once, so that the topic can be made again, and deleted by another thread.
 
-        Args: place: the log offset below which all its records are dead, by default where the log ends now. The caller
+        Args: place: the log offset below which all its records are gone with it, by default where the log ends now. The caller
               has written it to `metaqDeleted.json`; otherwise a later start finds them again.
         Raises OSError: the files are still there; a start that knows of the deletion removes them.
         """
@@ -229,9 +229,9 @@ class MessageStore:
         with self._housekeeper.work:
             if not self._state.takes:
                 raise self._state.refusal()
-            left = self._writer.below(log_offset)
+            left = self._writer.snapshot_below(log_offset)
             try:
-                self._housekeeper.vouch_for(left)
+                self._housekeeper.promise_only(left)
                 left = self._writer.truncate(log_offset)
                 self._flusher.cut(log_offset)
                 self._repairs.forget({(end.queue.topic, end.queue.queue_id): end.max_offset for end in left.queues})

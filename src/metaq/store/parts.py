@@ -105,4 +105,4 @@ class Parts:
     ladder: tuple[int, ...]
     """What the delay levels stand for, milliseconds."""
     deleted: dict[str, int]
-    """Topic → the log offset below which its records are dead, because it was deleted there."""
+    """Topic → the log offset below which records of this name are of a topic that was deleted there."""

@@ -45,7 +45,7 @@ class Facts:
     """None: no index is kept."""
     index_unfit: tuple[str, ...] = ()
     deleted: Mapping[str, int] = field(default_factory=dict)
-    """Topic → the log offset below which its records are dead, because it was deleted there."""
+    """Topic → the log offset below which records of this name are of a topic that was deleted there."""
     began_empty: bool = False
     """The tails say that the log was empty where it begins now: all records are ours, and none is known to be durable."""
 
@@ -177,7 +177,7 @@ class Recovery:
         found = set()
         for topic, ends in tails.queues.items():
             if self._facts.deleted.get(topic, 0) >= tails.log_end:
-                continue  # all that they say of it is dead
+                continue  # all that they say of it is of the deleted topic
             for queue_id, end in ends.items():
                 queue = self._queues.get((topic, queue_id))
                 if end > 0 and (queue is None or queue.end_below(tails.log_end, end) < end):
@@ -186,7 +186,7 @@ class Recovery:
         return frozenset(found)
 
     def _outlived(self) -> frozenset[Key]:
-        """Queues whose topic was deleted, and which a crash kept from going: they begin with a dead record."""
+        """Queues whose topic was deleted, and which a crash kept from going: they begin with one of its records."""
         found = set()
         for key, queue in self._queues.items():
             place = self._facts.deleted.get(key[0], 0)
@@ -380,7 +380,7 @@ class Recovery:
             self._report(plan, dispatcher.messages)
             for held in list(self._queues.values()):
                 held.cut()
-                held.distrust()
+                held.mark_unsynced()
             self._log.secure(plan.start.log_offset, again=not in_order)
         for held in list(self._queues.values()):
             held.correct_min(self._facts.log_min)
@@ -390,7 +390,7 @@ class Recovery:
     def checkpoint_meanwhile(self, plan: Plan) -> Checkpoint | None:
         """What the checkpoint has to say while the plan is carried out; None if the present one stays true.
 
-        It must not vouch for index entries that are made anew: they have the old times, and nobody has synced them.
+        It must not say that index entries are durable which are made anew: they have the old times, and nobody has synced them.
         """
         before = self._facts.checkpoint
         return replace(before, index_ms=0) if before.index_ms and plan.index.first < plan.log_end else None

@@ -92,7 +92,7 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
 
 
 def _deleted_topics(folder: StoreFolder) -> dict[str, int]:
-    """Topic → the LogOffset below which its records are dead.
+    """Topic → the LogOffset below which its records are of a topic that was deleted.
 
     They stay in the log until their time is up. Without this memory a start would find them there and, if a topic of
     that name exists again, give them back to it.

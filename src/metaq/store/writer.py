@@ -1,7 +1,7 @@
 """Everything that goes into the log: one writer, one lock.
 
 Whoever appends holds the lock from the first byte of a record to the last entry of its index, so that between two
-appends everything below the log's end is in its queue and in the index. `Standing` is such a moment as a value.
+appends everything below the log's end is in its queue and in the index. `Snapshot` is such a moment as a value.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class QueueEnd(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class Snapshot:
     """Log, queues and index between two appends: all records below `log_end` are in these queues and in the index."""
 
     log_end: int
@@ -379,12 +379,12 @@ class Writer:
                     self._index.put(words, head.log_offset, head.store_ms, now_ms)
         return set(counts)
 
-    def below(self, log_offset: int) -> Standing:
+    def snapshot_below(self, log_offset: int) -> Snapshot:
         """Where everything would stand if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
         with self._lock:
-            return self._below(log_offset)
+            return self._snapshot_below(log_offset)
 
-    def _below(self, log_offset: int) -> Standing:
+    def _snapshot_below(self, log_offset: int) -> Snapshot:
         log = self._log
         if not log.min <= log_offset <= log.end or not log.is_border(log_offset):
             raise StoreError(
@@ -401,16 +401,16 @@ class Writer:
                     newest = unit
         begin = newest.log_offset if newest else log.min
         times = [head.store_ms for heads in LogScan(log.run, begin, log_offset, check_crc=False) for head in heads]
-        return Standing(log_offset, max(times, default=0), tuple(ends), newest, None)
+        return Snapshot(log_offset, max(times, default=0), tuple(ends), newest, None)
 
-    def truncate(self, log_offset: int) -> Standing:
+    def truncate(self, log_offset: int) -> Snapshot:
         """Cut log, queues and index: everything at and behind `log_offset` is gone. Returns what is left.
 
         A part of `MessageStore.truncate`, which sees to it that a crash in between does no harm. Raises StoreError: as
         `below`. OSError: how much of it was done is unknown.
         """
         with self._lock:
-            left = self._below(log_offset)
+            left = self._snapshot_below(log_offset)
             ends = {end.queue: end.max_offset for end in left.queues}
             for queue in self._queues.all():  # first: nobody is to be led to records that go
                 end = ends.get(queue, 0)
@@ -440,7 +440,7 @@ class Writer:
         self._populator.wake()
 
     def delete_topic(self, topic: str, place: int | None) -> Path | None:
-        """Forget the topic's queues, and note below which LogOffset its records are dead (None: the end).
+        """Forget the topic's queues, and note below which LogOffset its records are gone with it (None: the end).
 
         Returns where their files are now, which may be deleted; None: there were none. Raises OSError.
         """
@@ -455,7 +455,7 @@ class Writer:
         with self._lock:
             return self._index.drop_below(log_min)
 
-    def standing(self) -> Standing:
+    def snapshot(self) -> Snapshot:
         """Where everything stands now, between two appends. Raises OSError: the newest unit cannot be read.
 
         All is looked at under the lock, the table of queues too. A queue that was made between a look at the table and
@@ -472,7 +472,7 @@ class Writer:
                     ends.append(QueueEnd(queue, end))
                     if newest is None or queue.tail.log_end > newest.tail.log_end:
                         newest = queue
-            return Standing(
+            return Snapshot(
                 log_end,
                 self._log.tail.store_ms,
                 tuple(ends),
