@@ -48,6 +48,7 @@ cdef extern from "_hot_c.h" nogil:
 crc_init()
 
 include "_hot_bytes.pxi"
+include "_hot_json.pxi"
 include "_hot_header.pxi"
 include "_hot_frames.pxi"
 include "_hot_replies.pxi"
