@@ -27,13 +27,13 @@ from metaq.model.message import host_bytes
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.config_file import ConfigFile
-from metaq.store.dispatch import delay_ladder
+from metaq.store.dispatch import delays_of
 from metaq.store.message_store import MessageStore
 from metaq.store.reader import StoreReader
 from metaq.wire.record import copied_from
 
 HOST = host_bytes("127.0.0.1", 10911)
-DELAYS_MS = delay_ladder(StoreOptions.message_delay_level)
+DELAYS_MS = delays_of(StoreOptions.message_delay_level)
 
 
 def fill(folder: Path, count: int, levels: int) -> None:
@@ -48,7 +48,7 @@ def fill(folder: Path, count: int, levels: int) -> None:
         for number in range(count):
             level = 1 + number % levels
             pairs = {"UNIQ_KEY": f"7F00000128E55FFD2B27676F{number:08X}", "WAIT": "true", "DELAY": str(level)}
-            due_ms = broker.ladder.due_ms(level)
+            due_ms = broker.schedule.due_ms(level)
             place = delayed_until(pairs, f"late-{number % 4}", number // 4 % 4, level, due_ms)
             store.put([put_record(
                 *place[:2], b"x" * 100, pairs, flag=0, sys_flag=0, born_ms=clock.now_ms(), born_host=HOST, tags=place[2]

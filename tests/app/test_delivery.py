@@ -61,8 +61,8 @@ def test_a_fault_in_a_turn_does_not_end_delivery(tmp_path, caplog):
 
     async def main():
         service = await start_up(*options(tmp_path))
-        ladder, calls = service.broker._broker.ladder, []
-        deliver, enough = ladder.deliver, asyncio.Event()
+        schedule, calls = service.broker._broker.schedule, []
+        deliver, enough = schedule.deliver, asyncio.Event()
 
         def fails():
             calls.append(1)
@@ -72,7 +72,7 @@ def test_a_fault_in_a_turn_does_not_end_delivery(tmp_path, caplog):
                 enough.set()
             return deliver()
 
-        ladder.deliver = fails
+        schedule.deliver = fails
         try:
             with caplog.at_level(logging.ERROR):
                 await asyncio.wait_for(enough.wait(), PATIENCE)

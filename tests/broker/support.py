@@ -9,8 +9,8 @@ from contextlib import contextmanager
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
-from metaq.broker.delay import ReadCold, read_at_once
 from metaq.broker.environment import Environment
+from metaq.broker.schedule import ReadCold, read_at_once
 from metaq.clock import FakeClock
 from metaq.model.access import Authorise, Identity, everybody
 from metaq.model.message import host_bytes

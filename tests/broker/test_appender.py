@@ -30,7 +30,7 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
         client.received()
         client.send("orders", queue_id=1, properties={"DELAY": "1"})
         clock.advance(1)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert [(queues, messages) for queues, messages, *_ in told] == [
             ([], 1), ([(b"orders", 1)], 3), ([], 1), ([(b"orders", 1)], 1),
         ]  # fmt: skip

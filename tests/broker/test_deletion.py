@@ -127,7 +127,7 @@ def test_a_delayed_message_goes_with_its_topic(tmp_path, made_again, caplog):
             broker.tick()
         assert stored(broker, "T") == ([b"new", b"delayed"] if made_again else [])
         assert "the topic was deleted after it was sent" in caplog.text
-        assert broker.ladder.progress()[1] == ((3, 3) if made_again else (2, 2))
+        assert broker.schedule.progress()[1] == ((3, 3) if made_again else (2, 2))
     with open_broker(tmp_path, clock) as broker:
         assert (broker.topics.get("T") is not None) is made_again
         assert stored(broker, "T") == ([b"new", b"delayed"] if made_again else [])

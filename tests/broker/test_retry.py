@@ -49,7 +49,7 @@ def back(broker, log_offset, level=0, version=JAVA, **more):
 
 
 def test_a_message_is_retried_16_times_ever_later_then_buried(broker, clock):
-    """The ladder: 10 s, 30 s, 1 m ... 2 h; the 17th failure goes to %DLQ%G and is not delivered again."""
+    """The levels: 10 s, 30 s, 1 m ... 2 h; the 17th failure goes to %DLQ%G and is not delivered again."""
     place, delays = send(broker), []
     for times in range(1, 17):
         back(broker, place)

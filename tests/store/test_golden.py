@@ -7,7 +7,7 @@ import struct
 from metaq.store.checkpoint import Checkpoint
 from metaq.store.consume_queue import UNIT, ConsumeQueue, Unit
 from metaq.store.disk import Disk
-from metaq.store.dispatch import Dispatcher, delay_ladder
+from metaq.store.dispatch import Dispatcher, delays_of
 from metaq.store.index_file import HEADER, Index
 from metaq.wire import hot
 from metaq.wire.record import encode_record
@@ -40,7 +40,7 @@ def test_schedule_topic_units_hold_the_time_of_delivery(tmp_path):
     )  # fmt: skip
     assert len(record) == 246
     heads, _, _ = hot.scan_records(record, 0, len(record), 982, 10, True)
-    Dispatcher(lambda *_: queue, None, delay_ladder("1s 2s 3s")).dispatch(heads[0], 0)
+    Dispatcher(lambda *_: queue, None, delays_of("1s 2s 3s")).dispatch(heads[0], 0)
     data = (tmp_path / "SCHEDULE_TOPIC_XXXX/1/00000000000000000000").read_bytes()
     assert data[:20].hex() == "00000000000003d6000000f6000001a1fbd73960"
 

@@ -13,7 +13,6 @@ from metaq.broker.acks import AckPolicy
 from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Channel, Effect, Told, carry_out
-from metaq.broker.delay import DelayLadder, ReadCold, read_at_once
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.files import BrokerFiles
@@ -26,6 +25,7 @@ from metaq.broker.pull import PullService
 from metaq.broker.reports import Reports
 from metaq.broker.requests import OffsetCommit
 from metaq.broker.retry import RetryService
+from metaq.broker.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.send import SendService
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
@@ -68,7 +68,7 @@ class Broker:
         self.settings.on_change.append(self._options_changed)
         self.stats = Stats(clock)
         self.topics = Topics(
-            options, clock, files.topics, environment.name, len(store.ladder), call_soon, prepare=store.prepare_queue
+            options, clock, files.topics, environment.name, len(store.delays_ms), call_soon, prepare=store.prepare_queue
         )
         self.groups = Groups(options, clock, files.groups, call_soon)
         self.offsets = Offsets(files.offsets)
@@ -79,22 +79,22 @@ class Broker:
         self.appender.when_grown(self.stats.grew)
         self.appender.when_grown(self.hold.grew)
         self.gates = Gates(environment, self.topics, self.hold, self.acks, authorise)
-        self.ladder = DelayLadder(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
-        store.owes(self.ladder)
+        self.schedule = ScheduleService(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
+        store.owes(self.schedule)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
         tables = Tables(self.topics, self.groups, self.members, self.offsets)
-        self.sends = SendService(environment, tables, self.appender, self.ladder)
-        self.retries = RetryService(environment, tables, self.appender, self.ladder)
+        self.sends = SendService(environment, tables, self.appender, self.schedule)
+        self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
         self.lookup = Lookup(environment, tables)
         self.reports = Reports(
-            environment, tables, self.hold, self.lookup, self.ladder, self.stats, unsaved=self._unsaved
+            environment, tables, self.hold, self.lookup, self.schedule, self.stats, unsaved=self._unsaved
         )
         self._call_soon, self._files = call_soon, files
         now = clock.monotonic()
         self._offsets_due = now + options.flush_consumer_offset_interval / 1000
-        self._ladder_due = now + store_options.flush_delay_offset_interval / 1000
+        self._schedule_due = now + store_options.flush_delay_offset_interval / 1000
         self._expiry_due = now + EXPIRY_SECONDS
 
     def _options_changed(self, names: Collection[str]) -> None:
@@ -134,17 +134,17 @@ class Broker:
         """Let time pass: deliver what is due, answer who has waited long enough, expire who is silent, save what changed."""
         now = self.clock.monotonic()
         self.stats.sample()
-        self.ladder.tick()
+        self.schedule.tick()
         self.topics.saved.retry()
         self.groups.saved.retry()
         self.deletions.marks.retry()
         if now >= self._offsets_due:
             self._offsets_due = now + self.options.flush_consumer_offset_interval / 1000
             self.offsets.save()
-        if now >= self._ladder_due:
-            self._ladder_due = now + self.store_options.flush_delay_offset_interval / 1000
-            self.ladder.positions.save()
-        self.ladder.positions.settle()
+        if now >= self._schedule_due:
+            self._schedule_due = now + self.store_options.flush_delay_offset_interval / 1000
+            self.schedule.positions.save()
+        self.schedule.positions.settle()
         if now >= self._expiry_due:
             self._expiry_due = now + EXPIRY_SECONDS
             self.deletions.prune()
@@ -155,7 +155,7 @@ class Broker:
 
     def deliver(self) -> float:
         """Deliver delayed messages that are due, for a bounded time. Returns the seconds until the next call, 0: soon."""
-        pause = self.ladder.deliver()
+        pause = self.schedule.deliver()
         self.answer_pulls()
         return pause
 
@@ -179,14 +179,14 @@ class Broker:
         for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
             table.close()
         self.offsets.close()
-        self.ladder.positions.close()
+        self.schedule.positions.close()
 
     def _unsaved(self) -> dict[str, str]:
         failing = {
             self._files.topics.format.name: self.topics.saved.failing,
             self._files.groups.format.name: self.groups.saved.failing,
             self._files.offsets.format.name: self.offsets.failing,
-            self._files.delay.format.name: self.ladder.positions.failing,
+            self._files.delay.format.name: self.schedule.positions.failing,
             self._files.deleted.format.name: self.deletions.marks.failing,
         }
         return {name: why for name, why in failing.items() if why}

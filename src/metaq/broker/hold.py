@@ -123,7 +123,8 @@ class HeldPulls:
         mine.discard(pull)
         if not mine:
             del self._by_channel[pull.channel]
-        # The heap forgets the dead lazily; when most of it is dead, at once: a busy queue answers long before deadlines.
+        # Answered pulls stay in the heap until their deadline; when they are most of it, they are taken out at once: a busy
+        # queue answers long before deadlines.
         if len(self._deadlines) > 1024 and len(self._deadlines) > 4 * self._count:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
             heapq.heapify(self._deadlines)

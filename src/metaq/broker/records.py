@@ -1,7 +1,7 @@
 """From a request's values to the record that is stored: what the broker adds to properties, and where delayed ones wait.
 
 A delayed record (5.10 of the RocketMQ notes) lies in queue `level - 1` of SCHEDULE_TOPIC_XXXX, its unit carrying the time
-of delivery in place of the tag hash, until `metaq.broker.delay` copies it to the topic and queue it names.
+of delivery in place of the tag hash, until `metaq.broker.schedule` copies it to the topic and queue it names.
 """
 
 from __future__ import annotations

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from metaq.broker.delay import DelayLadder
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Member
+from metaq.broker.schedule import ScheduleService
 from metaq.broker.stats import Stats
 from metaq.errors import Reason, Refused
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageQueue, QueueStats
@@ -25,13 +25,13 @@ class Reports:
         tables: Tables,
         hold: HeldPulls,
         lookup: Lookup,
-        ladder: DelayLadder,
+        schedule: ScheduleService,
         stats: Stats,
         unsaved: Callable[[], Mapping[str, str]],
     ) -> None:
         """`unsaved`: which configuration files could not be saved last, and why."""
         self._environment, self._tables, self._unsaved = environment, tables, unsaved
-        self._hold, self._lookup, self._ladder, self._stats = hold, lookup, ladder, stats
+        self._hold, self._lookup, self._schedule, self._stats = hold, lookup, schedule, stats
 
     def facts(self) -> BrokerFacts:
         """The broker's figures as they are now."""
@@ -53,7 +53,7 @@ class Reports:
             earliest_ms=store.earliest_ms,
             disk_ratio=store.disk_ratio,
             held_pulls=len(self._hold),
-            delay_levels=self._ladder.progress(),
+            delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
             trouble=store.trouble,
         )

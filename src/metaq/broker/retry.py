@@ -1,6 +1,6 @@
 """Messages that a consumer could not handle: delivered again later, and after the last try filed with the dead letters.
 
-A retry is a new record in the group's own topic `%RETRY%group`, which waits on the delay ladder first: 10 s after the
+A retry is a new record in the group's own topic `%RETRY%group`, which waits at a delay level first: 10 s after the
 first failure, then 30 s, up to 2 h after the sixteenth. What fails once more goes to `%DLQ%group` and stays there.
 
 A client that lost the answer gives the same message back again. While the first retry still waits, that adds no second
@@ -12,11 +12,11 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from metaq.broker.appender import Appender
-from metaq.broker.delay import DelayLadder
-from metaq.broker.delay_positions import GIVEN_BACK_MAX
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.records import delayed_until, put_record
 from metaq.broker.requests import SendBack
+from metaq.broker.schedule import ScheduleService
+from metaq.broker.schedule_positions import GIVEN_BACK_MAX
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.model import Perm, StoredMessage
@@ -47,12 +47,12 @@ class _Taken(NamedTuple):
 class RetryService:
     """Takes messages back from consumers."""
 
-    def __init__(self, environment: Environment, tables: Tables, appender: Appender, ladder: DelayLadder) -> None:
+    def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
-        self._topics, self._groups, self._appender, self._ladder = tables.topics, tables.groups, appender, ladder
+        self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
         self._taken = dict[tuple[str, int, bool], _Taken]()
         """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
-        for head in ladder.positions.given_back:
+        for head in schedule.positions.given_back:
             self._recall(head)
 
     def send_back(self, back: SendBack) -> Put | None:
@@ -90,14 +90,14 @@ class RetryService:
             pairs[props.DELAY] = "0"
         else:
             level = back.delay_level or FIRST_RETRY_LEVEL + message.reconsume_times
-            level = min(level, len(self._ladder.delays_ms))
+            level = min(level, len(self._schedule.delays_ms))
             pairs[props.DELAY] = str(level)
             name, queue_id, tags = delayed_until(
                 pairs,
                 topic.name,
                 self._clock.random_below(max(1, topic.write_queues)),
                 level,
-                self._ladder.due_ms(level),
+                self._schedule.due_ms(level),
             )
         record = put_record(
             name,
@@ -127,7 +127,7 @@ class RetryService:
         if not units or units[0].log_offset != taken.put.log_offset:
             return False  # the topic was deleted
         if taken.topic == SCHEDULE_TOPIC and not repeated:
-            return self._ladder.positions.next(taken.queue_id + 1) <= taken.put.queue_offset
+            return self._schedule.positions.next(taken.queue_id + 1) <= taken.put.queue_offset
         return self._clock.monotonic() - taken.at < REPEAT_SECONDS
 
     def _remember(self, key: tuple[str, int, bool], taken: _Taken) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from metaq.broker.appender import Appender
-from metaq.broker.delay import DelayLadder
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.records import delay_level, delayed_until, put_record
 from metaq.broker.requests import Send
+from metaq.broker.schedule import ScheduleService
 from metaq.broker.topics import check_client_topic
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import Perm, TopicConfig
@@ -40,8 +40,8 @@ class Sent:
 class SendService:
     """Takes what producers send."""
 
-    def __init__(self, environment: Environment, tables: Tables, appender: Appender, ladder: DelayLadder) -> None:
-        self._environment, self._appender, self._ladder = environment, appender, ladder
+    def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
+        self._environment, self._appender, self._schedule = environment, appender, schedule
         self._topics, self._groups = tables.topics, tables.groups
 
     def send(self, send: Send) -> Sent:
@@ -61,13 +61,13 @@ class SendService:
         topic, told_queue = send.topic, queue_id
         wait = waits(pairs)
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
-        tags, level = None, delay_level(pairs, len(self._ladder.delays_ms))
+        tags, level = None, delay_level(pairs, len(self._schedule.delays_ms))
         if topic.startswith(RETRY_PREFIX) and self._is_spent(send):
             group = topic.removeprefix(RETRY_PREFIX)
             topic, queue_id, level = self._topics.ensure(DEAD_LETTER_PREFIX + group).name, 0, 0
             told_queue = 0
         if level:
-            topic, queue_id, tags = delayed_until(pairs, topic, queue_id, level, self._ladder.due_ms(level))
+            topic, queue_id, tags = delayed_until(pairs, topic, queue_id, level, self._schedule.due_ms(level))
         else:
             pairs.pop(props.WAIT, None)  # Stored only where RocketMQ stores it: delayed messages and batches.
         record = put_record(

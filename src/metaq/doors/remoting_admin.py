@@ -93,7 +93,7 @@ class AdminHandlers:
 
     @handles(RequestCode.GET_ALL_DELAY_OFFSET, NoHeader, Action.OBSERVE)
     def _delay_offsets(self, _call: Call[NoHeader]) -> bytes:
-        return bodies.delay_offsets(self._broker.ladder.positions.offsets)
+        return bodies.delay_offsets(self._broker.schedule.positions.offsets)
 
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)

@@ -22,7 +22,7 @@ _SCHEDULE = SCHEDULE_TOPIC.encode()
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
-def delay_ladder(text: str) -> tuple[int, ...]:
+def delays_of(text: str) -> tuple[int, ...]:
     """`1s 5s 10s ...` as milliseconds; level 1 is the first. Raises ConfigError."""
     steps = []
     for word in text.split():
@@ -33,9 +33,9 @@ def delay_ladder(text: str) -> tuple[int, ...]:
     return tuple(steps)
 
 
-def deliver_ms(store_ms: int, level: int, ladder: tuple[int, ...]) -> int:
-    """When a message stored at `store_ms` with a delay level is due; a level above the ladder is its last."""
-    return store_ms + ladder[min(level, len(ladder)) - 1] if ladder else store_ms
+def deliver_ms(store_ms: int, level: int, delays_ms: tuple[int, ...]) -> int:
+    """When a message stored at `store_ms` with a delay level is due; a level above the delays_ms is its last."""
+    return store_ms + delays_ms[min(level, len(delays_ms)) - 1] if delays_ms else store_ms
 
 
 def is_queued(sys_flag: int) -> bool:
@@ -51,10 +51,10 @@ def topic_of(head: hot.RecordHead) -> str | None:
         return None
 
 
-def tags_code(head: hot.RecordHead, ladder: tuple[int, ...]) -> int:
+def tags_code(head: hot.RecordHead, delays_ms: tuple[int, ...]) -> int:
     """What the record's unit holds in its third field."""
     if head.topic == _SCHEDULE and head.delay_level > 0:
-        return deliver_ms(head.store_ms, head.delay_level, ladder)
+        return deliver_ms(head.store_ms, head.delay_level, delays_ms)
     return hot.java_hash(head.tags) if head.tags else 0
 
 
@@ -74,7 +74,7 @@ class Dispatcher:
         self,
         queue: Callable[[str, int], ConsumeQueue],
         index: Index | None,
-        ladder: tuple[int, ...],
+        delays_ms: tuple[int, ...],
         *,
         queues_from: int = 0,
         rebuild: Container[tuple[str, int]] = (),
@@ -85,7 +85,7 @@ class Dispatcher:
         `index_from` are indexed already. Those below their topic's log offset in `deleted` are of a deleted topic: nobody gets them.
         """
         self._deleted = deleted or {}
-        self._queue, self._index, self._ladder = queue, index, ladder
+        self._queue, self._index, self._delays_ms = queue, index, delays_ms
         self._queues_from, self._rebuild, self._index_from = queues_from, rebuild, index_from
         self.messages = 0
         """Units put."""
@@ -110,5 +110,5 @@ class Dispatcher:
                 return  # a repeated record (recovery has refused gaps): the first one stands
             # The oldest record that is left of the queue, or the topic was deleted and made again.
             queue.restart_at(head.queue_offset)
-        queue.put(Unit(head.log_offset, head.size, tags_code(head, self._ladder)))
+        queue.put(Unit(head.log_offset, head.size, tags_code(head, self._delays_ms)))
         self.messages += 1

@@ -12,7 +12,7 @@ from metaq.options import StoreOptions
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.disk import Disk, reserving
-from metaq.store.dispatch import delay_ladder
+from metaq.store.dispatch import delays_of
 from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
 from metaq.store.housekeeping import Housekeeper
@@ -58,7 +58,7 @@ class MessageStore:
         Raises: StoreLocked, StoreForeign, StoreCorrupt: nothing was touched. StoreFull: no room to recover.
         """
         self.options, self.clock, self.disk = options, clock, disk or Disk()
-        self.ladder = delay_ladder(options.message_delay_level)
+        self.delays_ms = delays_of(options.message_delay_level)
         self.folder = StoreFolder(options, self.disk)
         self.folder.open()
         try:
@@ -92,14 +92,14 @@ class MessageStore:
             index=self.index,
             queues=self._queues,
             state=state,
-            ladder=self.ladder,
+            delays_ms=self.delays_ms,
             deleted=self.deleted,
         )
         self._flusher = Flusher(self.log, lambda: parts.options.flush_interval_commit_log, state)
         self._populator = Populator(self.log, self.clock)
         writer = self._writer = Writer(parts, self._populator)
         self._housekeeper = Housekeeper(parts, writer, self._flusher)
-        self._repairs = Repairs(self.log, self.ladder, self._housekeeper.work)
+        self._repairs = Repairs(self.log, self.delays_ms, self._housekeeper.work)
         puller = self._puller = Puller(self.log, self._queues, options, self._repairs)
         self.put, self.append_rows, self.deliver = writer.put, writer.append_rows, writer.deliver
         self.append_raw = writer.append_raw
@@ -127,7 +127,7 @@ class MessageStore:
             self.folder.keep_hints()
         if meanwhile := recovery.checkpoint_meanwhile(plan):
             meanwhile.save(self.folder.checkpoint, self.disk)
-        recovery.act(plan, self._queues.made, self.ladder, self.clock.now_ms())
+        recovery.act(plan, self._queues.made, self.delays_ms, self.clock.now_ms())
         # A mark behind a shorter log would cover what comes there.
         self.deleted = {topic: min(place, self.log.end) for topic, place in facts.deleted.items()}
         """Topic → the log offset below which records of this name are of a topic that was deleted there."""

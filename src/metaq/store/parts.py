@@ -102,7 +102,7 @@ class Parts:
     index: Index | None
     queues: Queues
     state: State
-    ladder: tuple[int, ...]
+    delays_ms: tuple[int, ...]
     """What the delay levels stand for, milliseconds."""
     deleted: dict[str, int]
     """Topic → the log offset below which records of this name are of a topic that was deleted there."""

@@ -331,7 +331,9 @@ class Recovery:
 
     # ------------------------------------------------------------------ the act
 
-    def act(self, plan: Plan, queue: Callable[[str, int], ConsumeQueue], ladder: tuple[int, ...], now_ms: int) -> int:
+    def act(
+        self, plan: Plan, queue: Callable[[str, int], ConsumeQueue], delays_ms: tuple[int, ...], now_ms: int
+    ) -> int:
         """Make the plan true. Returns the number of units dispatched. Raises StoreFull, OSError.
 
         A crash anywhere in it leaves a folder for which the same plan is made again. Afterwards the log is durable;
@@ -362,7 +364,7 @@ class Recovery:
         dispatcher = Dispatcher(
             queue,
             self._index,
-            ladder,
+            delays_ms,
             queues_from=plan.start.log_offset,
             rebuild=plan.rebuild,
             index_from=plan.index.first,

@@ -34,10 +34,10 @@ class Repairs:
     """The thread that mends what pulls cannot read, and what it could not."""
 
     def __init__(
-        self, commit_log: CommitLog, ladder: tuple[int, ...], exclusive: contextlib.AbstractContextManager[object]
+        self, commit_log: CommitLog, delays_ms: tuple[int, ...], exclusive: contextlib.AbstractContextManager[object]
     ) -> None:
         """`exclusive`: held while units are written, so that nobody calls them durable meanwhile."""
-        self._log, self._ladder, self._exclusive = commit_log, ladder, exclusive
+        self._log, self._delays_ms, self._exclusive = commit_log, delays_ms, exclusive
         self._lock = threading.Lock()
         self._asked: dict[Key, tuple[ConsumeQueue, int]] = {}
         self._lost: dict[Key, list[range]] = {}
@@ -117,7 +117,7 @@ class Repairs:
         ):
             of_this = (head.topic, head.queue_id) == (queue.tail.topic, queue.queue_id)
             if of_this and head.queue_offset in missing and is_queued(head.sys_flag):
-                found[head.queue_offset] = Unit(head.log_offset, head.size, tags_code(head, self._ladder))
+                found[head.queue_offset] = Unit(head.log_offset, head.size, tags_code(head, self._delays_ms))
         with self._exclusive:
             lost = sorted(offset for offset in missing - found.keys() if offset < queue.max_offset)
             for offset, rebuilt in found.items():

@@ -100,7 +100,7 @@ class Writer:
     """Appends to the log, its queues and its index. From any thread, one at a time (a lock holds the others)."""
 
     def __init__(self, parts: Parts, populator: Populator) -> None:
-        self._parts, self._populator, self._deleted, self._ladder = parts, populator, parts.deleted, parts.ladder
+        self._parts, self._populator, self._deleted, self._delays_ms = parts, populator, parts.deleted, parts.delays_ms
         self._clock, self._state, self._queues = parts.clock, parts.state, parts.queues
         self._log, self._index = parts.log, parts.index
         self._index_tail = parts.index.tail if parts.index else None
@@ -370,7 +370,7 @@ class Writer:
         for head in heads:
             if self._is_dispatched(head):
                 queue = self._queues.made(head.topic.decode(), head.queue_id)
-                unit = head.log_offset, head.size, tags_code(head, self._ladder)
+                unit = head.log_offset, head.size, tags_code(head, self._delays_ms)
                 if not queue.tail.put(*unit):
                     queue.advance()
                     queue.tail.put(*unit)

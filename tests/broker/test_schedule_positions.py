@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from metaq.broker import delay_positions
+from metaq.broker import schedule_positions
 from metaq.clock import FakeClock
 from metaq.doors.remoting_messages import send_of
 from metaq.store.config_file import ConfigFile
@@ -99,7 +99,7 @@ def test_killed_at_any_moment_each_message_comes_once(tmp_path, clock, seed):
                     case 3:
                         broker.tick()
                     case 4:
-                        broker.ladder.positions.save()
+                        broker.schedule.positions.save()
             root = killed(broker, tmp_path / str(life))
     with open_broker(root, clock) as broker:
         for _ in range(3):
@@ -128,7 +128,7 @@ def test_the_positions_are_saved_when_their_copies_are_durable(tmp_path, clock):
 
 def test_a_growing_log_moves_the_place_to_read_from(tmp_path, clock, monkeypatch):
     """A start reads a bounded part of the log, also when nothing was delayed for a long time."""
-    monkeypatch.setattr(delay_positions, "LOG_BYTES_MAX", 10_000)
+    monkeypatch.setattr(schedule_positions, "LOG_BYTES_MAX", 10_000)
     with open_broker(tmp_path, clock, NO_THREADS) as broker:
         broker.tick()
         for _ in range(100):
@@ -168,7 +168,7 @@ def test_a_place_where_no_record_begins_stops_no_start(tmp_path, clock, place):
 def test_what_tools_see_is_rocketmqs(tmp_path, clock):
     """Request 45 answers the table alone."""
     with open_broker(tmp_path, clock) as broker:
-        assert broker.ladder.positions.offsets == {}
+        assert broker.schedule.positions.offsets == {}
 
 
 def test_positions_that_could_not_be_saved_are_saved_later(tmp_path, clock, caplog):
@@ -181,10 +181,10 @@ def test_positions_that_could_not_be_saved_are_saved_later(tmp_path, clock, capl
         broker.store.flush()
         file.error = OSError(errno.EIO, "broken")
         for _ in range(3):
-            broker.ladder.positions.save()
+            broker.schedule.positions.save()
         assert caplog.text.count("memory.json could not be saved: broken") == 1
         assert broker.reports.facts().unsaved["delayOffset.json"] == "broken"
         file.error = None
-        broker.ladder.positions.save()
+        broker.schedule.positions.save()
         assert "1:1" in file.text
         assert broker.reports.facts().unsaved == {}

@@ -28,7 +28,7 @@ _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _DEAD_LETTERS: Final = DEAD_LETTER_PREFIX.encode()
 
 
-class DelayPositions:
+class SchedulePositions:
     """Level → QueueOffset in its queue of the next record to deliver.
 
     The file never gets ahead of the log: positions are written when the copies that they count are durable. Otherwise a

@@ -1,10 +1,10 @@
-"""The delay ladder: when messages come out, where, and what a restart does to it."""
+"""Scheduled delivery: when messages come out, where, and what a restart does to it."""
 
 from __future__ import annotations
 
 import pytest
 
-from metaq.broker import delay
+from metaq.broker import schedule
 from metaq.clock import FakeClock
 from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError, StoreFull
@@ -38,7 +38,7 @@ def clock():
 
 @pytest.mark.parametrize("level", range(1, 19))
 def test_each_level_waits_as_long_as_it_says(tmp_path, clock, level):
-    """A message of level n is delivered after the ladder's n-th delay, not before."""
+    """A message of level n is delivered after the n-th delay, not before."""
     with open_broker(tmp_path, clock) as broker:
         sent = send(broker, b"later", level, queue_id=2)
         assert (sent.queue_id, sent.put.queue_offset) == (2, 0)
@@ -73,7 +73,7 @@ def test_the_delivered_copy_is_the_message_as_it_was_sent(tmp_path, clock):
         )
 
 
-def test_a_level_above_the_ladder_is_the_highest(tmp_path, clock):
+def test_a_level_above_the_highest_is_the_highest(tmp_path, clock):
     """Level 99 waits as long as level 18."""
     with open_broker(tmp_path, clock) as broker:
         send(broker, b"later", 99)
@@ -88,7 +88,7 @@ def test_what_is_no_level_does_not_delay(tmp_path, clock, level):
         assert bodies(broker) == [b"now"]
 
 
-def test_an_own_ladder(tmp_path, clock):
+def test_delays_of_ones_own(tmp_path, clock):
     """messageDelayLevel decides how many levels there are and how long they wait."""
     with open_broker(tmp_path, clock, {"message_delay_level": "2s 1m"}) as broker:
         assert broker.topics.require("SCHEDULE_TOPIC_XXXX").write_queues == 2
@@ -107,7 +107,7 @@ def test_what_waits_survives_a_restart(tmp_path, clock, clean):
         clock.advance(1)
         broker.tick()
         if not clean:
-            broker.ladder.positions.close = lambda: None
+            broker.schedule.positions.close = lambda: None
     with open_broker(tmp_path, clock) as broker:
         clock.advance(20)
         broker.tick()
@@ -142,53 +142,53 @@ class Stopwatch:
 def test_a_turn_ends_when_its_time_is_spent(tmp_path, clock):
     """A flood of due messages is spread over turns, in order, so that the event loop is not held up."""
     with open_broker(tmp_path, clock) as broker:
-        broker.ladder.stopwatch = Stopwatch(delay.TURN_SECONDS / 2)
-        for n in range(5 * delay.SLICE):
+        broker.schedule.stopwatch = Stopwatch(schedule.TURN_SECONDS / 2)
+        for n in range(5 * schedule.SLICE):
             send(broker, b"%d" % n, 1)
         clock.advance(1)
         turns, pauses = [], []
         while len(turns) < 4:
-            pauses.append(broker.ladder.deliver())
+            pauses.append(broker.schedule.deliver())
             turns.append(len(bodies(broker)))
-        assert turns == [2 * delay.SLICE, 4 * delay.SLICE, 5 * delay.SLICE, 5 * delay.SLICE]
+        assert turns == [2 * schedule.SLICE, 4 * schedule.SLICE, 5 * schedule.SLICE, 5 * schedule.SLICE]
         assert pauses[:2] == [0, 0]
-        assert pauses[-1] == delay.PAUSE_SECONDS_MAX
-        assert bodies(broker) == [b"%d" % n for n in range(5 * delay.SLICE)]
+        assert pauses[-1] == schedule.PAUSE_SECONDS_MAX
+        assert bodies(broker) == [b"%d" % n for n in range(5 * schedule.SLICE)]
 
 
 @pytest.mark.parametrize("flooded", [1, 3, 18])
 def test_a_flood_on_one_level_keeps_no_other_waiting(tmp_path, clock, flooded):
     """Each level has a slice before any has its second: the first retry (level 3) comes in time beside a flood on level 1."""
     with open_broker(tmp_path, clock) as broker:
-        broker.ladder.stopwatch = Stopwatch(delay.TURN_SECONDS)
+        broker.schedule.stopwatch = Stopwatch(schedule.TURN_SECONDS)
         others = [level for level in range(1, 19) if level != flooded]
         for level in others:
             send(broker, b"%d" % level, level, "others")
-        for n in range(40 * delay.SLICE):
+        for n in range(40 * schedule.SLICE):
             send(broker, b"%d" % n, flooded)
         clock.advance(7200)
         for _ in range(18):
-            broker.ladder.deliver()
+            broker.schedule.deliver()
         assert sorted(int(body) for body in bodies(broker, "others")) == others
-        assert len(bodies(broker)) == delay.SLICE * 1
+        assert len(bodies(broker)) == schedule.SLICE * 1
         for _ in range(39):
-            assert broker.ladder.deliver() == 0
-        assert broker.ladder.deliver() > 0
-        assert broker.store.queue("orders", 0).max_offset == 40 * delay.SLICE
+            assert broker.schedule.deliver() == 0
+        assert broker.schedule.deliver() > 0
+        assert broker.store.queue("orders", 0).max_offset == 40 * schedule.SLICE
 
 
 def test_the_next_look_is_when_the_next_message_is_due(tmp_path, clock):
     """No sooner than it pays, no later than a tenth of a second."""
     with open_broker(tmp_path, clock) as broker:
-        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MAX
+        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MAX
         send(broker, b"later", 1)
-        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MAX
+        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MAX
         clock.advance(0.95)
-        assert broker.ladder.deliver() == pytest.approx(0.05)
+        assert broker.schedule.deliver() == pytest.approx(0.05)
         clock.advance(0.049)
-        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MIN
+        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MIN
         clock.advance(0.001)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert bodies(broker) == [b"later"]
 
 
@@ -202,13 +202,13 @@ def test_files_that_fill_up_under_a_flood(tmp_path, clock):
         for n in range(3000):
             send(broker, b"%d" % n, 1, f"topic-{n % 3}")
         clock.advance(1)
-        while broker.ladder.deliver() == 0:
+        while broker.schedule.deliver() == 0:
             pass
         for topic in range(3):
             assert bodies(broker, f"topic-{topic}") == [b"%d" % n for n in range(topic, 3000, 3)][:1000]
 
 
-def test_a_full_disk_holds_the_ladder_up_and_loses_nothing(tmp_path, clock):
+def test_a_full_disk_holds_delivery_up_and_loses_nothing(tmp_path, clock):
     """A delivery that cannot be stored is tried again at the next look, which is not at once."""
     disk = FaultyDisk()
     with open_broker(tmp_path, clock, disk=disk) as broker:
@@ -217,11 +217,11 @@ def test_a_full_disk_holds_the_ladder_up_and_loses_nothing(tmp_path, clock):
         clock.advance(1)
         disk.used = 91
         broker.store.retain(clock.now_ms())
-        assert broker.ladder.deliver() == delay.PAUSE_SECONDS_MAX
+        assert broker.schedule.deliver() == schedule.PAUSE_SECONDS_MAX
         assert bodies(broker) == []
         disk.used = 50
         broker.store.retain(clock.now_ms())
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert bodies(broker) == [b"0", b"1", b"2"]
 
 
@@ -237,13 +237,13 @@ def test_a_disk_that_fills_up_in_the_middle(tmp_path, clock, monkeypatch):
             raise StoreFull("full")
 
         monkeypatch.setattr(broker.store.log, "roll", full)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         first = len(bodies(broker))
         assert 0 < first < 300
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert len(bodies(broker)) == first
         monkeypatch.undo()
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert [int(body.rstrip(b"x")) for body in bodies(broker)] == list(range(300))
 
 
@@ -256,7 +256,7 @@ def test_a_message_whose_topic_is_gone_holds_nobody_up(tmp_path, clock, caplog):
             send(broker, b"%d" % n, 1, ("orders", "gone")[n % 2])
         broker.topics.delete("gone").settle()
         clock.advance(1)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert bodies(broker) == [b"0", b"2", b"4"]
         assert bodies(broker, "gone") == [b"1", b"3", b"5"]
         assert caplog.text.count("queue 0 of topic gone, which has no such queue now") == 1
@@ -268,11 +268,11 @@ def test_a_flood_for_a_topic_that_is_gone_gives_the_loop_its_turn(tmp_path, cloc
         for n in range(50):
             send(broker, b"%d" % n, 1, "gone")
         broker.topics.delete("gone").settle()
-        broker.ladder.stopwatch = Stopwatch(delay.TURN_SECONDS / 4)
+        broker.schedule.stopwatch = Stopwatch(schedule.TURN_SECONDS / 4)
         clock.advance(1)
-        assert broker.ladder.deliver() == 0
+        assert broker.schedule.deliver() == 0
         assert 0 < len(bodies(broker, "gone")) < 10
-        while broker.ladder.deliver() == 0:
+        while broker.schedule.deliver() == 0:
             pass
         assert bodies(broker, "gone") == [b"%d" % n for n in range(50)]
 
@@ -282,16 +282,16 @@ def test_nothing_is_delivered_to_a_topic_while_it_is_being_deleted(tmp_path, clo
     with open_broker(tmp_path, clock) as broker:
         send(broker, b"0", 1)
         clock.advance(1)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         for n in range(1, 4):
             send(broker, b"%d" % n, 1)
         clock.advance(1)
         broker.topics.close("orders")
         broker.gates.close("orders")
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert bodies(broker) == [b"0"]
         broker.topics.reopen("orders")
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert bodies(broker) == [b"0", b"1", b"2", b"3"]
 
 
@@ -305,7 +305,7 @@ def test_a_damaged_record_is_passed_over_and_told(tmp_path, clock, caplog):
         at = file.buffer.find(b"body-1")
         file.buffer[at] ^= 1
         clock.advance(1)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert bodies(broker) == [b"body-0", b"body-2"]
         assert f"log offset {place}" in caplog.text
 
@@ -323,17 +323,17 @@ def test_old_records_are_read_by_another_thread(tmp_path, clock):
             send(broker, b"plain", 0, "plain")
         send(broker, b"young", 1, "young")
         clock.advance(1)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert (len(jobs), bodies(broker, "young"), bodies(broker, "old")) == (1, [b"young"], [])
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert len(jobs) == 1
         jobs.pop()[1](None)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert len(jobs) == 1
         while jobs:
             job, done = jobs.pop()
             done(job())
-            broker.ladder.deliver()
+            broker.schedule.deliver()
         assert bodies(broker, "old") == [b"%d" % n for n in range(500)]
 
 
@@ -348,14 +348,14 @@ def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp
                 send(broker, b"%d" % n + b"x" * 200, level, f"level-{level}")
         assert store.retain(clock.now_ms() + 1) == 0
         clock.advance(1)
-        while broker.ladder.deliver() == 0:
+        while broker.schedule.deliver() == 0:
             pass
         assert store.retain(clock.now_ms() + 1) == 0, "level 2 has the older ones, and waits"
         clock.advance(4)
-        while broker.ladder.deliver() == 0:
+        while broker.schedule.deliver() == 0:
             pass
         assert [int(body.rstrip(b"x")) for body in bodies(broker, "level-2")] == list(range(300))
-        assert broker.ladder.oldest() is None
+        assert broker.schedule.oldest() is None
         assert store.retain(clock.now_ms() + 1) > 1
 
 
@@ -370,7 +370,7 @@ def test_what_has_left_the_log_is_told_and_passed_over(tmp_path, clock, caplog):
         ]
         clock.advance(1)
         for _ in range(10):
-            broker.ladder.deliver()
+            broker.schedule.deliver()
         assert [int(body) for body in bodies(broker)] == list(range(1000 - len(kept), 1000))
         assert "have left the log" in caplog.text
 
@@ -393,7 +393,7 @@ def test_a_delivery_wakes_who_waits(tmp_path, clock):
 
         broker.hold.hold(HeldPull(FakeChannel(), ("orders", 0), 0, clock.monotonic() + 100, None))
         clock.advance(1)
-        broker.ladder.deliver()
+        broker.schedule.deliver()
         assert [pull.key for pull in broker.hold.ready()] == [("orders", 0)]
 
 

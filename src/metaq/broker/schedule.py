@@ -1,7 +1,7 @@
-"""Scheduled delivery: the ladder of delay levels.
+"""Scheduled delivery: the schedule service of a broker, with its delay levels.
 
 Each level is a queue of SCHEDULE_TOPIC_XXXX. All its records wait equally long, so the queue is in order of delivery and
-one position per level is all there is to remember (`metaq.broker.delay_positions`).
+one position per level is all there is to remember (`metaq.broker.schedule_positions`).
 
 Delivery goes on in turns of bounded time, and within a turn level by level, a slice of each: a flood on one level keeps
 neither the other levels waiting nor the event loop. What cannot be stored now (the disk is full, or slower than the
@@ -19,9 +19,9 @@ from typing import Final
 
 from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
-from metaq.broker.delay_positions import DelayPositions
 from metaq.broker.environment import Environment
 from metaq.broker.records import put_record
+from metaq.broker.schedule_positions import SchedulePositions
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import DelayProgress, StoredMessage
@@ -66,7 +66,7 @@ class _Run:
 
 
 class _Level:
-    """One step of the ladder."""
+    """One delay level."""
 
     __slots__ = ("delay_ms", "head", "number", "reading", "run")
 
@@ -78,7 +78,7 @@ class _Level:
         self.reading = False
 
 
-class DelayLadder:
+class ScheduleService:
     """Delivers what is due. `delays_ms`: what each level stands for, the first being level 1.
 
     Args: read_cold: how to read what is no longer in memory. Who gives another than `read_at_once` calls `deliver` after
@@ -95,11 +95,11 @@ class DelayLadder:
     ) -> None:
         store, clock = environment.store, environment.clock
         self._store, self._appender, self._gates, self._clock = store, appender, gates, clock
-        delays_ms = store.ladder
+        delays_ms = store.delays_ms
         self.stopwatch = clock.monotonic
         """What turns are measured with, in seconds."""
         self.delays_ms = delays_ms
-        self.positions = DelayPositions(store, file)
+        self.positions = SchedulePositions(store, file)
         self._levels = [_Level(number, delay_ms) for number, delay_ms in enumerate(delays_ms, 1)]
         self._turn = 0
         """Whose slice is next."""
@@ -196,7 +196,7 @@ class DelayLadder:
         return units
 
     def _is_waiting(self, due_ms: int, level: _Level, now_ms: int) -> bool:
-        # Later than any record can be due: the clock was set back, or the ladder shortened. Such a one is delivered.
+        # Later than any record can be due: the clock was set back, or the delays were changed. Such a one is delivered.
         return now_ms < due_ms <= now_ms + level.delay_ms
 
     def _pull(self, level: _Level, offset: int, units: bytes, bytes_max: int) -> ReadResult:
