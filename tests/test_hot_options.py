@@ -10,7 +10,6 @@ import contextlib
 import datetime as dt
 import pathlib
 import socket
-import threading
 from collections.abc import Callable
 
 import pytest
@@ -27,7 +26,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
 from tests.broker.support import small_store
-from tests.doors.support import Client, open_door, send_header, tick
+from tests.doors.support import Client, SlowDisk, open_door, send_header, tick
 from tests.support import PATIENCE, eventually
 
 TABLES = {"broker": BrokerOptions, "store": StoreOptions, "namesrv": NamesrvOptions}
@@ -222,19 +221,6 @@ def _(root):
         running.client.feed(running.client.frame(RequestCode.SEND_MESSAGE_V2, send_header("T")))
         eventually(lambda: running.store.flushed > running.store.log_end - 2 * MIB)
         eventually(running.client.received)
-
-
-class SlowDisk(FaultyDisk):
-    """One whose syncs end when they may."""
-
-    def __init__(self):
-        super().__init__()
-        self.may_sync = threading.Event()
-        self.may_sync.set()
-
-    def sync_range(self, mapped, start, size):
-        assert self.may_sync.wait(PATIENCE)
-        super().sync_range(mapped, start, size)
 
 
 @effect_of("broker.unanswered_bytes_max")

@@ -16,7 +16,8 @@ class Replica:
 def policy(
     flush: str = "ASYNC_FLUSH", copies: object = None, *, end: int = 1000, flushed: int = 0, limit: int = 10_000
 ):
-    store = SimpleNamespace(flushed=flushed, log=SimpleNamespace(tail=SimpleNamespace(end=end)))
+    state, log = SimpleNamespace(flushed=flushed), SimpleNamespace(tail=SimpleNamespace(end=end))
+    store = SimpleNamespace(state=state, log=log)
     environment = SimpleNamespace(
         store=store,
         options=SimpleNamespace(unflushed_bytes_max=limit),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import pathlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -15,11 +16,13 @@ from metaq.model import properties as props
 from metaq.net.turns import Source
 from metaq.saved import SavedText
 from metaq.store.disk import Disk
+from metaq.testing.faults import FaultyDisk
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, SerializeType, encode, request
 from metaq.wire.connection import Connection
 from tests.broker.support import open_broker
+from tests.support import PATIENCE
 
 
 class FakePeer:
@@ -144,6 +147,19 @@ def pull_header(topic: str, queue_id: int = 0, offset: int = 0, **more: object) 
         "expression_type": "TAG",
     } | more  # fmt: skip
     return headers.PullHeader(topic=topic, queue_id=queue_id, queue_offset=offset, **facts)
+
+
+class SlowDisk(FaultyDisk):
+    """One whose syncs end when they may."""
+
+    def __init__(self):
+        super().__init__()
+        self.may_sync = threading.Event()
+        self.may_sync.set()
+
+    def sync_range(self, mapped, start, size):
+        assert self.may_sync.wait(PATIENCE)
+        super().sync_range(mapped, start, size)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from metaq.clock import FakeClock
 from metaq.doors.flush_gate import FlushGate
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, encode
-from tests.doors.support import Client, FakePeer, open_door, tick
+from tests.doors.support import Client, FakePeer, SlowDisk, open_door, tick
 from tests.support import eventually
 
 
@@ -19,7 +19,7 @@ class FakeLog:
     """A log whose flushing the test does."""
 
     def __init__(self) -> None:
-        self.flushed = 0
+        self.state = SimpleNamespace(flushed=0)
         self.asked = []
         self.log = SimpleNamespace(tail=SimpleNamespace(end=0))
 
@@ -27,7 +27,7 @@ class FakeLog:
         self.asked.append((log_end, done))
 
     def flush(self, log_end: int, *, good: bool = True) -> None:
-        self.flushed = log_end
+        self.state.flushed = log_end
         asked, self.asked = self.asked, []
         for end, done in asked:
             if end <= log_end or not good:
@@ -189,24 +189,24 @@ def test_who_does_not_want_to_wait_does_not(tmp_path, monkeypatch):
         assert client.send("orders", properties={"WAIT": "false"}).ext["queueOffset"] == "2"
 
 
-def test_a_producer_that_outruns_the_disk_takes_its_pace(tmp_path, monkeypatch):
+def test_a_producer_that_outruns_the_disk_takes_its_pace(tmp_path):
     """With ASYNC_FLUSH, above half of unflushedBytesMax the answers wait until the disk has come near enough."""
-    with open_door(tmp_path, unflushed_bytes_max=1 << 20) as (broker, door):
+    disk = SlowDisk()
+    with open_door(tmp_path, disk=disk, unflushed_bytes_max=1 << 20) as (broker, door):
         client = Client(door)
         client.send("orders")
-        flushed, waiting = broker.store.log_end, []
-        monkeypatch.setattr(type(broker.store), "flushed", property(lambda _: flushed))
-        monkeypatch.setattr(broker.store, "when_flushed", lambda end, done: waiting.append((end, done)))
-        sent = 0
-        while not waiting:
-            client.feed(_send(client, b"x" * 50_000))
-            sent += 1
-        assert 10 <= sent <= 12
-        assert len(client.received()) == sent - 1
-        assert client.pull("orders")[0].code == 0
-        flushed, done = waiting[0]
-        done(True)
-        assert [answer.code for answer in client.received()] == [0]
+        broker.store.flush()
+        disk.may_sync.clear()
+        try:
+            sent = answered = 0
+            while answered == sent:
+                client.feed(_send(client, b"x" * 50_000))
+                sent, answered = sent + 1, answered + len(client.received())
+            assert 10 <= sent <= 12
+            assert client.pull("orders")[0].code == 0
+        finally:
+            disk.may_sync.set()
+        assert [answer.code for answer in eventually(client.received)] == [0]
 
 
 def test_acknowledgements_that_wait_are_bounded(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.record import decode_record, encode_batch, parse_offset_id
-from tests.doors.support import Client, open_door, send_header
+from tests.doors.support import Client, SlowDisk, open_door, send_header
 
 
 def stored(door, answer):
@@ -202,13 +202,23 @@ def test_a_full_disk_is_named_and_nothing_else_suffers(tmp_path):
         assert client.send("orders").code == 0
 
 
-def test_a_producer_faster_than_the_disk_is_refused_as_busy(door, client, monkeypatch):
+def test_a_producer_faster_than_the_disk_is_refused_as_busy(tmp_path):
     """When too many bytes wait for the disk, sends are answered SYSTEM_BUSY, in both lanes."""
-    client.send("orders")
-    monkeypatch.setattr(type(door.broker.store), "flushed", property(lambda _: -(1 << 40)))
-    assert [client.send(topic).code for topic in ("orders", "other")] == [ResponseCode.SYSTEM_BUSY] * 2
-    monkeypatch.undo()
-    assert client.send("orders").code == 0
+    disk = SlowDisk()
+    with open_door(tmp_path, disk=disk, unflushed_bytes_max=1 << 20) as (broker, door):
+        client = Client(door)
+        client.send("orders")
+        disk.may_sync.clear()
+        try:
+            for _ in range(22):
+                client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders"), b"x" * 50_000))
+            client.received()
+            assert [client.send(topic).code for topic in ("orders", "other")] == [ResponseCode.SYSTEM_BUSY] * 2
+        finally:
+            disk.may_sync.set()
+        broker.store.flush()
+        client.received()
+        assert client.send("orders").code == 0
 
 
 def test_a_failed_store_acknowledges_nothing(door, client):

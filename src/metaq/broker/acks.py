@@ -69,8 +69,8 @@ class AckPolicy:
     """Decides what acknowledgements wait for."""
 
     def __init__(self, environment: Environment, copies: Copies = NO_COPIES) -> None:
-        self._environment, self._store, self.copies = environment, environment.store, copies
-        self._log = environment.store.log.tail
+        self._environment, self.copies = environment, copies
+        self._log, self._state = environment.store.log.tail, environment.store.state
         self._flushes = environment.store_options.flush_disk_type == "SYNC_FLUSH"
         self.promises = self._flushes or copies.required
         """Whether acknowledgements say more than that the message is stored. Who asks not to wait then gets less."""
@@ -83,12 +83,12 @@ class AckPolicy:
         if self.promises:
             return Due(end if self._flushes else 0, end if self.copies.required else 0, promised=True)
         slack = self._environment.options.unflushed_bytes_max // 2
-        if end - self._store.flushed > slack:
+        if end - self._state.flushed > slack:
             return Due(end - slack, 0, promised=False)
         return None
 
     def lack(self, due: Due) -> Lack | None:
         """What is still missing of what was due."""
-        if self._store.flushed < due.flushed:
+        if self._state.flushed < due.flushed:
             return Lack.FLUSHED
         return Lack.COPIED if self.copies.copied < due.copied else None

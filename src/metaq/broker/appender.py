@@ -33,7 +33,7 @@ class Appender:
     def __init__(self, environment: Environment, acks: AckPolicy, stats: Stats, closed: Callable[[str], bool]) -> None:
         self._environment, self._store, self._acks = environment, environment.store, acks
         self._stats, self._closed = stats, closed
-        self._log = environment.store.log.tail
+        self._log, self._state = environment.store.log.tail, environment.store.state
         self._told = self._log.end
         """Where the log ended when the last growth was told."""
         self._hooks: list[Growth] = []
@@ -44,10 +44,10 @@ class Appender:
 
     def refusal(self) -> Refused | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
-        store, options = self._store, self._environment.options
-        if store.failed is not None:
-            return Refused(Reason.NOT_STORED, store.failed)
-        unflushed = self._log.end - store.flushed
+        state, options = self._state, self._environment.options
+        if state.failed is not None:
+            return Refused(Reason.NOT_STORED, state.failed)
+        unflushed = self._log.end - state.flushed
         if unflushed > options.unflushed_bytes_max:
             return Refused(
                 Reason.THROTTLED, f"{unflushed} bytes wait for the disk, the limit is {options.unflushed_bytes_max}"

@@ -25,11 +25,6 @@ log = logging.getLogger(__name__)
 class FlushedLog(Protocol):
     """What the gate needs of the message store."""
 
-    @property
-    def flushed(self) -> int:
-        """LogOffset up to which the log is durable."""
-        ...
-
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
         """Call `done`, from another thread, once the log is durable up to `log_end`; with False if it never will be."""
         ...

@@ -29,8 +29,7 @@ class Flusher:
         self._syncing = threading.Lock()
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
-        self.flushed = commit_log.end
-        """LogOffset up to which the log is durable: at first all of it, which recovery has seen to."""
+        state.flushed = commit_log.end  # recovery has seen to it
         self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, state.fail)
         state.when_failed(lambda _why: self.worker.wake())  # nothing is durable any more: whoever waits is told
 
@@ -44,7 +43,7 @@ class Flusher:
                 self._waiters.append((log_end, done))
                 self.worker.wake()
                 return
-        done(self._state.failed is None and self.flushed >= log_end)
+        done(self._state.failed is None and self._state.flushed >= log_end)
 
     def flush(self) -> None:
         """Sync what is there now. The thread's own step; others may call it too."""
@@ -56,31 +55,31 @@ class Flusher:
     def _sync(self) -> None:
         end = self._log.end
         try:
-            start = self.flushed
+            start = self._state.flushed
             while start < end:  # in steps: waiters for the first bytes need not wait for the last
                 stop = min(end, start + _STEP_BYTES)
                 self._log.sync(start, stop)
-                start = self.flushed = stop
+                start = self._state.flushed = stop
                 self._tell()
         except OSError as error:
             self._state.fail(f"the commit log could not be made durable: {os.strerror(error.errno or 0)}")
 
     def _tell(self) -> None:
         """Answer those whose bytes are durable; all of them, with False, after a failure."""
-        failed = self._state.failed is not None
+        failed, flushed = self._state.failed is not None, self._state.flushed
         with self._lock:
-            ready = [(end, done) for end, done in self._waiters if failed or end <= self.flushed]
-            self._waiters = [(end, done) for end, done in self._waiters if not failed and end > self.flushed]
+            ready = [(end, done) for end, done in self._waiters if failed or end <= flushed]
+            self._waiters = [(end, done) for end, done in self._waiters if not failed and end > flushed]
         for end, done in ready:
             try:
-                done(end <= self.flushed)
+                done(end <= flushed)
             except Exception:
                 log.exception("a callback that waited for the flush of log offset %d failed", end)
 
     def cut(self, log_end: int) -> None:
         """The log ends at `log_end` now. Who waits for more is told that it will not be."""
         with self._syncing:
-            self.flushed = min(self.flushed, log_end)
+            self._state.flushed = min(self._state.flushed, log_end)
             with self._lock:
                 gone = [done for end, done in self._waiters if end > log_end]
                 self._waiters = [(end, done) for end, done in self._waiters if end <= log_end]
@@ -96,4 +95,4 @@ class Flusher:
         with self._lock:
             waiters, self._waiters = self._waiters, []
         for end, done in waiters:
-            done(self._state.failed is None and end <= self.flushed)
+            done(self._state.failed is None and end <= self._state.flushed)

@@ -97,7 +97,7 @@ class Housekeeper:
             removals = len(self._removals)
             if (saved == self._saved and not closing and not removals) or parts.state.failed is not None:
                 return
-            if self._flusher.flushed < snapshot.log_end:
+            if parts.state.flushed < snapshot.log_end:
                 self._flusher.flush()
                 if parts.state.failed is not None:
                     return

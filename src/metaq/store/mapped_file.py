@@ -34,10 +34,11 @@ class MappedFile:
     Both are opened when first asked for; 10 000 queues cost no descriptors until they are used.
     """
 
-    __slots__ = ("_descriptor", "_mapped", "disk", "given_up", "path", "size", "start")
+    __slots__ = ("_descriptor", "_mapped", "disk", "end", "given_up", "path", "size", "start")
 
     def __init__(self, path: Path, start: int, size: int, disk: Disk) -> None:
         self.path, self.start, self.size, self.disk = path, start, size, disk
+        self.end = start + size
         self.given_up = False
         """The file is about to be moved away, and another may get its path: what is open stays, nothing more is opened."""
         self._mapped: Mapped | None = None
@@ -70,13 +71,10 @@ class MappedFile:
         return cls(path, start, size, disk)
 
     @property
-    def end(self) -> int:
-        return self.start + self.size
-
-    @property
     def buffer(self) -> mmap.mmap:
         """The whole file, writable."""
-        return self._mapping().buffer
+        held = self._mapped
+        return held.buffer if held is not None else self._mapping().buffer
 
     def _mapping(self) -> Mapped:
         if (found := self._mapped) is not None:

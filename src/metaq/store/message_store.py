@@ -74,7 +74,7 @@ class MessageStore:
 
     def _open(self, tail: hot.LogTail) -> None:
         options, folder = self.options, self.folder
-        state = self._state = State(folder.root)
+        state = self.state = State(folder.root)
         self.log = CommitLog(folder.commit_log, options.mapped_file_size_commit_log, self.disk, tail, state.fail)
         self.index = (
             Index(folder.index, options.max_hash_slot_num, options.max_index_num, self.disk)
@@ -154,7 +154,7 @@ class MessageStore:
 
     def close(self) -> None:
         """Make everything durable, say so in the folder, and let others have it. May be called twice."""
-        if not self._state.close():
+        if not self.state.close():
             return
         self._repairs.worker.stop()
         self._populator.stop()
@@ -227,8 +227,8 @@ class MessageStore:
         store has stopped; a start finds the log cut there, or not as far.
         """
         with self._housekeeper.work:
-            if not self._state.takes:
-                raise self._state.refusal()
+            if not self.state.takes:
+                raise self.state.refusal()
             left = self._writer.snapshot_below(log_offset)
             try:
                 self._housekeeper.promise_only(left)
@@ -247,17 +247,17 @@ class MessageStore:
     @property
     def failed(self) -> str | None:
         """Why the store has stopped for good; None while it works."""
-        return self._state.failed
+        return self.state.failed
 
     @property
     def writable(self) -> bool:
         """False while the disk is more than 90 percent full."""
-        return self._state.writable
+        return self.state.writable
 
     @property
     def flushed(self) -> int:
         """LogOffset up to which the log is durable."""
-        return self._flusher.flushed
+        return self.state.flushed
 
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
         """Call `done(True)` once the log is durable up to `log_end`, `done(False)` if it never will be.

@@ -21,9 +21,9 @@ log = logging.getLogger(__name__)
 
 
 class State:
-    """Whether the store takes messages, and why not. From any thread."""
+    """Whether the store takes messages, why not, and what of them is durable. Read from any thread."""
 
-    __slots__ = ("_lock", "_root", "_told", "_writable", "closed", "failed", "takes")
+    __slots__ = ("_lock", "_root", "_told", "_writable", "closed", "failed", "flushed", "takes")
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -34,6 +34,8 @@ class State:
         self.failed: str | None = None
         """Why the store has stopped for good; None while it works."""
         self.closed = False
+        self.flushed = 0
+        """LogOffset up to which the log is durable: the flush thread's word."""
         self._writable = True
 
     @property
