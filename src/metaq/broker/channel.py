@@ -7,21 +7,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from metaq.model.access import Identity
-
-if TYPE_CHECKING:
-    from metaq.broker.pull import Pull, PullAnswer
-
-
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
-    """The members of a consumer group are others than before: share the queues anew."""
-
-    group: str
-
+from metaq.model.notices import MembersChanged
 
 Told: TypeAlias = MembersChanged
 """All that a client may be told. Whoever adds to it gives each door a way to say it."""
@@ -60,14 +49,6 @@ class Channel(Protocol):
 
     def ask(self, question: object, seconds: float, done: Answered) -> None:
         """Ask the client. `done` is called once, at the latest after `seconds`."""
-        ...
-
-
-class PullChannel(Channel, Protocol):
-    """One whose client may pull."""
-
-    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
-        """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
         ...
 
 

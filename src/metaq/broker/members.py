@@ -13,11 +13,12 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from metaq.broker.channel import Channel, Effect, MembersChanged
+from metaq.broker.channel import Channel, Effect
 from metaq.clock import Clock
 from metaq.errors import MetaqError, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model import ConsumeFrom, ConsumerView, Heartbeat, MessageModel, SubscriptionData
+from metaq.model.notices import MembersChanged
 from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger(__name__)

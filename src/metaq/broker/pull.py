@@ -14,9 +14,9 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
-from metaq.broker.channel import PullChannel
+from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.hold import HeldPull, HeldPulls
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
@@ -80,6 +80,14 @@ class Admission(NamedTuple):
     expression: str
     version: int
     """Of the heartbeat's subscription; a request that brings its own filter has none to compare."""
+
+
+class PullChannel(Channel, Protocol):
+    """One whose client may pull."""
+
+    def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
+        """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
+        ...
 
 
 @dataclass(slots=True)

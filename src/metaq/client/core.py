@@ -22,13 +22,14 @@ from metaq.client.conversation import asking
 from metaq.client.conversation.call import FAULTS, Call, Consultation, Conversation
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
-from metaq.client.conversation.notices import MembersChanged, OffsetsReset, not_supported, notice_of
+from metaq.client.conversation.notices import not_supported, notice_of
 from metaq.client.ids import IdPrefixes
 from metaq.client.routes import KnownRoutes
 from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
 from metaq.model import BrokerData, ConsumerView, Heartbeat, MessageQueue
+from metaq.model.notices import MembersChanged, OffsetsReset
 from metaq.net.local import local_address
 from metaq.wire.command import Command
 

@@ -14,7 +14,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from metaq.broker.channel import MembersChanged, Told
+from metaq.broker.channel import Told
 from metaq.broker.pull import Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest
 from metaq.doors.dispatch import RemotingSession
@@ -22,6 +22,7 @@ from metaq.doors.handlers import Call
 from metaq.doors.pieces import ColdPieces, Pieces
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.model.message import host_bytes
+from metaq.model.notices import MembersChanged
 from metaq.net.peer import Peer
 from metaq.net.turns import Source
 from metaq.saved import Saving

@@ -19,7 +19,7 @@ from metaq.client.conversation.groups import (
     SendHeartbeat,
     members_of,
 )
-from metaq.client.conversation.notices import MembersChanged, OffsetsReset, not_supported, notice_of
+from metaq.client.conversation.notices import not_supported, notice_of
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
 from metaq.client.conversation.registration import RegisterBroker, UnregisterBroker
@@ -42,6 +42,7 @@ from metaq.model import (
     SendStatus,
     TopicConfig,
 )
+from metaq.model.notices import MembersChanged, OffsetsReset
 from metaq.model.registration import BrokerIdentity
 from metaq.model.subscription import subscribe
 from metaq.wire import bodies

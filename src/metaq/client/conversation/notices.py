@@ -2,27 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from metaq.model import MessageQueue
+from metaq.model.notices import MembersChanged, OffsetsReset
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode, request_name
 from metaq.wire.command import Command, reply
-
-
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
-    """The members of a consumer group changed: its queues are to be shared out anew."""
-
-    group: str
-
-
-@dataclass(frozen=True, slots=True)
-class OffsetsReset:
-    """An administrator moved a group's progress: each queue is to be consumed from its offset on."""
-
-    group: str
-    offsets: dict[MessageQueue, int]
 
 
 def notice_of(command: Command) -> MembersChanged | OffsetsReset | None:
