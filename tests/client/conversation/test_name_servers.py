@@ -73,6 +73,23 @@ def test_when_none_can_be_reached_the_first_reason_is_told():
     assert not raised.value.sent
 
 
+def test_each_is_asked_though_another_conversation_chooses_in_the_meantime():
+    """One asks n1, which hangs; another finds n2 down and keeps n3. The first asks n2 and n3 all the same."""
+    servers = NameServers(["n1", "n2", "n3"])
+    one, asked = servers.route("orders"), []
+    step = next(one)
+    asked.append(step.address)
+    converse(servers.route("orders"), Peers({"n1": down("n1"), "n2": down("n2")}))
+    step = one.throw(RequestTimeout("n1 is silent"))
+    asked.append(step.address)
+    step = one.throw(down("n2"))
+    asked.append(step.address)
+    assert asked == ["n1", "n2", "n3"]
+    with pytest.raises(StopIteration) as end:
+        one.send(ROUTE)
+    assert end.value.value == ROUTE
+
+
 def test_a_broker_in_place_of_a_name_server_is_told_apart():
     with pytest.raises(BrokerError, match="broker1 is no name server"):
         converse(NameServers(["broker1"]).route("orders"), Peers())

@@ -58,8 +58,11 @@ class NameServers:
         servers or refuse, BadRequest: an answer cannot be read.
         """
         failure: MetaqError | None = None
+        first = (
+            self._chosen
+        )  # Other conversations may choose anew in the meantime: each server has one turn all the same.
         for step in range(len(self.addresses)):
-            index = (self._chosen + step) % len(self.addresses)
+            index = (first + step) % len(self.addresses)
             address = self.addresses[index]
             try:
                 outcome = yield from asked_at(address, call)
