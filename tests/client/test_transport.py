@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from metaq.client.transport import ClientSession, Transport
-from metaq.errors import ClientClosed, ConnectionFailed, RequestTimeout
+from metaq.errors import ClientClosed, ConnectionFailed, LocalProtocolError, RequestTimeout
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import encode, reply, request
 from tests.client.cluster import FakeCluster, swallow
@@ -193,6 +193,22 @@ def test_connections_that_no_route_needs_are_closed_unless_in_use(cluster):
         assert transport.addresses == [address]
         with pytest.raises(RequestTimeout):
             await call
+        transport.keep_only(set())
+        while transport.addresses:
+            await asyncio.sleep(0.005)
+
+    with_transport(cluster, work)
+
+
+def test_command_that_no_frame_carries_leaves_nobody_waiting(cluster):
+    """It raises, and the connection is as free as before."""
+
+    async def work(transport: Transport, address: str) -> None:
+        await transport.call(address, request(CODE), 5.0)
+        wrong = request(CODE)
+        wrong.ext = {"text": "\ud800"}
+        with pytest.raises(LocalProtocolError):
+            await transport.call(address, wrong, 5.0)
         transport.keep_only(set())
         while transport.addresses:
             await asyncio.sleep(0.005)

@@ -68,9 +68,10 @@ class ClientSession(Session):
     def request(self, command: Command) -> asyncio.Future[Command]:
         """Send `command`; the future gets its answer. Raises ConnectionFailed, `sent` False, if the session is gone."""
         self._check()
+        frame = encode(command)  # Before anybody waits for an answer: it may raise.
         future: asyncio.Future[Command] = asyncio.get_running_loop().create_future()
         self._pending[command.opaque] = future
-        self.peer.write(encode(command))
+        self.peer.write(frame)
         return future
 
     def tell(self, command: Command) -> None:
