@@ -126,7 +126,11 @@ class FakeCluster:
 
     def push(self, command: Command) -> None:
         """A request of the broker's own, to every client."""
-        self._loop.call_soon_threadsafe(lambda: [session.peer.write(encode(command)) for session in self.sessions])
+        self.push_bytes(encode(command))
+
+    def push_bytes(self, data: bytes) -> None:
+        """Several of them, in one piece."""
+        self._loop.call_soon_threadsafe(lambda: [session.peer.write(data) for session in self.sessions])
 
     def answer(self, session: Session, command: Command) -> Command | None:
         self.seen.append(command)

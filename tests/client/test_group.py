@@ -12,7 +12,7 @@ from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import reply, request
+from metaq.wire.command import Command, encode, reply, request
 from tests.client.cluster import FakeCluster, refuse
 from tests.support import PATIENCE, eventually
 
@@ -155,6 +155,28 @@ def test_message_that_no_broker_takes_comes_again_here(cluster, monkeypatch):
     assert cluster.committed["orders", 0] == 1
 
 
+@pytest.mark.parametrize("name", ["note", "UNIQ_KEY"])
+def test_message_whose_copy_cannot_be_encoded_comes_again_here(cluster, monkeypatch, caplog, name):
+    """A handler left half a character in a property: neither the copy nor, if it is the id, the request to take the
+    message back can be sent. It is handed out again, and the member goes on."""
+    monkeypatch.setattr(send_back, "AGAIN_SECONDS", 0.05)
+    cluster.topics[RETRY] = 1
+    cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
+    cluster.store(b"bad")
+    with consumer_of(cluster) as consumer:
+        message = consumer.receive(PATIENCE)
+        message.properties[name] = "\ud800"
+        message.retry()
+        again = consumer.receive(PATIENCE)
+        assert again.body == b"bad"
+        assert cluster.committed.get(("orders", 0), 0) == 0
+        again.ack()
+    assert "comes again here" in caplog.text
+    assert "ended with an error" not in caplog.text
+    assert cluster.count(RequestCode.SEND_MESSAGE_V2) == 0
+    assert cluster.committed["orders", 0] == 1
+
+
 def test_subscription_unknown_to_the_broker_is_sent_again(cluster):
     """24 and 25 mean that the broker missed our heartbeat: it gets another at once, and pulling goes on."""
     cluster.store(b"x")
@@ -190,6 +212,57 @@ def test_administrator_moves_the_group(cluster):
         for message in old[:4]:
             message.ack()
     assert cluster.committed["orders", 0] == 10
+
+
+def reset_to(offsets: dict[MessageQueue, int]) -> Command:
+    push = request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, body=bodies.queue_offsets(offsets), oneway=True)
+    push.ext = {"topic": "orders", "group": GROUP, "timestamp": "0", "isForce": "true"}
+    return push
+
+
+def members_changed() -> Command:
+    push = request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, oneway=True)
+    push.ext = {"consumerGroup": GROUP}
+    return push
+
+
+def test_group_that_is_moved_while_its_queues_are_given_up_goes_on_sharing(cluster, caplog):
+    """The administrator's word comes while the member tells how far it came in the first of two queues to give up."""
+    cluster.topics["orders"] = 4
+    for queue_id in range(4):
+        cluster.store(b"x", queue_id=queue_id)
+    with consumer_of(cluster) as consumer:
+        bodies_of(consumer, 4)
+        given_up = consumer.queues[2:]
+
+        def move(session, _command):
+            if consumer.queues == [*consumer.queues[:2], given_up[1]]:
+                del cluster.script[RequestCode.UPDATE_CONSUMER_OFFSET]
+                session.peer.write(encode(reset_to(dict.fromkeys(given_up, 0))))
+            return NotImplemented
+
+        cluster.script[RequestCode.UPDATE_CONSUMER_OFFSET] = move
+        cluster.members[GROUP].add("zzz@other")
+        cluster.push(members_changed())
+        eventually(lambda: len(consumer.queues) == 2)
+        cluster.members[GROUP].discard("zzz@other")
+        cluster.push(members_changed())
+        eventually(lambda: len(consumer.queues) == 4)
+    assert RequestCode.UPDATE_CONSUMER_OFFSET not in cluster.script, "it was moved in between"
+    assert "ended with an error" not in caplog.text
+
+
+def test_group_that_is_moved_twice_at_once_is_where_it_was_moved_last(cluster, caplog):
+    """Two words of the administrator in one read event."""
+    cluster.store(*(b"%d" % number for number in range(10)))
+    queue = MessageQueue("orders", "broker-a", 0)
+    with consumer_of(cluster) as consumer:
+        bodies_of(consumer, 10)
+        both = encode(reset_to({queue: 2})) + encode(reset_to({queue: 7}))
+        cluster.push_bytes(both)
+        assert bodies_of(consumer, 3) == [b"7", b"8", b"9"]
+    assert cluster.committed["orders", 0] == 10
+    assert "ended with an error" not in caplog.text
 
 
 def test_change_of_members_rebalances_at_once(cluster):

@@ -115,7 +115,8 @@ class GroupMember:
 
     async def _move(self, queue: MessageQueue, offset: int) -> None:
         """Begin again at `offset`: with a new window, so that acks of the old one count no more."""
-        self._release(queue)
+        if queue in self.windows:
+            self._release(queue)
         await self._offsets.persist({queue: offset})
         self.rebalance_soon()
 
@@ -206,7 +207,8 @@ class GroupMember:
             self._complained.discard(f"share {topic}")
             self._complained.discard(topic)
             for queue in [queue for queue in self.windows if queue.topic == topic and queue not in share]:
-                await self._give_up(queue)
+                if queue in self.windows:  # An administrator may have moved it since.
+                    await self._give_up(queue)
                 changed = True
             for queue in share:
                 if queue not in self.windows:

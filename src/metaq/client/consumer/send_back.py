@@ -58,11 +58,11 @@ class SendBack:
     async def _send(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         try:
             await self._give_back(chunk, message, delay_level)
-        except FAULTS as error:
+        except MetaqError as error:  # Not FAULTS alone: a request that no format carries must not lose the message.
             log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
             try:
                 await self._send_copy(message, delay_level)
-            except MetaqError as failure:  # Also a copy that no format carries: it must not be lost.
+            except MetaqError as failure:
                 log.warning("%s comes again here in %s s: %s", message, AGAIN_SECONDS, failure)
                 self._core.spawn(self._again(chunk, message))
                 return
