@@ -59,7 +59,7 @@ class EchoSession:
     def _get(self, topic: str, offset: int, wait_ms: int = 0) -> str | None:
         wanted = PullRequest(b"echo", topic.encode(), 0, offset, 1, FILTER | HOLD, hold_ms=wait_ms, subscription=b"*")
         pull = self._broker.pulls.make(self, wanted, None)
-        answer = self._broker.pulls.first(pull, self._broker.pulls.read(pull, offset))
+        answer = self._broker.pulls.first(pull)
         return None if answer is None else self._text_of(answer)
 
     def _text_of(self, answer: PullAnswer) -> str:

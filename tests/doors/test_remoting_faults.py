@@ -155,10 +155,10 @@ def test_answers_without_memory_close_their_connection_and_never_reach_another(
 
         for name in ("acks", "answers"):
             kept, broken = getattr(door, name), NoMemory(b"DefaultRegion", True)
-            monkeypatch.setattr(door, name, broken)
+            monkeypatch.setattr(door.workspace, name, broken)
             with pytest.raises(MemoryError):  # `net.peer` closes the connection that raises
                 client.pull("known") if name == "answers" else client.send("known")
             assert len(broken) == 0
-            monkeypatch.setattr(door, name, kept)
-            assert door.current is None
+            monkeypatch.setattr(door.workspace, name, kept)
+            assert door.workspace.current is None
             assert other.ask(RequestCode.GET_MAX_OFFSET, {"topic": "known", "queueId": "0"}).code == 0

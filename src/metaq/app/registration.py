@@ -9,7 +9,6 @@ from metaq.client.transport import Transport
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.registration import BrokerIdentity
 from metaq.registry.namesrv import Registrar
-from metaq.wire.command import Command
 
 
 class Registration:
@@ -36,7 +35,7 @@ class Registration:
         def lost(address: str) -> None:
             registrar.lost(address)
 
-        self._transport = Transport(_answer_nothing, _ignore, lost)
+        self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lost)
         registrar = self._registrar = Registrar(self._transport, name_servers, identity, describe, period)
         broker.topics.watch(registrar.changed)
         await registrar.start()
@@ -47,11 +46,3 @@ class Registration:
         if self._registrar is not None and self._transport is not None:
             await self._registrar.stop()
             await self._transport.close()
-
-
-def _answer_nothing(address: str, command: Command) -> Command | None:  # noqa: ARG001  nobody asks a broker's own client
-    return None
-
-
-def _ignore(_address: str) -> None:
-    return None

@@ -96,11 +96,9 @@ class Pull:
 
     channel: PullChannel
     admission: Admission
-    queue_id: int
-    offset: int
+    request: PullRequest
     count_max: int
     bytes_max: int
-    wanted: Filter | None
     hold_ms: int
     """0: answer at once."""
     reply_to: Any
@@ -208,7 +206,7 @@ class PullService:
     def make(self, channel: PullChannel, request: PullRequest, reply_to: Any) -> Pull:
         """Check a request and take its piggybacked offset. Raises Refused."""
         (
-            group, topic, queue_id, offset, count_max, flags, commit_offset, hold_ms, subscription, version,
+            group, topic, queue_id, _, count_max, flags, commit_offset, hold_ms, subscription, version,
             expression_type, lifted_bytes,
         ) = request  # fmt: skip
         brought = flags & FILTER != 0
@@ -220,7 +218,6 @@ class PullService:
                 Reason.INVALID,
                 f"queueId[{queue_id}] is illegal, topic:[{admission.topic}] topicConfig.readQueueNums:[{admission.queues}]",
             )
-        wanted = admission.wanted
         if version > admission.version and not brought:
             if subscription is not None and _text(subscription) != admission.expression:
                 raise Refused(
@@ -229,7 +226,7 @@ class PullService:
                     f"is {admission.version}",
                 )
             if subscription is None:
-                wanted = None
+                admission = admission._replace(wanted=None)
         if flags & COMMIT and commit_offset >= 0:
             self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset)
         options = self._environment.store_options
@@ -242,29 +239,36 @@ class PullService:
             hold_ms = 0
         elif not self._environment.options.long_polling_enable:
             hold_ms = self._environment.options.short_polling_time_mills
-        return Pull(
-            channel, admission, queue_id, offset, max(1, min(count_max, count_limit)), bytes_max, wanted, hold_ms,
-            reply_to,
-        )  # fmt: skip
+        return Pull(channel, admission, request, max(1, min(count_max, count_limit)), bytes_max, hold_ms, reply_to)
 
     # -- reading
     def read(self, pull: Pull, offset: int) -> ReadResult:
         """Look for messages from `offset` on."""
+        admission = pull.admission
         return self._store.pull(
-            pull.admission.topic, pull.queue_id, offset, pull.count_max, pull.bytes_max, pull.wanted, in_pieces=True
-        )
+            admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
+            in_pieces=True,
+        )  # fmt: skip
 
-    def first(self, pull: Pull, pulled: ReadResult) -> PullAnswer | None:
-        """The answer to a pull that was just read; None when it is held instead.
+    def first(self, pull: Pull) -> PullAnswer | None:
+        """Read for a pull that has just come, and return its answer; None when it is held instead.
 
         One with the outcome COLD is none yet: the door runs `ReadResult.job` off the loop, then asks `after_cold`.
         """
-        answer = self._answer(pull, pulled, pull.offset)
+        admission, offset = pull.admission, pull.request.offset
+        pulled = self._store.pull(  # as `read` does, whose call would be a frame more
+            admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
+            in_pieces=True,
+        )  # fmt: skip
+        answer = self._answer(pull, pulled, offset)
+        if answer.outcome is _FOUND:
+            self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
+            return answer
         if answer.outcome is PullOutcome.NOTHING_NEW and pull.hold_ms:
             held_max = HOLD_SECONDS_MAX if pulled.status is not ReadStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
-            key = (pull.admission.topic, pull.queue_id)
-            if self._hold.hold(HeldPull(pull.channel, key, pull.offset, deadline, pull)):
+            key = (admission.topic, pull.request.queue_id)
+            if self._hold.hold(HeldPull(pull.channel, key, offset, deadline, pull)):
                 return None
         self._count(answer)
         return answer
@@ -306,7 +310,7 @@ class PullService:
 
     def _late(self, pull: Pull, held: HeldPull, pulled: ReadResult) -> PullAnswer:
         answer = self._answer(pull, pulled, held.place)
-        if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.offset:
+        if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.request.offset:
             # Messages came and none fitted the filter: tell how far we looked, so that the client need not ask again.
             answer = answer._replace(outcome=PullOutcome.GO_ON, status=ReadStatus.NO_MATCHED_MESSAGE)
         self._count(answer)
@@ -314,7 +318,7 @@ class PullService:
 
     def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer:
         """The answer after a cold read was done."""
-        answer = self._answer(pull, pulled, pull.offset)
+        answer = self._answer(pull, pulled, pull.request.offset)
         self._count(answer)
         return answer
 

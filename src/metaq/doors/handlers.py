@@ -14,16 +14,15 @@ import enum
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
+from metaq.doors.parking import Parked
 from metaq.model.access import Action
+from metaq.net.peer import Peer
 from metaq.saved import Pending
 from metaq.wire.codes import RequestCode, request_name
 from metaq.wire.command import Command, ExtWriter, SerializeType
 from metaq.wire.headers import Header
-
-if TYPE_CHECKING:
-    from metaq.doors.dispatch import RemotingSession
 
 H = TypeVar("H", bound=Header)
 T = TypeVar("T")
@@ -63,11 +62,23 @@ Answer: TypeAlias = "Header | bytes | Reply | After | Later | None"
 """What a handler returns. A header or body of its own is an answer with code 0; None is code 0 and nothing else."""
 
 
+class CallSession(Protocol):
+    """The connection that a request came by, as its handler sees it."""
+
+    peer: Peer
+    remote: str
+    parked: Parked
+
+    def answer_late(self, command: Command, work: Callable[[], Answer]) -> None:
+        """Answer a request that a handler has put off."""
+        ...
+
+
 @dataclass(slots=True)
 class Call(Generic[H]):
     """One request, as its handler sees it."""
 
-    session: RemotingSession
+    session: CallSession
     header: H
     command: Command
     """As it came. Most handlers need none of it."""

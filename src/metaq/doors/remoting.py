@@ -7,7 +7,7 @@ A session (`remoting_session`) has a fast lane for plain sends and pulls; everyt
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeAlias
 
@@ -21,10 +21,9 @@ from metaq.doors.pieces import ColdReads
 from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
-from metaq.doors.remoting_session import ROWS_MAX, BrokerSession
+from metaq.doors.remoting_session import BrokerSession, Workspace
 from metaq.log import RateLimitedLog
 from metaq.net.peer import Peer
-from metaq.wire import hot
 
 log = logging.getLogger(__name__)
 
@@ -53,22 +52,14 @@ class RemotingDoor:
         when_announced: WhenAnnounced = at_once,
         asking: Asking | None = None,
     ) -> None:
-        self.broker, self.appender = broker, broker.appender
-        options = broker.options
-        self.frame_bytes_max = options.frame_bytes_max
-        self.table = hot.FrameTable(options.frame_bytes_max, ROWS_MAX)
-        self.outcome = hot.AppendOutcome()
-        self.answers, self.acks = self._replies(), self._replies()
-        """`acks`: success answers to sends, by themselves because they may have to wait for the disk."""
-        broker.settings.on_change.append(self._options_changed)
-        self.current: BrokerSession | None = None
-        """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
-        self.flush_gate = FlushGate(
-            broker.acks, broker.store, broker.clock, call_soon, broker.store_options.sync_flush_timeout / 1000
-        )
+        self.broker = broker
+        self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
+        timeout = broker.store_options.sync_flush_timeout / 1000
+        gate = FlushGate(broker.acks, broker.store, broker.clock, call_soon, timeout)
+        self.workspace = Workspace(broker, gate, ColdReads(self._cold_readers))
         self.handling = Handling(
             table_of(
-                MessageHandlers(broker, lambda: self.acks),
+                MessageHandlers(broker, self.workspace),
                 ClientHandlers(broker),
                 AdminHandlers(broker, when_announced),
             ),
@@ -76,29 +67,16 @@ class RemotingDoor:
             Questions(broker.clock, asking or {}),
             RateLimitedLog(log, broker.clock),
             broker.authorise,
-            options.frame_bytes_max,
+            broker.options.frame_bytes_max,
         )
-        self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
-        self.cold_reads = ColdReads(self._cold_readers)
-
-    def _replies(self) -> hot.Replies:
-        options = self.broker.options
-        return hot.Replies(options.region_id.encode(), options.trace_on)
-
-    def _options_changed(self, names: Collection[str]) -> None:
-        if "trace_on" in names:  # perhaps in the middle of a read event, which has gathered answers already
-            gathered = self.answers.take(), self.acks.take()
-            self.answers, self.acks = self._replies(), self._replies()
-            self.answers.extend(gathered[0])
-            self.acks.extend(gathered[1])
 
     def session(self, peer: Peer) -> BrokerSession:
         """A new connection."""
-        return BrokerSession(peer, self)
+        return BrokerSession(peer, self.handling, self.workspace)
 
     def tick(self) -> None:
         """Let time pass; called ten times a second."""
-        self.flush_gate.expire()
+        self.workspace.flush_gate.expire()
         self.handling.tick()
 
     def close(self) -> None:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from metaq.broker.broker import Broker
 from metaq.broker.requests import KeyQuery, OffsetCommit, PullRequest, Send, SendBack
 from metaq.doors.handlers import LATER, Answer, Call, Later, Reply, handles
-from metaq.doors.remoting_session import SENDS, session_of
+from metaq.doors.remoting_session import SENDS, Workspace, session_of
 from metaq.errors import Reason, Refused
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
-from metaq.wire.hot import Replies
 
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
 RETRY_LIMIT_VERSION = 121
@@ -21,10 +18,10 @@ RETRY_LIMIT_VERSION = 121
 
 
 class MessageHandlers:
-    """Handlers of one broker. `acks` is what takes the answers to sends now."""
+    """Handlers of one broker."""
 
-    def __init__(self, broker: Broker, acks: Callable[[], Replies]) -> None:
-        self._broker, self._acks = broker, acks
+    def __init__(self, broker: Broker, workspace: Workspace) -> None:
+        self._broker, self._workspace = broker, workspace
 
     # -- in
     @handles(SENDS, headers.SendHeader, Action.PUBLISH)
@@ -36,7 +33,7 @@ class MessageHandlers:
         if call.oneway:
             return LATER
         if sent.wait:
-            self._acks().add_send(*call.reply_to, sent.queue_id, sent.message_id, sent.put.queue_offset)
+            self._workspace.acks.add_send(*call.reply_to, sent.queue_id, sent.message_id, sent.put.queue_offset)
             return LATER
         options = self._broker.options
         answer = headers.SendReplyHeader(
@@ -156,16 +153,16 @@ def _retries_max(said: int | None, version: int) -> int | None:
 def pull_of(header: headers.PullHeader) -> PullRequest:
     """What a client asks for with this header. Its flags are those of a `PullRequest`."""
     return PullRequest(
-        header.group.encode("utf-8", "replace"),
-        header.topic.encode("utf-8", "replace"),
-        header.queue_id,
-        header.queue_offset,
-        header.max_messages,
-        header.sys_flag,
-        header.commit_offset,
-        header.suspend_ms,
-        None if header.subscription is None else header.subscription.encode("utf-8", "replace"),
-        header.sub_version,
-        None if header.expression_type is None else header.expression_type.encode("utf-8", "replace"),
-        header.max_msg_bytes or 0,
+        group=header.group.encode("utf-8", "replace"),
+        topic=header.topic.encode("utf-8", "replace"),
+        queue_id=header.queue_id,
+        offset=header.queue_offset,
+        count_max=header.max_messages,
+        flags=header.sys_flag,
+        commit_offset=header.commit_offset,
+        hold_ms=header.suspend_ms,
+        subscription=None if header.subscription is None else header.subscription.encode("utf-8", "replace"),
+        version=header.sub_version,
+        expression_type=None if header.expression_type is None else header.expression_type.encode("utf-8", "replace"),
+        bytes_max=header.max_msg_bytes or 0,
     )

@@ -11,15 +11,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 
+from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
 from metaq.broker.pull import Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest
-from metaq.doors.dispatch import RemotingSession
+from metaq.doors.dispatch import Handling, RemotingSession
+from metaq.doors.flush_gate import FlushGate
 from metaq.doors.handlers import Call
-from metaq.doors.pieces import ColdPieces, Pieces
+from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.model.message import host_bytes
 from metaq.model.notices import MembersChanged
@@ -33,9 +35,6 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
 from metaq.wire.headers import ConsumerGroupHeader
-
-if TYPE_CHECKING:
-    from metaq.doors.remoting import RemotingDoor
 
 log = logging.getLogger(__name__)
 
@@ -66,20 +65,46 @@ def notification_of(what: Told) -> Command:
             return request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
 
 
+class Workspace:
+    """What the sessions of one door work with, one read event at a time."""
+
+    def __init__(self, broker: Broker, flush_gate: FlushGate, cold_reads: ColdReads) -> None:
+        self.broker, self.appender = broker, broker.appender
+        self.flush_gate, self.cold_reads = flush_gate, cold_reads
+        self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
+        self.outcome = hot.AppendOutcome()
+        self.answers, self.acks = self._replies(), self._replies()
+        """`acks`: success answers to sends, by themselves because they may have to wait for the disk."""
+        self.current: BrokerSession | None = None
+        """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
+        broker.settings.on_change.append(self._options_changed)
+
+    def _replies(self) -> hot.Replies:
+        options = self.broker.options
+        return hot.Replies(options.region_id.encode(), options.trace_on)
+
+    def _options_changed(self, names: Collection[str]) -> None:
+        if "trace_on" in names:  # perhaps in the middle of a read event, which has gathered answers already
+            gathered = self.answers.take(), self.acks.take()
+            self.answers, self.acks = self._replies(), self._replies()
+            self.answers.extend(gathered[0])
+            self.acks.extend(gathered[1])
+
+
 class BrokerSession(RemotingSession):
     """One client's connection. It is also the `Channel` that groups know their members by."""
 
-    def __init__(self, peer: Peer, door: RemotingDoor) -> None:
-        super().__init__(peer, door.handling)
+    def __init__(self, peer: Peer, handling: Handling, workspace: Workspace) -> None:
+        super().__init__(peer, handling)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
-        self._door = door
-        self.gates = door.broker.gates.of(self.identity)
+        self._workspace = workspace
+        self.gates = workspace.broker.gates.of(self.identity)
 
     def data_received(self, data: memoryview) -> int:
         """Take every whole frame. Returns the bytes used. Raises RemoteProtocolError after answering what came before."""
-        door = self._door
-        table, start, end = door.table, 0, len(data)
-        door.current = self
+        space = self._workspace
+        table, start, end = space.table, 0, len(data)
+        space.current = self
         try:
             while True:
                 used = table.scan(data, start, end)
@@ -93,7 +118,7 @@ class BrokerSession(RemotingSession):
                 if rows < ROWS_MAX:
                     break
             if table.error:
-                frame_bytes(data, start, end, door.frame_bytes_max)  # raises with more to say about TLS and HTTP
+                frame_bytes(data, start, end, self._frame_bytes_max)  # raises with more to say about TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
             return start
@@ -102,13 +127,13 @@ class BrokerSession(RemotingSession):
             try:
                 self._flush()
             except BaseException:
-                door.acks.clear()  # what could not be flushed must not reach the next peer
-                door.answers.clear()
+                space.acks.clear()  # what could not be flushed must not reach the next peer
+                space.answers.clear()
                 raise
             finally:
-                door.current = None
-                if door.broker.hold.grown:
-                    door.broker.answer_pulls()
+                space.current = None
+                if space.broker.hold.grown:
+                    space.broker.answer_pulls()
 
     # -- metaq.broker.channel.Channel
     def tell(self, what: Told) -> None:
@@ -116,14 +141,14 @@ class BrokerSession(RemotingSession):
         self.push(notification_of(what))
 
     def on_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason, its memberships end
-        self._door.cold_reads.forget(self)
-        self._door.broker.closed(self)
+        self._workspace.cold_reads.forget(self)
+        self._workspace.broker.closed(self)
 
     # -- the two lanes
     def _serve(self, rows: int) -> int:
         """Handle the table's rows in their order. Returns how many were handled."""
-        door, peer, row = self._door, self.peer, 0
-        table = door.table
+        space, peer, row = self._workspace, self.peer, 0
+        table = space.table
         while row < rows:
             kind = table.kind(row)
             if kind == hot.KIND_OTHER:
@@ -136,8 +161,8 @@ class BrokerSession(RemotingSession):
                 row += 1
             else:
                 # A run of plain sends, up to the end or to one that is not plain.
-                if door.appender.rows(table, row, rows, self.gates.table, self.born_host, door.acks, door.outcome):
-                    row = door.outcome.row
+                if space.appender.rows(table, row, rows, self.gates.table, self.born_host, space.acks, space.outcome):
+                    row = space.outcome.row
                     if row == rows or table.kind(row) in (hot.KIND_OTHER, hot.KIND_PULL) or self._open_gate(row):
                         continue
                 self._one(row)
@@ -147,14 +172,14 @@ class BrokerSession(RemotingSession):
     def _open_gate(self, row: int) -> bool:
         """Whether the row has a gate now that it had not. False: the slow lane decides."""
         try:
-            return self.gates.open(self._door.table.topic(row))
+            return self.gates.open(self._workspace.table.topic(row))
         except (StoreError, OSError, MemoryError) as error:
             log.debug("no gate for row %d (%s); the slow lane will say so, or succeed", row, error)
             return False
 
     def _one(self, row: int) -> None:
         """The slow lane: one request, one method."""
-        table = self._door.table
+        table = self._workspace.table
         try:
             command = decode(table.frame(row))
         except MemoryError as error:
@@ -163,13 +188,13 @@ class BrokerSession(RemotingSession):
             self.handle(command)
 
     def _pull(self, row: int) -> None:
-        door = self._door
-        table = door.table
+        space = self._workspace
+        table = space.table
         oneway = table.flag(row) & ONEWAY_FLAG
         reply_to = (table.opaque(row), table.binary(row))
         try:
             if not oneway:
-                self.pull_one(door.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to))
+                self.pull_one(space.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to))
         except Saving as saving:
             command = decode(table.frame(row))
             busy = self.park(command, saving)
@@ -184,10 +209,10 @@ class BrokerSession(RemotingSession):
         A send whose connection has closed meanwhile is stored all the same: it came before the end. Nobody else is left
         to want what he asked for.
         """
-        door = self._door
+        space = self._workspace
         if self.gone and command.code not in SENDS:
             return
-        door.current = self
+        space.current = self
         try:
             if work is None:
                 self.handle(command)
@@ -195,20 +220,19 @@ class BrokerSession(RemotingSession):
                 super().resume(command, work)
         finally:
             if self.gone:
-                door.acks.take()
-                door.answers.take()
+                space.acks.take()
+                space.answers.take()
             self._flush()
-            door.current = None
-            if door.broker.hold.grown:
-                door.broker.answer_pulls()
+            space.current = None
+            if space.broker.hold.grown:
+                space.broker.answer_pulls()
 
     # -- pulls
     def pull_one(self, pull: Pull, *, its_turn: bool = False) -> None:
         """Read and answer, or hold; a pull that may be long when its turn has come. Raises what the store raises."""
         if pull.bytes_max > LONG_BYTES and not its_turn and self._waits_for_turn(pull):
             return
-        pulls = self._door.broker.pulls
-        answer = pulls.first(pull, pulls.read(pull, pull.offset))
+        answer = self._workspace.broker.pulls.first(pull)
         if answer is None:
             return
         if answer.outcome is _COLD:
@@ -250,7 +274,7 @@ class BrokerSession(RemotingSession):
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
         """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
         assert pulled.job is not None
-        if not self._door.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
+        if not self._workspace.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
             text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
             self.pull_failed(pull, Refused(Reason.BUSY, text))
 
@@ -259,18 +283,18 @@ class BrokerSession(RemotingSession):
             return
         error = future.exception()
         if error is None:
-            self.write_pull(pull, self._door.broker.pulls.after_cold(pull, future.result()))
+            self.write_pull(pull, self._workspace.broker.pulls.after_cold(pull, future.result()))
         elif isinstance(error, Exception):
             self.pull_failed(pull, error)
 
     def _pieces(self, body: LongBody) -> Source:
         """The pieces of a long answer, read where they may be."""
-        return ColdPieces(body, self, self._door.cold_reads) if body.cold else Pieces(body)
+        return ColdPieces(body, self, self._workspace.cold_reads) if body.cold else Pieces(body)
 
     # -- answers
     def write(self, data: bytes) -> None:
-        gathered = self._door.answers
-        if self._door.current is not self:
+        gathered = self._workspace.answers
+        if self._workspace.current is not self:
             self.peer.write(data)
             return
         gathered.extend(data)
@@ -279,7 +303,7 @@ class BrokerSession(RemotingSession):
 
     def write_pull(self, pull: Pull, answer: PullAnswer) -> None:
         """Write the answer to a pull: its body by itself if it is long, else with the event's other answers."""
-        pulled, body, door = answer.pulled, answer.pulled.body, self._door
+        pulled, body, space = answer.pulled, answer.pulled.body, self._workspace
         opaque, binary = pull.reply_to
         if answer.outcome is _FOUND:  # spares two look-ups: hashing an enum is dear
             code, remark = 0, "FOUND"
@@ -290,20 +314,20 @@ class BrokerSession(RemotingSession):
             pulled.min_offset, pulled.max_offset,
         )  # fmt: skip
         if pulled.long is not None:
-            if door.current is self:
+            if space.current is self:
                 self._flush()
             self.peer.write_from(hot.pull_reply(*facts, len(pulled.long)), self._pieces(pulled.long))
             return
-        if len(body) < LONG_BODY_BYTES and door.current is self:
-            door.answers.add_pull(*facts, body)
-            if len(door.answers) >= JOINED_BYTES_MAX:
-                self.peer.write(door.answers.take())
+        if len(body) < LONG_BODY_BYTES and space.current is self:
+            space.answers.add_pull(*facts, body)
+            if len(space.answers) >= JOINED_BYTES_MAX:
+                self.peer.write(space.answers.take())
             return
         head = hot.pull_reply(*facts, len(body))
         if len(body) < LONG_BODY_BYTES:
             self.peer.write(b"".join((head, body)))
             return
-        if door.current is self:
+        if space.current is self:
             self._flush()
         self.peer.write(head)
         self.peer.write(body)
@@ -321,15 +345,15 @@ class BrokerSession(RemotingSession):
 
         Raises MemoryError: the answers are lost, and the connection must end.
         """
-        door = self._door
-        if len(door.acks):
-            due = door.broker.acks.due()
+        space = self._workspace
+        if len(space.acks):
+            due = space.broker.acks.due()
             if due is None:
-                self.peer.write(door.acks.take())
+                self.peer.write(space.acks.take())
             else:
-                door.flush_gate.hold(self.peer, due, door.acks.take())
-        if len(door.answers):
-            self.peer.write(door.answers.take())
+                space.flush_gate.hold(self.peer, due, space.acks.take())
+        if len(space.answers):
+            self.peer.write(space.answers.take())
 
 
 def session_of(call: Call[Any]) -> BrokerSession:
