@@ -154,7 +154,7 @@ def test_answers_without_memory_close_their_connection_and_never_reach_another(
                 raise MemoryError
 
         for name in ("acks", "answers"):
-            kept, broken = getattr(door, name), NoMemory(b"DefaultRegion", True)
+            kept, broken = getattr(door.workspace, name), NoMemory(b"DefaultRegion", True)
             monkeypatch.setattr(door.workspace, name, broken)
             with pytest.raises(MemoryError):  # `net.peer` closes the connection that raises
                 client.pull("known") if name == "answers" else client.send("known")
