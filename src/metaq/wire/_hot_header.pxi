@@ -53,7 +53,7 @@ cdef struct Header:
 
 
 cdef int slot_of(const uint8_t *name, Py_ssize_t size) noexcept:
-    """The slot of an ext name; -1: nobody's."""
+    """The slot of an ext name; -1: it has none."""
     if size == 1:
         return name[0] - 97 if 97 <= name[0] <= 109 else -1
     if size == 5:

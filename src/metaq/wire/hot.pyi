@@ -183,7 +183,7 @@ def rewind_index(buffer: Buffer, slots: int, count: int) -> int:
     """
 
 class TopicGate:
-    """admit's verdict on one topic: the queues that plain sends may append to."""
+    """What is plain for one topic: the queues that sends may append to, and which properties make a send slow."""
     def __init__(
         self,
         topic: bytes,
