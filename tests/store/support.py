@@ -104,7 +104,7 @@ def crash(store: MessageStore, to: pathlib.Path) -> pathlib.Path:
 
 def checkpoint(store: MessageStore) -> None:
     """Make everything durable and write it down now, as the background thread does every second."""
-    store._housekeeper.checkpoint()
+    store.checkpoint()
 
 
 def log_file(root: pathlib.Path, start: int = 0) -> pathlib.Path:

@@ -48,7 +48,7 @@ def test_next_file_is_there_before_it_is_needed(tmp_path):
     """At four fifths of the current one."""
     with open_store(tmp_path) as store:
         put(store, "T", 0, b"x" * 40_000)
-        store._populator.round()
+        store.populate()
         assert not log_file(tmp_path, 65_536).exists()
         put(store, "T", 0, b"x" * 15_000)
         store._populator.wake()
@@ -61,7 +61,7 @@ def test_a_next_file_that_cannot_be_made_is_tried_again_when_it_is_needed(tmp_pa
     with open_store(tmp_path, disk=disk) as store:
         put(store, "T", 0, b"x" * 55_000)
         disk.room = 0
-        store._populator.round()
+        store.populate()
         assert not log_file(tmp_path, 65_536).exists()
         try:
             put(store, "T", 0, b"y" * 55_000)

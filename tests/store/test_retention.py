@@ -13,6 +13,7 @@ from metaq.store.retention import FILES_PER_RUN_MAX, FileAge, decide, is_due
 from metaq.testing.crash.bare import log_files
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import checkpoint, open_store, put, read_all, small_options
+from tests.support import eventually
 
 HOUR_MS = 3_600_000
 FOUR = int(dt.datetime(2026, 5, 5, 4, 30).timestamp() * 1000)  # noqa: DTZ001  deleteWhen is local time
@@ -192,14 +193,21 @@ def test_a_deletion_that_fails_in_the_middle_is_taken_up_by_the_next(tmp_path):
         assert read_all(store, "T", 0)[-1] == last == b"more" * 10_000
 
 
+class WatchedDisk(FaultyDisk):
+    """Counts who asks how full it is: retention does so once per look."""
+
+    looks = 0
+
+    def used_percent(self, path):
+        self.looks += 1
+        return super().used_percent(path)
+
+
 def test_tick_has_the_thread_look_every_clean_resource_interval(tmp_path):
     """`tick` itself only looks at the time."""
-    clock, disk = FakeClock(FOUR), FaultyDisk()
+    clock, disk = FakeClock(FOUR), WatchedDisk()
     with open_store(tmp_path, clock, disk=disk) as store:
-        seen = []
-        store._housekeeper.retain = lambda now_ms, **_: seen.append(now_ms)
-        store._housekeeper.stop()
-        for _ in range(5):
+        for seconds, looks in ((0, 1), (4, 1), (8, 1), (12, 2), (16, 2), (22, 3)):
+            clock.set_wall(FOUR + seconds * 1000)
             store.tick(clock.now_ms())
-            clock.advance(4)
-        assert store._housekeeper._retain_at == FOUR + 12_000
+            eventually(lambda looks=looks: disk.looks == looks)

@@ -100,7 +100,6 @@ def test_queues_are_made_while_others_walk_them(tmp_path):
             def walk():
                 while not done.is_set():
                     try:
-                        store._housekeeper._saved = None
                         store.checkpoint()
                         assert all(key[0] for key in store.queues())
                     except Exception as error:
