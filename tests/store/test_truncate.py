@@ -204,6 +204,37 @@ def test_a_kill_or_a_power_cut_in_the_middle_leaves_a_store_that_opens(tmp_path,
         store.close()
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_log_files_whose_deletion_a_power_cut_undoes_are_no_damage(tmp_path, seed):
+    """The file that is cut is zeroed on the disk, and the names of those behind it may come back. A start that still believed
+    that they were durable would take the zeros for damage, and refuse to open.
+    """
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk)
+        fill(store, 400)
+        store.checkpoint()
+        place, before = borders(disk.root, store.log_end)[40], store.queue("orders", 0).max_offset
+        zeroed = False
+
+        def on_call(name):
+            nonlocal zeroed
+            if store.queue("orders", 0).max_offset < before:  # the queues are cut first
+                if zeroed and name == "sync_folder":
+                    raise PowerGone
+                zeroed = name == "sync_file" and store.log.run.files[-1].start < place
+
+        disk.on_call = on_call
+        with pytest.raises(PowerGone):
+            store.truncate(place)
+        disk.on_call = None
+        cut = disk.cut(tmp_path / "b")
+        store.folder.close()
+    with cut:
+        store = quiet(cut)
+        assert store.log_end == place
+        store.close()
+
+
 def is_half(record) -> bool:
     """`fill` makes each fiftieth a prepared message, which is in no queue."""
     return int(record.body.partition(b":")[0]) % 50 == 7
