@@ -126,11 +126,13 @@ class BrokerError(MetaqError):
     """A broker or name server answered with an error code.
 
     `code` is the response code (`metaq.wire.codes.ResponseCode`), `remark` the peer's text, `address` the peer.
+    `retriable` depends on the code (`metaq.client.conversation.retry.refusal`).
     """
 
-    def __init__(self, code: int, remark: str, address: str = "", action: str = "") -> None:
+    def __init__(self, code: int, remark: str, address: str = "", action: str = "", *, retriable: bool = False) -> None:
         super().__init__(code, remark, address, action)
         self.code, self.remark, self.address, self.action = code, remark, address, action
+        self.retriable = retriable
 
     def __str__(self) -> str:
         where = f" from {self.address}" if self.address else ""

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 
-from metaq.client.conversation.retry import Judgement, Patience, Purpose, judge
+from metaq.client.conversation.retry import Judgement, Patience, Purpose, judge, refusal
+from metaq.client.conversation.routes import GetCluster
+from metaq.doors.refusals import CODE_OF
 from metaq.errors import (
     BadRequest,
     BrokerError,
@@ -12,10 +16,13 @@ from metaq.errors import (
     ConnectionFailed,
     LocalProtocolError,
     NoRoute,
+    Reason,
+    Refused,
     RemoteProtocolError,
     RequestTimeout,
 )
 from metaq.wire.codes import ResponseCode
+from metaq.wire.command import Command
 
 
 def refused(code: int) -> BrokerError:
@@ -111,3 +118,26 @@ def test_patience_ends_with_its_time_and_begins_anew_with_every_success():
 def test_patience_does_not_wait_where_waiting_cannot_help():
     with pytest.raises(BrokerError, match="code 16"):
         Patience(Purpose.COMMIT, 1.0, now=0.0).pause(refused(ResponseCode.NO_PERMISSION), 0.0)
+
+
+@pytest.mark.parametrize("reason", Reason)
+def test_error_of_an_answer_says_whether_another_try_can_help_as_the_refusal_did(reason):
+    """Users ask `retriable`: what the broker's service meant comes through the code of its door."""
+    error = refusal(CODE_OF[reason], "no", "h:1", "send")
+    assert error.retriable == Refused(reason, "no").retriable
+    assert pickle.loads(pickle.dumps(error)).retriable == error.retriable
+
+
+@pytest.mark.parametrize("code", ResponseCode)
+def test_whoever_asks_for_themselves_is_told_what_they_would_be_told_here(code):
+    """One judgement: an error is retriable if a reader would ask again, or one who commits."""
+    error = refusal(code, "no", "h:1", "pull")
+    assert error.retriable == judge(error, Purpose.READ).again == judge(error, Purpose.COMMIT).again
+
+
+def test_calls_raise_refusals():
+    """Not bare errors: the judgement is in them."""
+    for code in (ResponseCode.FLOW_CONTROL, ResponseCode.NO_PERMISSION):
+        with pytest.raises(BrokerError) as raised:
+            GetCluster().outcome(Command(code, remark="no"), "h:1")
+        assert raised.value.retriable == (code is ResponseCode.FLOW_CONTROL)

@@ -7,6 +7,7 @@ from collections.abc import Container, Generator
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from metaq.client.conversation.retry import refusal
 from metaq.errors import BadRequest, BrokerError, ClientError, RemoteProtocolError
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
@@ -40,7 +41,7 @@ class Call(ABC, Generic[T_co]):
     def outcome(self, answer: Command, peer: str = "") -> T_co:
         """What the answer of `peer` says. Raises BrokerError: refused; BadRequest: the answer cannot be read."""
         if answer.code not in self.answers:
-            raise BrokerError(answer.code, answer.remark or "", peer, self.action)
+            raise refusal(answer.code, answer.remark or "", peer, self.action)
         return self.read(answer)
 
     @abstractmethod

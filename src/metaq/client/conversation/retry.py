@@ -108,6 +108,11 @@ _NOT_YET_SECONDS = 0.1
 """After a pull that was refused because our newest heartbeat has not arrived."""
 
 
+def refusal(code: int, remark: str, peer: str, action: str) -> BrokerError:
+    """The error of a peer that answered with `code`: retriable if that says that it is busy, starts or stops."""
+    return BrokerError(code, remark, peer, action, retriable=code in _BUSY_OR_STARTING)
+
+
 def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
     """What to do about `error`, the latest of `failed` in a row. The pause holds also for those who never give up."""
     rule = _RULES[purpose]
