@@ -266,6 +266,28 @@ def test_exception_ends_everything_and_carries_what_died():
     assert not cluster.folder.exists()
 
 
+def test_second_start_is_refused_and_harms_nothing(cluster):
+    """The servers run on, on their ports."""
+    before = [(server.pid, server.port) for server in (*cluster.brokers, *cluster.name_servers)]
+    with pytest.raises(metaq.ConfigError, match="started already"):
+        cluster.start()
+    assert before == [(server.pid, server.port) for server in (*cluster.brokers, *cluster.name_servers)]
+    cluster.wait_registered()
+
+
+def test_network_that_was_closed_leaves_no_process(tmp_path):
+    """A test closed one by itself: its server can be killed, and all others end with the block."""
+    with Cluster(networks=True, folder=tmp_path) as cluster:
+        pids = [server.pid for server in (*cluster.brokers, *cluster.name_servers)]
+        cluster.client_to_broker(0).close()
+        with pytest.raises(metaq.ConfigError, match="closed"):
+            cluster.brokers[0].kill()
+        assert not cluster.brokers[0].alive
+        with pytest.raises(metaq.ConfigError, match="closed"):
+            cluster.close()
+    assert not any(pathlib.Path(f"/proc/{pid}").exists() for pid in pids)
+
+
 def test_start_that_fails_says_why_and_leaves_nothing(tmp_path):
     """The last lines of the one that did not start; the others are ended."""
     (tmp_path / "broker-1" / "data").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import socket
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 import metaq
 from metaq.testing import FlakyNetwork
-from metaq.testing.network import HELD_BYTES_MAX, NetworkThread
+from metaq.testing.network import HELD_BYTES_MAX, NetworkThread, _Connection, _End, _Way
 from tests.support import PATIENCE, eventually
 
 
@@ -56,6 +57,28 @@ def echo():
 def network(echo):
     with FlakyNetwork(echo.address) as between:
         yield between
+
+
+def test_connection_that_is_cut_before_it_has_begun_breaks(echo):
+    """A cut in the loop's very turn that accepted it: the client must not be left with a connection that leads nowhere."""
+    ours, theirs = socket.socketpair()
+    thread, ended = NetworkThread(), []
+
+    async def accepted_and_cut():
+        host, _, port = echo.address.rpartition(":")
+        client = _End(*await asyncio.open_connection(sock=ours))
+        connection = _Connection(client, (host, int(port)), _Way(), _Way(), lambda: None)
+        connection.start(ended.append)
+        connection.abort()
+        await connection.ended()
+
+    with theirs:
+        theirs.settimeout(PATIENCE)
+        thread.call(accepted_and_cut())
+        assert len(ended) == 1
+        with contextlib.suppress(ConnectionError):
+            assert theirs.recv(1) == b""
+    thread.close()
 
 
 @pytest.fixture

@@ -104,9 +104,9 @@ class ClusterServer(ServerProcess):
             network.accept()
 
     def _release(self) -> None:
+        super()._release()
         for network in self._networks:
             network.refuse()
-        super()._release()
 
 
 class Cluster:
@@ -201,7 +201,14 @@ class Cluster:
             network.mend()
 
     def start(self) -> Self:
-        """Start everything. Raises ServerDied: one did not get ready; AssertionError: it does not register."""
+        """Start everything. Raises ServerDied: one did not get ready; AssertionError: it does not register.
+
+        Raises ConfigError: it runs, and goes on running.
+        """
+        if any(server.launched for server in (*self.name_servers, *self.brokers)):
+            raise ConfigError(
+                "the cluster is started already: start a server of it that was stopped by its own `start`"
+            )
         try:
             self._start()
         except BaseException as error:
@@ -286,8 +293,8 @@ class Cluster:
 
     def _end(self) -> None:
         for server in (*self.brokers, *self.name_servers):
+            server.reached_by(())  # first: no fault of a network may leave a process behind
             server.end()
-            server.reached_by(())
         for network in self._networks.values():
             network.close()
         self._networks.clear()

@@ -264,8 +264,10 @@ class FlakyNetwork:
                 continue
             try:
                 client = _End(*await asyncio.open_connection(sock=accepted))
-            except OSError:
+            except BaseException as error:
                 accepted.close()
+                if not isinstance(error, OSError):  # the network is closed
+                    raise
                 continue
             if self._deaf:  # since a moment ago
                 client.abort()
@@ -355,6 +357,7 @@ class _Connection:
 
     def start(self, when_ended: Callable[[_Connection], None]) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
+        self._task.add_done_callback(self._give_back)  # not by the task itself: it may be ended before it has begun
         self._task.add_done_callback(lambda _: when_ended(self))
 
     def forget_server(self) -> None:
@@ -372,23 +375,23 @@ class _Connection:
         if self._task is not None:
             await asyncio.wait({self._task})
 
+    def _give_back(self, _ended: asyncio.Task[None]) -> None:
+        if self._forwarding is not None:
+            self._forwarding.cancel()
+        for end in (self._client, self._server):
+            if end is not None:
+                end.abort()
+
     async def _run(self) -> None:
-        try:
-            if not self.is_half:
-                self._forwarding = asyncio.get_running_loop().create_task(self._forward())
-                await asyncio.wait({self._forwarding})
-            if self.is_half:
-                if self._server is not None:
-                    self._server.abort()
-                with contextlib.suppress(OSError):
-                    while await self._client.reader.read(_CHUNK):
-                        pass  # nobody is there to hear it
-        finally:
-            if self._forwarding is not None:
-                self._forwarding.cancel()
-            for end in (self._client, self._server):
-                if end is not None:
-                    end.abort()
+        if not self.is_half:
+            self._forwarding = asyncio.get_running_loop().create_task(self._forward())
+            await asyncio.wait({self._forwarding})
+        if self.is_half:
+            if self._server is not None:
+                self._server.abort()
+            with contextlib.suppress(OSError):
+                while await self._client.reader.read(_CHUNK):
+                    pass  # nobody is there to hear it
 
     async def _forward(self) -> None:
         with contextlib.suppress(OSError):  # no such server, or one end broke: so will the other

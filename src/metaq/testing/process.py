@@ -87,6 +87,11 @@ class ServerProcess:
         return self._running().pid
 
     @property
+    def launched(self) -> bool:
+        """Whether it was launched and nobody has ended it since; it may have ended by itself."""
+        return self._process is not None
+
+    @property
     def alive(self) -> bool:
         return self._process is not None and self._process.poll() is None
 
