@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import threading
@@ -339,29 +338,6 @@ def test_full_buffer_blocks_until_there_is_room(cluster):
         gate.set()
         thread.join(PATIENCE)
         assert done
-
-
-def test_core_that_closes_before_a_send_has_begun_leaves_no_future_waiting(cluster):
-    """Two batches of a queue: the task of the first was cancelled before its first step, the other waited behind it."""
-    cluster.script[SINGLE] = swallow
-    with Producer(cluster.namesrv, instance_name="closed early", linger=PATIENCE) as producer:
-        core, accumulator = producer._core, producer._accumulator
-        core.thread.run(core.routes.publish_queues("orders"), PATIENCE)
-
-        async def submit_and_close():
-            queue = MessageQueue("orders", "broker-a", 0)
-            futures = [producer.submit("orders", b"1", queue=queue)]
-            flushes = [asyncio.create_task(accumulator.flush())]
-            await asyncio.sleep(0)
-            futures.append(producer.submit("orders", b"2", queue=queue))
-            flushes.append(asyncio.create_task(accumulator.flush()))
-            await core.close()
-            await asyncio.gather(*flushes)
-            return futures
-
-        for future in core.thread.run(submit_and_close(), PATIENCE):
-            assert isinstance(future.exception(0), metaq.ClientClosed)
-    assert cluster.count(SINGLE) == 0
 
 
 def test_close_flushes(cluster):

@@ -16,7 +16,6 @@ BufferFull. It is looked at when a batch begins, so a stream can exceed it by on
 from __future__ import annotations
 
 import asyncio
-import functools
 import os
 import re
 import threading
@@ -257,35 +256,27 @@ class Accumulator:
         while stream.outbox and stream.in_flight < stream.in_flight_max:
             batch, outgoing, timeout = stream.outbox.popleft()
             stream.in_flight += 1
-            self._core.spawn(
-                self._send(stream, batch, outgoing, timeout or self.limits.timeout),
-                functools.partial(self._cancelled, stream, batch, outgoing),
-            )
+            self._core.spawn(self._send(stream, batch, outgoing, timeout or self.limits.timeout))
 
     async def _send(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
         try:
             await self._deliver(stream, batch, outgoing, timeout)
         except MetaqError as error:
             batch.fail(error)
+        except asyncio.CancelledError:
+            batch.fail(ClientClosed("the client was closed before the broker answered"))
+            raise
         except Exception as error:  # A bug of ours. Whoever waits for the batch must not wait for ever.
             batch.fail(error)
-            self._ended(stream, batch, outgoing)
             raise
-        self._ended(stream, batch, outgoing)
-
-    def _cancelled(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing) -> None:
-        """The core closes; perhaps `_send` had not even begun."""
-        batch.fail(ClientClosed("the client was closed before the broker answered"))
-        self._ended(stream, batch, outgoing)
-
-    def _ended(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing) -> None:
-        stream.in_flight -= 1
-        with self._lock:
-            self._pending_bytes -= len(outgoing.body)
-            self._outstanding.discard(batch)
-            self._changed.notify_all()
-        _wake(self._waiting_for_room)
-        self._pump(stream)
+        finally:
+            stream.in_flight -= 1
+            with self._lock:
+                self._pending_bytes -= len(outgoing.body)
+                self._outstanding.discard(batch)
+                self._changed.notify_all()
+            _wake(self._waiting_for_room)
+            self._pump(stream)
 
     async def _deliver(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
         if not outgoing.batch:

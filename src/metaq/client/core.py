@@ -81,7 +81,7 @@ class ClientCore:
         self._members: dict[str, Member] = {}
         self._levels: dict[str, int] = {}
         """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
-        self._tasks: dict[asyncio.Task[None], Callable[[], None] | None] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
         """Begin the periodic work."""
@@ -110,24 +110,17 @@ class ClientCore:
 
         return self.spawn(repeat())
 
-    def spawn(self, work: Awaitable[None], when_cancelled: Callable[[], None] | None = None) -> asyncio.Task[None]:
-        """Run `work` in the loop; it is cancelled when the core closes.
-
-        `when_cancelled` is called then. A task that is cancelled before its first step runs nothing of its own, not even
-        a `finally`: who must settle something says so here.
-        """
+    def spawn(self, work: Awaitable[None]) -> asyncio.Task[None]:
+        """Run `work` in the loop; it is cancelled when the core closes."""
         task = asyncio.ensure_future(work)
         assert isinstance(task, asyncio.Task)
-        self._tasks[task] = when_cancelled
+        self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task
 
     def _ended(self, task: asyncio.Task[None]) -> None:
-        when_cancelled = self._tasks.pop(task)
-        if task.cancelled():
-            if when_cancelled is not None:
-                when_cancelled()
-        elif (error := task.exception()) is not None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
             log.error("a task of the client ended with an error", exc_info=error)
 
     # -------------------------------------------------------------- members

@@ -32,7 +32,6 @@ START_MS: Final = 1_700_000_000_000
 TOPICS: Final = ("orders", "bills", "mails")
 GROUPS: Final = ("mailer", "audit", "stock")
 QUEUES: Final = 2
-JAVA_4_9: Final = 409
 HINTS: Final = ("config/metaqTails.json", "config/metaqTails.json.bak", "checkpoint", "abort")
 
 

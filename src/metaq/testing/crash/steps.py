@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import errno
 
-from metaq.broker.requests import OffsetCommit
-from metaq.doors.remoting_messages import send_of
+from metaq.broker.requests import OffsetCommit, Send
 from metaq.model import TopicConfig
 from metaq.model import properties as props
 from metaq.saved import Saving
 from metaq.testing.crash.bare import log_files
 from metaq.testing.crash.checks import Checks
 from metaq.testing.crash.ledger import Broken, short
-from metaq.testing.crash.life import BORN, GROUPS, HINTS, JAVA_4_9, QUEUES, SOMEBODY, TOPICS, Life
+from metaq.testing.crash.life import BORN, GROUPS, HINTS, QUEUES, SOMEBODY, TOPICS, Life
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, request
@@ -47,11 +46,18 @@ class Steps:
         size = self._life.chance.choice((0, 60, 400, 3000, 12_000))
         return b"%d:" % self._number + self._life.chance.choice((b"x", b"\0")) * size
 
-    def _header(self, topic: str, queue_id: int, pairs: dict[str, str], *, batch: bool = False) -> SendHeader:
-        return SendHeader(
-            producer_group="p", topic=topic, default_topic="TBW102", default_topic_queues=QUEUES, queue_id=queue_id, sys_flag=0,
-            born_ms=self._life.clock.now_ms(), flag=0, properties=props.join(pairs), batch=batch,
+    def _request(self, topic: str, queue_id: int, pairs: dict[str, str], body: bytes, *, batch: bool = False) -> Send:
+        return Send(
+            topic=topic, body=body, queue_id=queue_id, born_ms=self._life.clock.now_ms(), born_host=BORN,
+            properties=props.join(pairs), batch=batch, template_queues=QUEUES,
         )  # fmt: skip
+
+    def _frame(self, topic: str, queue_id: int, pairs: dict[str, str], body: bytes) -> bytes:
+        header = SendHeader(
+            producer_group="p", topic=topic, default_topic="TBW102", default_topic_queues=QUEUES, queue_id=queue_id, sys_flag=0,
+            born_ms=self._life.clock.now_ms(), flag=0, properties=props.join(pairs),
+        )  # fmt: skip
+        return encode(request(RequestCode.SEND_MESSAGE_V2, header, body))
 
     def _send(self, *, delay: int = 0) -> None:
         ledger = self._life.ledger
@@ -85,7 +91,7 @@ class Steps:
         self._stored([body], self._sent - before)
 
     def _send_now(self, topic: str, queue_id: int, pairs: dict[str, str], body: bytes) -> None:
-        self._life.broker.sends.send(send_of(self._header(topic, queue_id, pairs), body, BORN, JAVA_4_9))
+        self._life.broker.sends.send(self._request(topic, queue_id, pairs, body))
         self._sent += 1
         self._is_there(topic)
         if props.DELAY in pairs:
@@ -116,9 +122,7 @@ class Steps:
         self._life.ledger.in_flight = bodies
         acknowledged = 0
         with self._life.refusals():
-            self._life.broker.sends.send(
-                send_of(self._header(topic, queue_id, {}, batch=True), entries, BORN, JAVA_4_9)
-            )
+            self._life.broker.sends.send(self._request(topic, queue_id, {}, entries, batch=True))
             acknowledged = len(bodies)
         self._stored(bodies, acknowledged)
 
@@ -132,8 +136,7 @@ class Steps:
         frames = list[bytes]()
         for body in bodies:
             key = f"k{body.partition(b':')[0].decode()}"
-            header = self._header(topic, self._life.chance.randrange(QUEUES), {props.KEYS: key})
-            frames.append(encode(request(RequestCode.SEND_MESSAGE_V2, header, body)))
+            frames.append(self._frame(topic, self._life.chance.randrange(QUEUES), {props.KEYS: key}, body))
             self._life.ledger.keys[body] = key
         data = b"".join(frames)
         table, outcome = hot.FrameTable(1 << 24), hot.AppendOutcome()
@@ -143,7 +146,7 @@ class Steps:
         with self._life.refusals():
             gates = self._life.broker.gates.of(SOMEBODY)
             gates.open(topic.encode())
-            self._life.store.append_rows(table, 0, rows, gates.table, BORN, replies, outcome)
+            self._life.broker.appender.rows(table, 0, rows, gates.table, BORN, replies, outcome)
         self._stored(bodies, outcome.row)
 
     def _send_later(self) -> None:
