@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -10,7 +12,7 @@ import pytest
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.window import Chunk, Window
 from metaq.model import MessageQueue, StoredMessage
-from tests.support import PATIENCE
+from tests.support import PATIENCE, environment
 
 
 def chunk(*offsets: int) -> Chunk[StoredMessage]:
@@ -84,3 +86,51 @@ def test_interrupt_ends_after_what_is_ready_and_restart_goes_on():
     assert handover.take(0) is later
     with pytest.raises(TimeoutError):
         handover.take(0.01)
+
+
+DEAF = """
+import os, signal, sys, threading
+from metaq.client.consumer.handover import Handover
+from metaq.client.loop import background
+
+handover, outcome, deaf = Handover(), background().loop.create_future(), threading.Event()
+
+def stop(number, frame):
+    handover.close()
+    background().post(outcome.cancel)
+
+async def outcome_of():
+    return await outcome
+
+def send():  # once the main thread waits
+    deaf.wait()
+    while sys._current_frames()[threading.main_thread().ident].f_code.co_name in {"main", "set", "notify_all", "<lambda>"}:
+        pass
+    os.kill(os.getpid(), signal.SIGTERM)
+
+def main(wait):
+    threading.Thread(target=send).start()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # another thread gets it, and nothing wakes this one
+    deaf.set()
+    try:
+        print(wait())
+    except BaseException as error:
+        print(type(error).__name__)
+
+signal.signal(signal.SIGTERM, stop)
+main({"take": lambda: handover.take(None), "run": lambda: background().run(outcome_of())}[sys.argv[1]])
+"""
+
+
+@pytest.mark.parametrize(("wait", "prints"), [("take", "None"), ("run", "CancelledError")])
+def test_a_signal_that_does_not_end_the_wait_is_heard_all_the_same(wait, prints):
+    """One that comes just before the main thread sleeps wakes nobody; without a look now and then it would wait for ever."""
+    ended = subprocess.run(
+        [sys.executable, "-c", DEAF, wait],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environment(),
+        check=True,
+    )
+    assert ended.stdout.strip() == prints

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import os
 import threading
 from collections.abc import Callable, Coroutine
@@ -26,6 +27,10 @@ from typing import Any, TypeVar
 from metaq.errors import ClientClosed, RequestTimeout
 
 Result = TypeVar("Result")
+
+LOOK_SECONDS = 1.0
+"""Nobody sleeps longer without a look round: a signal that comes just before the sleep does not end it, and its handler
+runs when the main thread is awake again."""
 
 END_SECONDS = 5.0
 """A callback that takes longer, of a user's future for example, keeps the process no longer from exiting."""
@@ -84,6 +89,10 @@ class LoopThread:
         assert not self.current, "waiting in the loop's own thread would never end"
         future = self.start(work)
         try:
+            while timeout is None:
+                with contextlib.suppress(concurrent.futures.TimeoutError):
+                    future.exception(LOOK_SECONDS)
+                    break
             return future.result(timeout)
         except concurrent.futures.TimeoutError:
             if future.done():

@@ -14,6 +14,7 @@ from collections import deque
 from typing import Generic, TypeVar
 
 from metaq.client.consumer.window import Chunk
+from metaq.client.loop import LOOK_SECONDS
 from metaq.model import StoredMessage
 
 M = TypeVar("M", bound=StoredMessage)
@@ -40,8 +41,10 @@ class Handover(Generic[M]):
             with contextlib.suppress(IndexError):
                 return self._taken(self._returned.popleft())
             try:
-                chunk = self._chunks.get(timeout=timeout)
+                chunk = self._chunks.get(timeout=LOOK_SECONDS if timeout is None else timeout)
             except queue.Empty:
+                if timeout is None:
+                    continue
                 raise TimeoutError from None
             if chunk is None or chunk.messages:
                 return self._taken(chunk)
