@@ -42,12 +42,13 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
 
 
 def test_a_store_that_takes_nothing_refuses_every_lane_alike(tmp_path) -> None:
-    """Rows are left to the slow lane, which tells why."""
+    """Nothing of a row is stored, and the slow lane tells why."""
     with open_broker(tmp_path) as broker:
         broker.sends.send(Send(topic="orders", body=b"x", born_ms=1, born_host=BORN_HOST))
         broker.store.fail(OSError(5, "the disk is gone"))
         table, outcome, replies = hot.FrameTable(1 << 20), hot.AppendOutcome(), hot.Replies(b"r", True)
-        assert not broker.appender.rows(table, 0, 0, {}, BORN_HOST, replies, outcome)
+        assert broker.appender.rows(table, 0, 0, {}, BORN_HOST, replies, outcome)
+        assert (outcome.row, outcome.messages, len(replies)) == (0, 0, 0)
         with pytest.raises(Refused, match="the disk is gone") as caught:
             broker.sends.send(Send(topic="orders", body=b"x", born_ms=1, born_host=BORN_HOST))
         assert caught.value.reason is Reason.NOT_STORED

@@ -36,11 +36,16 @@ class Appender:
         self._log, self._state = environment.store.log.tail, environment.store.state
         self._told = self._log.end
         """Where the log ended when the last growth was told."""
-        self._hooks: list[Growth] = []
+        self._hooks: tuple[Growth, ...] = ()
+        self._queue_hooks: tuple[Growth, ...] = ()
+        """Those that are only told of watched queues."""
 
-    def when_grown(self, hook: Growth) -> None:
-        """Call `hook` after every append of one message or more. It must not raise, nor append."""
-        self._hooks.append(hook)
+    def when_grown(self, hook: Growth, *, watched_only: bool = False) -> None:
+        """Call `hook` after every append of one message or more, or of those to watched queues. It must not raise, nor append."""
+        if watched_only:
+            self._queue_hooks += (hook,)
+        else:
+            self._hooks += (hook,)
 
     def refusal(self) -> Refused | None:
         """Why nothing may be appended now: the store has failed, or its disk is slower than the producers."""
@@ -99,13 +104,27 @@ class Appender:
         False: nothing may be appended now. What stops it, or the store's refusal of that row, is for the slow lane to
         meet again and to tell.
         """
-        if self.refusal() is not None:
+        # As in `refusal` and `_grew`, without calls: read events of one message are the most frequent ones. A store that
+        # has failed says so itself.
+        options = self._environment.options
+        if (
+            self._log.end - self._store.flushed > options.unflushed_bytes_max
+            or self._acks.waiting_bytes > options.unanswered_bytes_max
+        ):
             return False
         try:
             self._store.append_rows(table, row, end, gates, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
             log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
-        self._grew(outcome.touched, outcome.messages, outcome.size)
+        messages = outcome.messages
+        if messages:
+            start, queues = self._told, outcome.touched
+            self._told = log_end = self._log.end
+            for hook in self._hooks:
+                hook(queues, messages, outcome.size, start, log_end)
+            if queues:
+                for hook in self._queue_hooks:
+                    hook(queues, messages, outcome.size, start, log_end)
         return True
 
     def deliver(
@@ -139,5 +158,5 @@ class Appender:
             return
         start = self._told
         self._told = end = self._log.end
-        for hook in self._hooks:
+        for hook in self._hooks + self._queue_hooks if queues else self._hooks:
             hook(queues, messages, size, start, end)

@@ -77,7 +77,7 @@ class Broker:
         self.acks = AckPolicy(environment)
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed)
         self.appender.when_grown(self.stats.grew)
-        self.appender.when_grown(self.hold.grew)
+        self.appender.when_grown(self.hold.grew, watched_only=True)
         self.gates = Gates(environment, self.topics, self.hold, self.acks, authorise)
         self.schedule = ScheduleService(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
         store.owes(self.schedule)
