@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import pytest
 
 from metaq import Consumer
-from metaq.client.consumer import group, send_back
-from metaq.model import MessageQueue
+from metaq.client import core as cores
+from metaq.client.consumer.group import GroupMember, GroupOptions
+from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.seconds import GroupSeconds
+from metaq.client.core import ClientCore
+from metaq.client.offset_store import BrokerOffsets
+from metaq.client.rebalance import average
+from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 from metaq.model import properties as props
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -29,6 +39,41 @@ def cluster():
 
 def consumer_of(cluster: FakeCluster, **options: object) -> Consumer:
     return Consumer(cluster.namesrv, group=GROUP, topics="orders", start="first", **options)
+
+
+@contextlib.contextmanager
+def impatient(cluster: FakeCluster, queue_messages_max: int = 1000, **seconds: float) -> Iterator[Impatient]:
+    """A group's member without the consumer around it: it waits less long than one that users make."""
+    options = GroupOptions(
+        model=MessageModel.CLUSTERING, consume_from=ConsumeFrom.FIRST, start_ms=0, strategy=average, pull_count=32,
+        pull_bytes=1 << 20, queue_messages_max=queue_messages_max, queue_bytes_max=1 << 20, span_max=2000,
+        max_reconsume_times=16, on_skip=None, seconds=GroupSeconds(**seconds),
+    )  # fmt: skip
+    core, handover = cores.acquire(cluster.namesrv, "impatient"), Handover()
+    member = GroupMember(core, GROUP, {"orders": "*"}, options, BrokerOffsets(core, GROUP), handover)
+    core.claim(member)
+    core.thread.post(member.start)
+    try:
+        yield Impatient(core, member, handover)
+    finally:
+        handover.close()
+        core.thread.run(member.stop(), PATIENCE)
+        core.thread.run(cores.release(core), PATIENCE)
+
+
+class Impatient(NamedTuple):
+    core: ClientCore
+    member: GroupMember
+    handover: Handover
+
+    def receive(self) -> list[ReceivedMessage]:
+        """The messages of the next chunk."""
+        chunk = self.handover.take(PATIENCE)
+        assert chunk is not None
+        return list(chunk.messages)
+
+    def commit(self) -> None:
+        self.core.thread.run(self.member.persist(), PATIENCE)
 
 
 def bodies_of(consumer: Consumer, count: int) -> list[bytes]:
@@ -122,9 +167,8 @@ def test_send_back_whose_answer_was_lost_is_repeated(cluster):
     assert cluster.committed["orders", 0] == 1
 
 
-def test_send_back_that_is_never_answered_becomes_a_copy_in_the_end(cluster, monkeypatch):
+def test_send_back_that_is_never_answered_becomes_a_copy_in_the_end(cluster):
     """The broker is gone for good: another may take the message."""
-    monkeypatch.setattr(send_back, "ANSWER_SECONDS", 0.2)
     cluster.topics[RETRY] = 1
     cluster.store(b"bad")
 
@@ -132,42 +176,41 @@ def test_send_back_that_is_never_answered_becomes_a_copy_in_the_end(cluster, mon
         cluster.drop_connections()
 
     cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = die
-    with consumer_of(cluster) as consumer:
-        consumer.receive(PATIENCE).retry()
+    with impatient(cluster, give_back=0.2) as member:
+        [message] = member.receive()
+        message.retry()
         eventually(lambda: cluster.stored[RETRY, 0])
         assert cluster.count(RequestCode.CONSUMER_SEND_MSG_BACK) > 1
 
 
-def test_message_that_no_broker_takes_comes_again_here(cluster, monkeypatch):
+def test_message_that_no_broker_takes_comes_again_here(cluster):
     """Neither 36 nor a copy works: the message is handed out again, and stays unfinished until then."""
-    monkeypatch.setattr(send_back, "AGAIN_SECONDS", 0.05)
-    monkeypatch.setattr(send_back, "SEND_SECONDS", 0.05)
     cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
     cluster.store(b"bad")
-    with consumer_of(cluster) as consumer:
-        consumer.receive(PATIENCE).retry()
-        again = consumer.receive(PATIENCE)
+    with impatient(cluster, again=0.05, copy=0.05) as member:
+        [message] = member.receive()
+        message.retry()
+        [again] = member.receive()
         assert again.body == b"bad"
         assert again.reconsume_times == 1
-        consumer.commit()
+        member.commit()
         assert cluster.committed.get(("orders", 0), 0) == 0
         again.ack()
     assert cluster.committed["orders", 0] == 1
 
 
 @pytest.mark.parametrize("name", ["note", "UNIQ_KEY"])
-def test_message_whose_copy_cannot_be_encoded_comes_again_here(cluster, monkeypatch, caplog, name):
+def test_message_whose_copy_cannot_be_encoded_comes_again_here(cluster, caplog, name):
     """A handler left half a character in a property: neither the copy nor, if it is the id, the request to take the
     message back can be sent. It is handed out again, and the member goes on."""
-    monkeypatch.setattr(send_back, "AGAIN_SECONDS", 0.05)
     cluster.topics[RETRY] = 1
     cluster.script[RequestCode.CONSUMER_SEND_MSG_BACK] = refuse(ResponseCode.SYSTEM_ERROR)
     cluster.store(b"bad")
-    with consumer_of(cluster) as consumer:
-        message = consumer.receive(PATIENCE)
+    with impatient(cluster, again=0.05) as member:
+        [message] = member.receive()
         message.properties[name] = "\ud800"
         message.retry()
-        again = consumer.receive(PATIENCE)
+        [again] = member.receive()
         assert again.body == b"bad"
         assert cluster.committed.get(("orders", 0), 0) == 0
         again.ack()
@@ -347,12 +390,10 @@ def test_foreign_broker_is_asked_in_plain_rocketmq(cluster):
     assert all("maxMsgBytes" not in command.ext and int(command.ext["maxMsgNums"]) <= 32 for command in pulls)
 
 
-def test_messages_taken_and_never_finished_are_noticed(cluster, monkeypatch, caplog):
+def test_messages_taken_and_never_finished_are_noticed(cluster, caplog):
     """A queue that stays full is reported once, with the likely reason."""
-    monkeypatch.setattr(group, "STALL_SECONDS", 0.1)
     cluster.store(*(b"%d" % number for number in range(100)))
-    with consumer_of(cluster, queue_messages_max=10) as consumer:
-        for _ in range(10):
-            consumer.receive(PATIENCE)
+    with impatient(cluster, queue_messages_max=10, stall=0.1) as member:
+        assert len(member.receive()) == 10
         eventually(lambda: "with message" in caplog.text)
     assert caplog.text.count("with message") == 1

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.seconds import USUAL, GroupSeconds
 from metaq.client.consumer.send_back import SendBack
 from metaq.client.consumer.window import Chunk, Window
 from metaq.client.conversation.call import FAULTS
@@ -34,15 +35,6 @@ from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
 
-REBALANCE_SECONDS = 20.0
-PERSIST_SECONDS = 5.0
-RETRY_SECONDS = 1.0
-"""After a rebalance that failed, and a pull whose answer holds broken records."""
-STALL_SECONDS = 60.0
-"""A queue that stays full for so long is worth a warning."""
-PAUSE_SECONDS = 0.05
-"""How often a paused queue is looked at, beside being woken when a chunk has been handed out."""
-
 OnSkip = Callable[[MessageQueue, range], object]
 """Told which offsets of a queue were gone before they were consumed."""
 
@@ -62,6 +54,7 @@ class GroupOptions:
     span_max: int
     max_reconsume_times: int
     on_skip: OnSkip | None
+    seconds: GroupSeconds = USUAL
 
 
 class GroupMember:
@@ -76,7 +69,7 @@ class GroupMember:
         offsets: OffsetStore,
         handover: Handover[ReceivedMessage],
     ) -> None:
-        self.group, self.options = group, options
+        self.group, self.options, self._seconds = group, options, options.seconds
         self._core, self._offsets, self._handover = core, offsets, handover
         now = core.clock.now_ms()
         self._subscriptions = {topic: subscribe(topic, tags, now) for topic, tags in topics.items()}
@@ -90,7 +83,7 @@ class GroupMember:
         self._rebalance_due = asyncio.Event()
         self._complained: set[str] = set()
         self._tasks: list[asyncio.Task[None]] = []
-        self.send_back_service = SendBack(core, group, options.max_reconsume_times, handover)
+        self.send_back_service = SendBack(core, group, options.max_reconsume_times, handover, options.seconds)
         self.assigned = asyncio.Event()
         """Set once the first rebalance is through."""
 
@@ -126,7 +119,7 @@ class GroupMember:
         """Join: learn the routes, send a heartbeat, take our share."""
         self._tasks = [
             self._core.spawn(self._rebalance_for_ever()),
-            self._core.every(PERSIST_SECONDS, self.persist),
+            self._core.every(self._seconds.persist, self.persist),
         ]
 
     def hand_out_no_more(self) -> None:
@@ -168,7 +161,7 @@ class GroupMember:
             if settled:
                 self.assigned.set()
             try:
-                async with asyncio.timeout(REBALANCE_SECONDS if settled else RETRY_SECONDS):
+                async with asyncio.timeout(self._seconds.rebalance if settled else self._seconds.retry):
                     await self._rebalance_due.wait()
             except TimeoutError:
                 continue
@@ -295,7 +288,7 @@ class GroupMember:
             )  # fmt: skip
         except RemoteProtocolError as error:
             log.error("%s from %d on cannot be read: %s", queue, window.next_offset, error)  # noqa: TRY400  its traceback says nothing
-            return RETRY_SECONDS
+            return self._seconds.retry
         except FAULTS as error:
             window.broker_id = 0
             return self._after_failure(queue, error)
@@ -306,8 +299,9 @@ class GroupMember:
         window.broker_id = pulled.result.suggested_broker_id
         self._received(window, pulled)
         # A broker that does not hold pulls must not be asked all the time.
-        unheld = status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < PAUSE_SECONDS
-        return PAUSE_SECONDS if unheld or status is PullStatus.OUT_OF_RANGE else 0.0
+        pause = self._seconds.pause
+        unheld = status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < pause
+        return pause if unheld or status is PullStatus.OUT_OF_RANGE else 0.0
 
     def _subscription(self, topic: str) -> SubscriptionData:
         return self._subscriptions[topic]
@@ -370,7 +364,7 @@ class GroupMember:
         """Wait until so little is unfinished that a pull is due; how many messages to ask for."""
         options = self.options
         most = options.pull_count if self._core.is_ours(window.queue.broker) else min(options.pull_count, PLAIN_COUNT)
-        stalled_at = self._core.clock.monotonic() + STALL_SECONDS
+        stalled_at = self._core.clock.monotonic() + self._seconds.stall
         while True:
             finished = window.finished_offset()
             free = options.queue_messages_max - window.unfinished
@@ -387,7 +381,7 @@ class GroupMember:
             event = self._wake[window.queue]
             event.clear()
             try:
-                async with asyncio.timeout(PAUSE_SECONDS):
+                async with asyncio.timeout(self._seconds.pause):
                     await event.wait()
             except TimeoutError:
                 continue
@@ -395,7 +389,7 @@ class GroupMember:
     def _warn_of_stall(self, window: Window[ReceivedMessage]) -> None:
         self._complain_once(
             f"stall {window.queue}",
-            f"{window.unfinished} messages of {window.queue} have been unfinished for {STALL_SECONDS:.0f} s, and group "
+            f"{window.unfinished} messages of {window.queue} have been unfinished for {self._seconds.stall:.0f} s, and group "
             f"{self.group} pulls no more of it until some are: are handlers slow or stuck, or messages taken without "
             "`with message:` or ack()?",
         )

@@ -16,6 +16,7 @@ import logging
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.consumer.window import Chunk
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Patience, Purpose, judge
@@ -28,10 +29,6 @@ from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
 
-AGAIN_SECONDS = 5.0
-ANSWER_SECONDS = 60.0
-SEND_SECONDS = 3.0
-DRAIN_SECONDS = 5.0
 _FIRST_RETRY_LEVEL = 3
 
 
@@ -39,9 +36,15 @@ class SendBack:
     """The failed messages of one group member. Lives in the background loop."""
 
     def __init__(
-        self, core: ClientCore, group: str, max_reconsume_times: int, handover: Handover[ReceivedMessage]
+        self,
+        core: ClientCore,
+        group: str,
+        max_reconsume_times: int,
+        handover: Handover[ReceivedMessage],
+        seconds: GroupSeconds,
     ) -> None:
         self._core, self._group, self._max, self._handover = core, group, max_reconsume_times, handover
+        self._seconds = seconds
         self._sender = Sender(core, group, retries=2)
         self._busy: set[asyncio.Task[None]] = set()
 
@@ -53,7 +56,7 @@ class SendBack:
     async def drain(self) -> None:
         """Wait a while for those under way; the rest stay unfinished and come again."""
         if self._busy:
-            await asyncio.wait(list(self._busy), timeout=DRAIN_SECONDS)
+            await asyncio.wait(list(self._busy), timeout=self._seconds.drain)
 
     async def _send(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
         try:
@@ -63,13 +66,13 @@ class SendBack:
             try:
                 await self._send_copy(message, delay_level)
             except MetaqError as failure:
-                log.warning("%s comes again here in %s s: %s", message, AGAIN_SECONDS, failure)
+                log.warning("%s comes again here in %s s: %s", message, self._seconds.again, failure)
                 self._core.spawn(self._again(chunk, message))
                 return
         chunk.flags[message.queue_offset - chunk.base] = 1
 
     async def _give_back(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
-        """Ask until there is an answer. An answer that never came is waited for, at most ANSWER_SECONDS."""
+        """Ask until there is an answer. An answer that never came is waited for, but not for ever."""
         broker = chunk.window.queue.broker
         call = GiveBack(
             group=self._group,
@@ -81,7 +84,7 @@ class SendBack:
             max_reconsume_times=self._max,
         )
         loop = asyncio.get_running_loop()
-        patience = Patience(Purpose.GIVE_BACK, ANSWER_SECONDS, loop.time())
+        patience = Patience(Purpose.GIVE_BACK, self._seconds.give_back, loop.time())
         while True:
             try:
                 await self._core.ask_broker(broker, call)
@@ -113,10 +116,10 @@ class SendBack:
             reconsume_times=limit if delay_level == DEAD_LETTER_LEVEL else message.reconsume_times + 1,
             max_reconsume_times=limit,
         )
-        await self._sender.send(outgoing, SEND_SECONDS)
+        await self._sender.send(outgoing, self._seconds.copy)
 
     async def _again(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage) -> None:
-        await asyncio.sleep(AGAIN_SECONDS)
+        await asyncio.sleep(self._seconds.again)
         message.reconsume_times += 1
         again = chunk.again(message)
         message._chunk = again  # noqa: SLF001  a slot for us
