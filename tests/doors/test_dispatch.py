@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 
 import pytest
 
-from metaq.broker.channel import Unanswered
 from metaq.clock import FakeClock
-from metaq.doors.asking import Questions, Spelling
+from metaq.doors.asking import Questions
 from metaq.doors.dispatch import Handling, RemotingSession
 from metaq.doors.handlers import LATER, Call, Later, NoHeader, Reply, handles, table_of
 from metaq.doors.parking import Parking
-from metaq.errors import BadRequest, BrokerError, Reason, Refused, RemoteProtocolError, StoreFull
+from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError, StoreFull
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.net.dialer import dial
@@ -22,29 +20,13 @@ from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
 from metaq.net.peer import Peer
 from metaq.wire import headers
-from metaq.wire.command import Command, SerializeType, encode, reply
+from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.connection import Connection
 from tests.doors.support import FakePeer
 from tests.support import PATIENCE
 
 ECHO, BAD, FULL, BUG, LATER_ON, NEVER, HUGE, LONG, CHANGE = range(1, 10)
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True)
-class Status:
-    """A question to a client, as 221 is: how far is it in this topic?"""
-
-    topic: str
-
-
-def status_of(answer: Command) -> int:
-    if answer.code:
-        raise BrokerError(answer.code, answer.remark or "")
-    return int(answer.ext["offset"])
-
-
-ASKING = {Status: Spelling(lambda question: Command(221, ext={"topic": question.topic}), status_of)}
 
 
 class Handlers:
@@ -100,7 +82,7 @@ def handling(
 ) -> Handling:
     clock = clock or FakeClock()
     return Handling(
-        table_of(handlers or Handlers()), Parking(clock), Questions(clock, ASKING, 5, 3), RateLimitedLog(log), authorise
+        table_of(handlers or Handlers()), Parking(clock), Questions(clock, {}), RateLimitedLog(log), authorise
     )
 
 
@@ -226,78 +208,6 @@ def test_a_code_has_one_handler() -> None:
     """Two are a mistake of ours, found when the door is made."""
     with pytest.raises(ValueError, match="has two handlers"):
         table_of(Handlers(), Handlers())
-
-
-# -------------------------------------------------------------------- questions to the client
-
-
-def test_a_client_is_asked_and_its_answer_is_taken(session, peer) -> None:
-    """Two questions at a time are told apart by their numbers; a second answer to one is passed over."""
-    answers = []
-    session.ask(Status("orders"), 5, lambda answer: answers.append(("orders", answer)))
-    session.ask(Status("bills"), 5, lambda answer: answers.append(("bills", answer)))
-    first, second = peer.received()
-    assert [(question.code, question.ext) for question in (first, second)] == [
-        (221, {"topic": "orders"}), (221, {"topic": "bills"}),
-    ]  # fmt: skip
-    assert not first.is_oneway
-    feed(
-        session, reply(second, 0, {"offset": "7"}), reply(first, 0, {"offset": "9"}), reply(first, 0, {"offset": "10"})
-    )
-    assert answers == [("bills", 7), ("orders", 9)]
-    assert len(session.handling.questions) == 0
-
-
-def test_a_client_that_refuses_has_not_answered(session, peer) -> None:
-    """What cannot be understood is told as that."""
-    answers = []
-    session.ask(Status("orders"), 5, answers.append)
-    feed(session, reply(peer.received()[0], 1, remark="never heard of it"))
-    assert answers == [Unanswered.UNREADABLE]
-
-
-def test_a_client_that_does_not_answer_in_time_is_given_up(session, peer, clock) -> None:
-    """Its answer may come later and does no harm."""
-    answers = []
-    session.ask(Status("orders"), 5, answers.append)
-    session.ask(Status("bills"), 60, answers.append)
-    clock.advance(4.9)
-    session.handling.tick()
-    assert answers == []
-    clock.advance(0.1)
-    session.handling.tick()
-    assert answers == [Unanswered.TIMED_OUT]
-    feed(session, reply(peer.received()[0], 0, {"offset": "9"}))
-    assert answers == [Unanswered.TIMED_OUT]
-
-
-def test_questions_end_with_their_connection(session, peer) -> None:
-    """Also one that is asked after that."""
-    answers = []
-    session.ask(Status("orders"), 5, answers.append)
-    peer.closed = True
-    session.connection_lost("")
-    session.ask(Status("orders"), 5, answers.append)
-    assert answers == [Unanswered.GONE] * 2
-    assert len(session.handling.questions) == 0
-
-
-def test_questions_are_bounded_per_client_and_over_all(session, peer) -> None:
-    """Three for each here, five over all; more are not asked."""
-    answers, other = [], RemotingSession(FakePeer(), session.handling)
-    for asker in (session, other):
-        for _ in range(4):
-            asker.ask(Status("orders"), 5, answers.append)
-    assert answers == [Unanswered.TOO_MANY] * 3
-    assert (len(peer.received()), len(other.peer.received())) == (3, 2)
-
-
-def test_what_the_protocol_has_no_words_for_is_not_asked(session, peer) -> None:
-    """Whoever asks is told at once."""
-    answers = []
-    session.ask("how are you?", 5, answers.append)
-    assert answers == [Unanswered.UNKNOWN]
-    assert peer.received() == []
 
 
 def test_congested_peer_is_not_served_until_it_reads(session, peer) -> None:

@@ -1,7 +1,8 @@
 """The broker: its services, put together.
 
 Doors call the services, and whoever runs the broker calls `tick` ten times a second and `deliver` as often as it says;
-nothing here waits, sleeps or writes to a socket: what clients are to be told goes to their channels. Files come in as `BrokerFiles`, time as a `Clock`, so a test owns both.
+nothing here waits, sleeps or writes to a socket: what clients are to be told goes to their channels. Files come in as
+`BrokerFiles`, time as a `Clock`, so a test owns both.
 """
 
 from __future__ import annotations
