@@ -220,8 +220,13 @@ def test_nobody_listens_and_closed_transports_say_so(cluster):
     """ConnectionFailed with the address; ClientClosed after close."""
 
     async def work(transport: Transport, address: str) -> None:
-        with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1"):
-            await transport.call("127.0.0.1:1", request(CODE), 1.0)
+        for failing in (
+            transport.call("127.0.0.1:1", request(CODE), 1.0),
+            transport.tell("127.0.0.1:1", request(CODE)),
+        ):
+            with pytest.raises(ConnectionFailed, match=r"127\.0\.0\.1:1") as raised:
+                await failing
+            assert not raised.value.sent
         await transport.close()
         with pytest.raises(ClientClosed):
             await transport.call(address, request(CODE), 1.0)

@@ -138,11 +138,7 @@ class Transport:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout
-        try:
-            session = self._sessions.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
-        except ConnectionFailed as error:
-            error.sent = False
-            raise
+        session = self._sessions.get(address) or await self._connect(address, min(timeout, CONNECT_SECONDS))
         command.opaque = next(self._opaque) & _OPAQUE_MASK
         future = session.request(command)
         timer = loop.call_at(deadline, _expire, future, address, command.code, timeout)
@@ -153,7 +149,10 @@ class Transport:
             session.abandon(command.opaque)
 
     async def tell(self, address: str, command: Command, timeout: float = CONNECT_SECONDS) -> None:
-        """Send a request that nobody answers. Returns when it was handed to the connection."""
+        """Send a request that nobody answers. Returns when it was handed to the connection.
+
+        Raises ConnectionFailed, `sent` False: it was not; ClientClosed.
+        """
         session = self._sessions.get(address) or await self._connect(address, timeout)
         command.opaque = next(self._opaque) & _OPAQUE_MASK
         command.flag |= ONEWAY_FLAG
@@ -186,6 +185,14 @@ class Transport:
                 self._on_lost(session.address)
 
     async def _connect(self, address: str, timeout: float) -> ClientSession:
+        """Raises ConnectionFailed, `sent` False; ClientClosed."""
+        try:
+            return await self._dialled_session(address, timeout)
+        except ConnectionFailed as error:
+            error.sent = False
+            raise
+
+    async def _dialled_session(self, address: str, timeout: float) -> ClientSession:
         if self._closed:
             raise ClientClosed("the client was closed")
         task = self._dialling.get(address)
