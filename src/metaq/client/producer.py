@@ -124,7 +124,7 @@ class ProducerBase:
 
         Args: topic: the topic's name with `body`, or a whole `Message`. ordering_key: messages with one key go to one
               queue, in order. selector: picks the queue out of those that are writable. queue: that very queue.
-              delay_level: 1..18, deliver later by the broker's ladder of delays. message_id: the id of an earlier,
+              delay_level: 1..18, deliver after that one of the broker's delays. message_id: the id of an earlier,
               failed send of this message, so that consumers can tell the two are one. The rest as in `Message`.
         Raises: TypeError: a body that is not bytes, a bytearray or a contiguous memoryview, or another value of a wrong
                 type. InvalidMessage: a value that cannot be sent. ConfigError: a name that no topic can have.

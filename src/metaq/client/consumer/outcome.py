@@ -15,7 +15,7 @@ class Reject(Exception):
 class Later(Exception):
     """Raise or return it while handling a message to get the message again later.
 
-    `delay_level`: 1..18 on the broker's ladder of delays (1 s ... 2 h); 0 lets the broker choose, longer each time.
+    `delay_level`: 1..18 of the broker's delays (1 s ... 2 h); 0 lets the broker choose, longer each time.
     Raises TypeError, InvalidMessage (a ValueError) for another.
     """
 
