@@ -18,6 +18,7 @@ from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.core import ClientCore
 from metaq.client.offset_store import BrokerOffsets
 from metaq.client.rebalance import average
+from metaq.clock import FakeClock
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 from metaq.model import properties as props
 from metaq.wire import bodies, headers
@@ -227,6 +228,21 @@ def test_subscription_unknown_to_the_broker_is_sent_again(cluster):
     with consumer_of(cluster) as consumer:
         assert bodies_of(consumer, 1) == [b"x"]
         assert cluster.count(RequestCode.HEART_BEAT) >= 3
+
+
+def test_pulls_that_are_refused_for_want_of_a_heartbeat_share_one(cluster):
+    """Eight queues are refused again and again while no time passes: no flood of heartbeats."""
+    cluster.topics["orders"] = 8
+    cluster.store(b"x")
+    cluster.script[RequestCode.PULL_MESSAGE] = refuse(ResponseCode.SUBSCRIPTION_NOT_LATEST, times=40)
+    with Consumer(
+        cluster.namesrv, group=GROUP, topics="orders", start="first", instance_name="still", clock=FakeClock()
+    ) as consumer:
+        assert bodies_of(consumer, 1) == [b"x"]
+        assert cluster.count(RequestCode.PULL_MESSAGE) > 40
+        assert cluster.count(RequestCode.HEART_BEAT) < 10, "for the connection, the start, the share, and one for all pulls"
+            "for the connection, the start, the share, and one for all pulls"
+        )
 
 
 def test_new_connection_begins_with_a_heartbeat(cluster):

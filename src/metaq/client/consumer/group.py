@@ -82,6 +82,8 @@ class GroupMember:
         self._wake: dict[MessageQueue, asyncio.Event] = {}
         self._rebalance_due = asyncio.Event()
         self._complained: set[str] = set()
+        self._heartbeat_from = 0.0
+        """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
         self._tasks: list[asyncio.Task[None]] = []
         self.send_back_service = SendBack(core, group, options.max_reconsume_times, handover, options.seconds)
         self.assigned = asyncio.Event()
@@ -355,7 +357,10 @@ class GroupMember:
         """Seconds to wait before the next try. There is always one: a final answer today may be another tomorrow."""
         judgement = judge(error, Purpose.PULL)
         if judgement.no_heartbeat:
-            self._core.spawn(self._core.send_heartbeats())
+            now = self._core.clock.monotonic()
+            if now >= self._heartbeat_from:  # One for the pulls of all queues.
+                self._heartbeat_from = now + judgement.pause
+                self._core.spawn(self._core.send_heartbeats())
         else:
             self._complain_once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
         return judgement.pause
