@@ -240,9 +240,8 @@ def test_pulls_that_are_refused_for_want_of_a_heartbeat_share_one(cluster):
     ) as consumer:
         assert bodies_of(consumer, 1) == [b"x"]
         assert cluster.count(RequestCode.PULL_MESSAGE) > 40
-        assert cluster.count(RequestCode.HEART_BEAT) < 10, "for the connection, the start, the share, and one for all pulls"
-            "for the connection, the start, the share, and one for all pulls"
-        )
+        beats = cluster.count(RequestCode.HEART_BEAT)
+        assert beats < 10, "for the connection, the start, the share, and one for all pulls"
 
 
 def test_new_connection_begins_with_a_heartbeat(cluster):
