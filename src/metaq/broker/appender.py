@@ -108,7 +108,7 @@ class Appender:
         # has failed says so itself.
         options = self._environment.options
         if (
-            self._log.end - self._store.flushed > options.unflushed_bytes_max
+            self._log.end - self._state.flushed > options.unflushed_bytes_max
             or self._acks.waiting_bytes > options.unanswered_bytes_max
         ):
             return False

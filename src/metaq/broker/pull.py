@@ -48,6 +48,8 @@ CACHED_SUBSCRIPTION_BYTES_MAX = 1024
 class PullOutcome(enum.Enum):
     """What a pull came to."""
 
+    __hash__ = object.__hash__  # members are single: enum's own hash is a Python call, and each pull looks some up
+
     FOUND = "messages"
     GO_ON = "none that fits, and it is known how far that holds: ask for what follows"
     NOTHING_NEW = "nothing there yet"
@@ -325,10 +327,9 @@ class PullService:
     def _answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
         if pulled.status is ReadStatus.FOUND:  # most of them, spared the look-up: hashing an enum is dear
             outcome = _FOUND
-        elif pulled.status in OUTCOME_OF:
-            outcome = OUTCOME_OF[pulled.status]
-        else:  # An empty or unknown queue: only an offset other than 0 is wrong.
-            outcome = PullOutcome.OUT_OF_RANGE if offset else PullOutcome.NOTHING_NEW
+        else:  # Of an empty or unknown queue only an offset other than 0 is wrong.
+            empty = PullOutcome.OUT_OF_RANGE if offset else PullOutcome.NOTHING_NEW
+            outcome = OUTCOME_OF.get(pulled.status, empty)
         suggest = 0
         if self._environment.options.slave_read_enable:
             near = not pulled.count or self._store.in_memory(pulled.last_log)
