@@ -68,7 +68,7 @@ def test_wrong_change_changes_nothing(wrong, says):
     with pytest.raises(ConfigError, match=says):
         apply(options, wrong, "the file")
     settings = Settings(store, options)
-    settings.on_change.append(lambda _names: pytest.fail("told of what did not happen"))
+    settings.watch(lambda _names: pytest.fail("told of what did not happen"))
     with pytest.raises(ConfigError, match=says):
         settings.change({"fileReservedTime": 1, **wrong}, "the file")
     assert options == BrokerOptions()
@@ -87,7 +87,7 @@ def test_settings_reach_the_table_that_has_the_option_and_tell_of_changes_only()
     """A key goes where it belongs; listeners hear the names of what is different now, once."""
     options, store = BrokerOptions(), StoreOptions()
     settings, told = Settings(options, store), []
-    settings.on_change.append(told.append)
+    settings.watch(told.append)
     settings.change({"traceOn": "true", "fileReservedTime": 72, "listenPort": 5})
     assert told == []
     applied = settings.change({"traceOn": "false", "fileReservedTime": "12", "storePathRootDir": "/elsewhere"})

@@ -190,8 +190,11 @@ class Settings:
 
     def __init__(self, *tables: OptionTable) -> None:
         self.tables = tables
-        self.on_change: list[Callable[[frozenset[str]], None]] = []
-        """Called with the names of the options that have changed: for whoever keeps what was made of them."""
+        self._watchers: list[Callable[[frozenset[str]], None]] = []
+
+    def watch(self, changed: Callable[[frozenset[str]], None]) -> None:
+        """From now on, call `changed` with the names of options that have changed: for whoever keeps what was made of them."""
+        self._watchers.append(changed)
 
     def change(self, changes: Mapping[str, Any], where: str = "") -> Applied:
         """`apply` to the tables, each key to the one that knows it. Raises ConfigError: nothing was changed."""
@@ -204,8 +207,8 @@ class Settings:
         changed = {name: change for applied in results for name, change in applied.changed.items()}
         refused = {name: change for applied in results for name, change in applied.refused.items()}
         if changed:
-            for listener in self.on_change:
-                listener(frozenset(changed))
+            for watcher in self._watchers:
+                watcher(frozenset(changed))
         return Applied(changed, refused)
 
 

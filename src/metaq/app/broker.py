@@ -55,7 +55,7 @@ class RunningBroker:
         self._broker, self._door, self._listener, self._clock = broker, door, listener, broker.clock
         self._delivery, self._registration = delivery, registration
         self.settings = {"broker": broker.settings, "store": broker.settings}
-        broker.settings.on_change.append(lambda _names: listener.limit(listen_limits(broker.options)))
+        broker.settings.watch(lambda _names: listener.limit(listen_limits(broker.options)))
         self._faults = RateLimitedLog(log, broker.clock)
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()

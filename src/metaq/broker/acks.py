@@ -1,7 +1,7 @@
 """What an acknowledgement of a send waits for: nothing, this broker's disk, a replica, or that the disk is less far behind.
 
 One policy for all doors and lanes. A door asks it at the end of a read event, and holds the answers back until what is due
-has come (`metaq.doors.flush_gate`).
+has come (`metaq.doors.held_acks`).
 """
 
 from __future__ import annotations

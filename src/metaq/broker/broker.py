@@ -66,7 +66,7 @@ class Broker:
         self.environment, self.authorise = environment, authorise
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
-        self.settings.on_change.append(self._options_changed)
+        self.settings.watch(self._options_changed)
         self.stats = Stats(clock)
         self.topics = Topics(
             options, clock, files.topics, environment.name, len(store.delays_ms), call_soon, prepare=store.prepare_queue

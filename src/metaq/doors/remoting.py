@@ -14,7 +14,7 @@ from typing import TypeAlias
 from metaq.broker.broker import Broker
 from metaq.doors.asking import Asking, Questions
 from metaq.doors.dispatch import Handling
-from metaq.doors.flush_gate import FlushGate
+from metaq.doors.held_acks import HeldAcks
 from metaq.doors.handlers import table_of
 from metaq.doors.parking import Parking
 from metaq.doors.pieces import ColdReads
@@ -55,8 +55,8 @@ class RemotingDoor:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         timeout = broker.store_options.sync_flush_timeout / 1000
-        gate = FlushGate(broker.acks, broker.store, broker.clock, call_soon, timeout)
-        self.workspace = Workspace(broker, gate, ColdReads(self._cold_readers))
+        held = HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout)
+        self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
         self.handling = Handling(
             table_of(
                 MessageHandlers(broker, self.workspace),
@@ -76,7 +76,7 @@ class RemotingDoor:
 
     def tick(self) -> None:
         """Let time pass; called ten times a second."""
-        self.workspace.flush_gate.expire()
+        self.workspace.held_acks.expire()
         self.handling.tick()
 
     def close(self) -> None:

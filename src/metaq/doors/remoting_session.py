@@ -19,7 +19,7 @@ from metaq.broker.channel import Told
 from metaq.broker.pull import Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest
 from metaq.doors.dispatch import Handling, RemotingSession
-from metaq.doors.flush_gate import FlushGate
+from metaq.doors.held_acks import HeldAcks
 from metaq.doors.handlers import Call
 from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
@@ -68,16 +68,16 @@ def notification_of(what: Told) -> Command:
 class Workspace:
     """What the sessions of one door work with, one read event at a time."""
 
-    def __init__(self, broker: Broker, flush_gate: FlushGate, cold_reads: ColdReads) -> None:
+    def __init__(self, broker: Broker, held_acks: HeldAcks, cold_reads: ColdReads) -> None:
         self.broker, self.appender = broker, broker.appender
-        self.flush_gate, self.cold_reads = flush_gate, cold_reads
+        self.held_acks, self.cold_reads = held_acks, cold_reads
         self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
         self.answers, self.acks = self._replies(), self._replies()
         """`acks`: success answers to sends, by themselves because they may have to wait for the disk."""
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
-        broker.settings.on_change.append(self._options_changed)
+        broker.settings.watch(self._options_changed)
 
     def _replies(self) -> hot.Replies:
         options = self.broker.options
@@ -351,7 +351,7 @@ class BrokerSession(RemotingSession):
             if due is None:
                 self.peer.write(space.acks.take())
             else:
-                space.flush_gate.hold(self.peer, due, space.acks.take())
+                space.held_acks.hold(self.peer, due, space.acks.take())
         if len(space.answers):
             self.peer.write(space.answers.take())
 

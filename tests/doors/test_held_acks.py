@@ -8,7 +8,7 @@ import pytest
 
 from metaq.broker.acks import AckPolicy, Due
 from metaq.clock import FakeClock
-from metaq.doors.flush_gate import FlushGate
+from metaq.doors.held_acks import HeldAcks
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, encode
 from tests.doors.support import Client, FakePeer, SlowDisk, open_door, tick
@@ -73,53 +73,53 @@ def replica():
 
 
 @pytest.fixture
-def gate(log, clock, replica):
+def held(log, clock, replica):
     store_options = SimpleNamespace(flush_disk_type="SYNC_FLUSH")
     policy = AckPolicy(SimpleNamespace(store=log, store_options=store_options), replica)
-    return FlushGate(policy, log, clock, lambda act: act(), 5.0)
+    return HeldAcks(policy, log, clock, lambda act: act(), 5.0)
 
 
 def disk(log_end: int) -> Due:
     return Due(log_end, 0, promised=True)
 
 
-def test_answers_wait_for_their_bytes(gate, log):
+def test_answers_wait_for_their_bytes(held, log):
     """What lies below the durable end goes out, in order; what lies above waits on."""
     peers = [FakePeer() for _ in range(3)]
     for n, peer in enumerate(peers):
-        gate.hold(peer, disk(100 * (n + 1)), b"")
+        held.hold(peer, disk(100 * (n + 1)), b"")
     log.flush(200)
     assert [len(peer.writes) for peer in peers] == [1, 1, 0]
     log.flush(300)
     assert len(peers[2].writes) == 1
-    assert len(gate) == 0
+    assert len(held) == 0
 
 
-def test_one_callback_serves_a_whole_group(gate, log):
+def test_one_callback_serves_a_whole_group(held, log):
     """While a flush is under way no second one is asked for: that is what makes a group."""
     for n in range(50):
-        gate.hold(FakePeer(), disk(n + 1), b"")
+        held.hold(FakePeer(), disk(n + 1), b"")
     assert len(log.asked) == 1
     log.flush(50)
     assert log.asked == []
-    assert len(gate) == 0
+    assert len(held) == 0
 
 
-def test_after_a_failed_flush_nobody_is_acknowledged(gate, log):
+def test_after_a_failed_flush_nobody_is_acknowledged(held, log):
     """A failed fsync leaves every waiting producer without an answer."""
     peers = [FakePeer() for _ in range(3)]
     for n, peer in enumerate(peers):
-        gate.hold(peer, disk(n + 1), b"")
+        held.hold(peer, disk(n + 1), b"")
     log.flush(0, good=False)
     assert [peer.writes for peer in peers] == [[], [], []]
-    assert len(gate) == 0
+    assert len(held) == 0
 
 
-def test_answers_that_a_replica_must_have_wait_for_it_too(gate, log, replica):
+def test_answers_that_a_replica_must_have_wait_for_it_too(held, log, replica):
     """Whichever is later lets them go, and they keep their order."""
     peers = [FakePeer() for _ in range(3)]
     for peer, due in zip(peers, (Due(100, 100, True), Due(0, 200, True), disk(300)), strict=True):
-        gate.hold(peer, due, b"")
+        held.hold(peer, due, b"")
     log.flush(100)
     assert [len(peer.writes) for peer in peers] == [0, 0, 0]
     replica.copy(150)
@@ -138,13 +138,13 @@ def test_answers_that_a_replica_must_have_wait_for_it_too(gate, log, replica):
         (0, False, ResponseCode.SUCCESS),
     ],
 )
-def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(gate, log, clock, flushed, promised, code):
+def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(held, log, clock, flushed, promised, code):
     """One that promises nothing goes out as it is."""
     peer = FakePeer()
-    gate.hold(peer, Due(100, 100, promised), encode(Command(0, 7, flag=1)))
+    held.hold(peer, Due(100, 100, promised), encode(Command(0, 7, flag=1)))
     log.flush(flushed)
     clock.advance(5)
-    gate.expire()
+    held.expire()
     assert [(answer.opaque, answer.code) for answer in peer.received()] == [(7, code)]
 
 

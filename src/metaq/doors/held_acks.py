@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 
 class FlushedLog(Protocol):
-    """What the gate needs of the message store."""
+    """What holding them needs of the message store."""
 
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
         """Call `done`, from another thread, once the log is durable up to `log_end`; with False if it never will be."""
@@ -45,7 +45,7 @@ CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
 }
 
 
-class FlushGate:
+class HeldAcks:
     """Holds answers back. `call_soon` brings a call from another thread to the event loop."""
 
     def __init__(
