@@ -14,8 +14,8 @@ from typing import TypeAlias
 from metaq.broker.broker import Broker
 from metaq.doors.asking import Asking, Questions
 from metaq.doors.dispatch import Handling
-from metaq.doors.held_acks import HeldAcks
 from metaq.doors.handlers import table_of
+from metaq.doors.held_acks import HeldAcks
 from metaq.doors.parking import Parking
 from metaq.doors.pieces import ColdReads
 from metaq.doors.remoting_admin import AdminHandlers

@@ -19,8 +19,8 @@ from metaq.broker.channel import Told
 from metaq.broker.pull import Pull, PullAnswer, PullOutcome
 from metaq.broker.requests import PullRequest
 from metaq.doors.dispatch import Handling, RemotingSession
-from metaq.doors.held_acks import HeldAcks
 from metaq.doors.handlers import Call
+from metaq.doors.held_acks import HeldAcks
 from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.model.message import host_bytes
