@@ -13,11 +13,11 @@ from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Environment:
     """Settings, time and store of one broker, and the name it goes by.
 
-    Services look at `options` and `store_options` when they need one, and keep none: some change while the broker runs.
+    Services look at an option when they need it, and keep none: some change, in place, while the broker runs.
     """
 
     options: BrokerOptions
