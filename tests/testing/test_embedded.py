@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import pathlib
+import signal
 import subprocess
 import sys
 
@@ -37,6 +39,21 @@ def test_killed_broker_comes_back_with_its_messages(fresh_metaq_broker):
         producer.send("orders", b"after")
     with metaq.admin.Admin(broker.namesrv) as admin:
         assert admin.describe_topic("orders").messages == 2
+
+
+def test_broker_that_ended_by_itself_says_so_and_starts_again(fresh_metaq_broker):
+    """By `start` and `stop`; `kill` is the word for "be that as it may"."""
+    broker = fresh_metaq_broker
+    with metaq.Producer(broker.namesrv, timeout=PATIENCE, retries=50) as producer:
+        producer.send("orders", b"1")
+        os.kill(broker.pid, signal.SIGKILL)
+        eventually(lambda: broker.death)
+        for call in (broker.start, broker.stop):
+            with pytest.raises(BrokerDied, match=r"ended by itself, exit code -9"):
+                call()
+        broker.kill()
+        broker.start()
+        assert producer.send("orders", b"2").status is metaq.SendStatus.SEND_OK
 
 
 def test_frozen_broker_answers_nothing_until_it_thaws(fresh_metaq_broker):

@@ -63,6 +63,16 @@ class EmbeddedBroker(ServerProcess):
         self.wait_ready()
         return self
 
+    def kill(self) -> None:
+        """kill -9: what a crash leaves; also of one that has ended by itself, so that it can be started again.
+
+        Raises BrokerDied if it was not started.
+        """
+        if self.death:
+            self.end()
+        else:
+            super().kill()
+
     def freeze(self) -> None:
         """The same as `pause`."""
         self.pause()
