@@ -9,7 +9,7 @@ from metaq.admin import Admin, TopicNotFound
 from metaq.admin.brokers import BrokerNotFound
 from metaq.admin.groups import GroupNotFound
 from metaq.model import Perm
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 
 @pytest.fixture
@@ -57,6 +57,21 @@ def test_group_shows_members_and_lag(admin, metaq_broker):
     behind = admin.group_progress("admin-g")
     assert behind.lag == 1
     assert 0 <= behind.lag_seconds < 60
+
+
+def test_group_is_shown_though_its_messages_may_not_be_read(admin, metaq_broker):
+    """The topic was closed to readers: how old the waiting messages are cannot be told, all else can."""
+    topic = "admin-unreadable"
+    admin.create_topic(topic, queues=1)
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        for _ in range(3):
+            producer.send(topic, b"x")
+    with metaq.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        consumer.receive(PATIENCE).ack()
+        consumer.commit()
+    admin.create_topic(topic, queues=1, perm=2)
+    progress = admin.group_progress(topic)
+    assert (progress.lag, progress.lag_seconds) == (2, None)
 
 
 def test_unknown_group_is_an_error_of_its_own(admin):

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass
 
 from metaq.admin.brokers import masters
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.client.conversation.time_search import store_time_from
 from metaq.client.core import ClientCore
-from metaq.errors import MetaqError
+from metaq.errors import BrokerError, MetaqError
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageModel, MessageQueue
 from metaq.model.topic import RETRY_PREFIX
 
@@ -112,5 +113,7 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
 async def _queue(core: ClientCore, address: str | None, queue: MessageQueue, stats: ConsumeStats) -> QueueProgress:
     if address is None or stats.consumer_offset >= stats.broker_offset:
         return QueueProgress(queue, stats.broker_offset, stats.consumer_offset)
-    waiting = await core.converse_at(address, store_time_from(queue, stats.consumer_offset), _PULL_SECONDS)
+    waiting = None
+    with contextlib.suppress(BrokerError):  # It may not be read, or not now; all else is worth showing.
+        waiting = await core.converse_at(address, store_time_from(queue, stats.consumer_offset), _PULL_SECONDS)
     return QueueProgress(queue, stats.broker_offset, stats.consumer_offset, waiting)
