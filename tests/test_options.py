@@ -94,3 +94,19 @@ def test_settings_reach_the_table_that_has_the_option_and_tell_of_changes_only()
     assert told == [{"trace_on", "file_reserved_time"}]
     assert (options.trace_on, store.file_reserved_time, store.store_path_root_dir) == (False, 12, "~/store")
     assert set(applied.refused) == {"store_path_root_dir"}
+
+
+def test_everybody_is_told_of_a_change_though_one_fails():
+    """What one keeps of the options may not depend on the health of another."""
+    options, told = BrokerOptions(), []
+    settings = Settings(options)
+
+    def fail(_names: frozenset[str]) -> None:
+        raise ZeroDivisionError
+
+    for watcher in (told.append, fail, told.append):
+        settings.watch(watcher)
+    with pytest.raises(ZeroDivisionError):
+        settings.change({"traceOn": "false"})
+    assert told == [{"trace_on"}] * 2
+    assert not options.trace_on

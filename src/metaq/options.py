@@ -197,7 +197,11 @@ class Settings:
         self._watchers.append(changed)
 
     def change(self, changes: Mapping[str, Any], where: str = "") -> Applied:
-        """`apply` to the tables, each key to the one that knows it. Raises ConfigError: nothing was changed."""
+        """`apply` to the tables, each key to the one that knows it, and tell everybody who watches.
+
+        Raises ConfigError: nothing was changed. What a watcher raises comes when all others have been told: the options
+        are changed then, and would not be told again.
+        """
         known = [{key: value for key, value in changes.items() if key in table.spellings()} for table in self.tables]
         if unknown := changes.keys() - set().union(*known):
             raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
@@ -206,9 +210,14 @@ class Settings:
         results = [apply(table, own, where) for table, own in zip(self.tables, known, strict=True)]
         changed = {name: change for applied in results for name, change in applied.changed.items()}
         refused = {name: change for applied in results for name, change in applied.refused.items()}
-        if changed:
-            for watcher in self._watchers:
+        failures = []
+        for watcher in self._watchers if changed else ():
+            try:
                 watcher(frozenset(changed))
+            except Exception as error:  # noqa: BLE001  raised below
+                failures.append(error)
+        if failures:
+            raise failures[0]
         return Applied(changed, refused)
 
 
