@@ -41,7 +41,7 @@ class Message:
     Args: topic: where to. body: bytes, a bytearray or a contiguous memoryview, of which a copy is taken; a `str` is a
           TypeError, because only the sender knows its encoding. tag: one word by which brokers filter, without `|`.
           keys: words by which it can be looked up, without blanks. flag: a signed 32-bit number carried untouched.
-          delay_level: 0, or 1..18 on the broker's ladder of delays. wait_store_ok: False answers before the flush and
+          delay_level: 0, or 1..18, a level of the broker's delays. wait_store_ok: False answers before the flush and
           the replica. properties: your own names and values, all `str`.
     Raises: TypeError: a value of another type. InvalidMessage: a value that the record format cannot carry.
     """
@@ -133,7 +133,7 @@ def as_int(name: str, value: object, low: int, high: int) -> int:
 
 
 def as_delay_level(level: object) -> int:
-    """A step of the broker's ladder of delays, 0 for none. Raises as `as_int`."""
+    """A level of the broker's delays, 0 for none. Raises as `as_int`."""
     return as_int("delay_level", level, 0, DELAY_LEVEL_MAX)
 
 
