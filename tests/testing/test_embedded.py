@@ -75,6 +75,14 @@ def test_failed_start_tells_why(tmp_path):
         EmbeddedBroker(tmp_path).start()
 
 
+def test_what_others_print_is_not_taken_for_the_broker(tmp_path):
+    """A sitecustomize that greets: the start does not wait for the end of a broker that runs well."""
+    (tmp_path / "sitecustomize.py").write_text("print('good morning', flush=True)\n")
+    paths = os.pathsep.join([str(tmp_path), *sys.path])
+    with EmbeddedBroker(environment={"PYTHONPATH": paths}, timeout=PATIENCE) as broker:
+        assert broker.namesrv
+
+
 def test_broker_goes_when_its_parent_is_killed():
     """A test run that is killed leaves no broker behind."""
     program = (

@@ -81,6 +81,24 @@ def test_connection_that_is_cut_before_it_has_begun_breaks(echo):
     thread.close()
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_network_may_be_started_again_and_leaves_no_thread(echo, shared):
+    """On its own thread or a shared one; while it runs a second start is refused."""
+    before = set(threading.enumerate())
+    thread = NetworkThread() if shared else None
+    network = FlakyNetwork(echo.address, thread=thread)
+    for _ in range(2):
+        with network:
+            with pytest.raises(metaq.ConfigError, match="started already"):
+                network.start()
+            with connect(network) as raw:
+                raw.sendall(b"hello")
+                assert receive(raw, 5) == b"hello"
+    if thread is not None:
+        thread.close()
+    assert not [one for one in set(threading.enumerate()) - before if one.name == "flaky-network"]
+
+
 @pytest.fixture
 def client(network):
     with connect(network) as raw:

@@ -82,8 +82,8 @@ class FlakyNetwork:
         """Connections accepted so far."""
         self._where = _split(listen)
         self._target = _split(target)
-        self._own_thread = thread is None
-        self._thread = thread
+        self._shared_thread = thread
+        self._thread: NetworkThread | None = None
         self._to_server, self._to_client = _Way(), _Way()
         self._open: set[_Connection] = set()
         self._cut = self._refusing = self._half_open = False
@@ -92,11 +92,13 @@ class FlakyNetwork:
         self._accepting: asyncio.Task[None] | None = None
 
     def start(self) -> Self:
-        """Begin to forward. Raises OSError: its port is taken."""
+        """Begin to forward. Raises OSError: its port is taken; ConfigError: it is started already."""
+        if self._thread is not None:
+            raise ConfigError(f"the network to {self.target} is started already")
         self._socket = _listen(*self._where)
         self._socket.setblocking(False)
         self.address = f"{self._where[0]}:{self._socket.getsockname()[1]}"
-        self._thread = self._thread or NetworkThread()
+        self._thread = self._shared_thread or NetworkThread()
         self._thread.call(self._begin())
         return self
 
@@ -164,7 +166,7 @@ class FlakyNetwork:
         thread, self._thread = self._thread, None
         if thread is not None and self._socket is not None:
             thread.call(self._end())
-            if self._own_thread:
+            if thread is not self._shared_thread:
                 thread.close()
 
     # ---- on the thread ------------------------------------------------------------------------------------------

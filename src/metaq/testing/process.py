@@ -72,14 +72,15 @@ class ServerProcess:
         timer.start()
         assert process.stdout is not None
         try:
-            line = process.stdout.readline()
+            # What others print there, for example a sitecustomize of the user's, is passed over.
+            ready = next((line for line in process.stdout if line.startswith("ready")), None)
+            code = process.wait() if ready is None else None
         finally:
             timer.cancel()
-        if not line.startswith("ready"):
-            code = process.wait()
+        if ready is None:
             self._release()
             raise ServerDied(f"{self.name} did not get ready, exit code {code}:\n{self.log_tail()}")
-        self._is_ready(line)
+        self._is_ready(ready)
 
     @property
     def pid(self) -> int:
