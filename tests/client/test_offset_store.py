@@ -41,3 +41,14 @@ def test_unwritable_file_is_a_warning(tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "metaq.client"):
         asyncio.run(LocalOffsets(blocked / "offsets.json").persist({FIRST: 1}))
     assert str(blocked) in caplog.text
+
+
+def test_what_could_not_be_written_is_written_the_next_time(tmp_path):
+    """The group stands still, and its last offsets were lost on a full disk: they are written when there is room."""
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    store = LocalOffsets(blocked / "offsets.json")
+    asyncio.run(store.persist({FIRST: 1}))
+    blocked.unlink()
+    asyncio.run(store.persist({FIRST: 1}))
+    assert asyncio.run(LocalOffsets(blocked / "offsets.json").load(FIRST)) == 1

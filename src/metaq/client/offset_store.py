@@ -67,6 +67,7 @@ class LocalOffsets:
     def __init__(self, path: pathlib.Path) -> None:
         self._path = path
         self._offsets = self._read()
+        self._unwritten = False
 
     @staticmethod
     def path(client: str, group: str) -> pathlib.Path:
@@ -77,9 +78,10 @@ class LocalOffsets:
         return self._offsets.get(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        if all(self._offsets.get(queue) == offset for queue, offset in offsets.items()):
+        if not self._unwritten and all(self._offsets.get(queue) == offset for queue, offset in offsets.items()):
             return
         self._offsets.update(offsets)
+        self._unwritten = True
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             temporary = self._path.with_suffix(".json.tmp")
@@ -87,6 +89,7 @@ class LocalOffsets:
             if self._path.exists():
                 self._path.replace(self._backup)
             temporary.replace(self._path)
+            self._unwritten = False
         except OSError as error:
             log.warning("the offsets were not written to %s: %s", self._path, error)
 
