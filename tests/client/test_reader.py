@@ -11,6 +11,8 @@ import pytest
 
 import metaq
 from metaq import MessageQueue, Producer, Reader
+from metaq.wire.codes import RequestCode, ResponseCode
+from tests.client.cluster import FakeCluster, refuse
 from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
@@ -151,3 +153,16 @@ def test_unknown_topic_and_wrong_arguments(metaq_broker, topic):
         pass
     with Reader(metaq_broker.namesrv, "TBW102") as reader, pytest.raises(metaq.ConfigError, match="either"):
         reader.seek(offset=1, time=1.0)
+
+
+def test_waiting_for_a_broker_is_told_once_in_a_row(caplog):
+    """It starts: the reader goes on when it is there. Who looks why nothing comes finds it in the log."""
+    with FakeCluster() as cluster:
+        cluster.topics = {"orders": 1}
+        cluster.store(b"1", b"2")
+        refusals = refuse(ResponseCode.SERVICE_NOT_AVAILABLE, "the broker starts", times=2)
+        cluster.script[RequestCode.PULL_MESSAGE] = refusals
+        with caplog.at_level("DEBUG", "metaq.client"), Reader(cluster.namesrv, "orders", stop_at_end=True) as reader:
+            assert numbers(reader) == [1, 2]
+    told = [record.levelname for record in caplog.records if "trying again: code 14" in record.getMessage()]
+    assert told == ["WARNING", "DEBUG"]

@@ -58,6 +58,8 @@ class _QueueReader:
         self.ready = 0
         self.drained = asyncio.Event()
         self.task: asyncio.Task[None] | None = None
+        self.failing = False
+        """The last pull failed, which has been told."""
 
 
 class ReaderCore:
@@ -181,9 +183,12 @@ class ReaderCore:
             if not judgement.again:
                 self._fail(error)
                 return False
-            log.debug("reading %s: %s", window.queue, error)
+            level = logging.DEBUG if reader.failing else logging.WARNING
+            log.log(level, "%s cannot be read from %d on, trying again: %s", window.queue, window.next_offset, error)
+            reader.failing = True
             await asyncio.sleep(judgement.pause)
             return True
+        reader.failing = False
         result = pulled.result
         if result.status is PullStatus.OUT_OF_RANGE:
             kept = range(result.min_offset, result.max_offset)
