@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import logging
 import os
-import shutil
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
@@ -69,6 +68,8 @@ class ConfigFile:
             try:
                 backup.hardlink_to(self.path)  # never a moment without a whole file under the name
             except OSError:  # a file system without links
+                import shutil  # here and not above: it brings every kind of compression along, at each start
+
                 shutil.copyfile(self.path, backup)
         temporary.replace(self.path)
         self._disk.sync_folder(self.path.parent)

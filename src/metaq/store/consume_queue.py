@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import shutil
 import struct
 from bisect import bisect_left
 from pathlib import Path
@@ -285,6 +284,8 @@ class ConsumeQueue:
         self.tail.detach()
         for file in self.run.drop_from(0):
             file.close()
+        import shutil  # here and not above: it brings every kind of compression along, at each start
+
         shutil.rmtree(self.run.folder, ignore_errors=True)
 
     def give_up(self) -> None:

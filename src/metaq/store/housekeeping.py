@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import logging
 import os
-import shutil
 import threading
 from collections import deque
 from pathlib import Path
@@ -114,6 +113,8 @@ class Housekeeper:
             for _ in range(removals):  # after the tails: they would call what is gone damaged, and bring it back
                 path = self._removals.popleft()
                 if path.is_dir():
+                    import shutil  # here and not above: it brings every kind of compression along, at each start
+
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
