@@ -53,6 +53,7 @@ def run(start: Callable[[], Awaitable[Running]], reload: Reload | None = None) -
 
     A failure to start (ConfigError, StoreLocked, a taken port) is told in one line on standard error.
     """
+    gc.enable()  # the command line has it off while it imports
     keep_freed_memory()
     raise_file_limit()
     try:
