@@ -14,7 +14,8 @@ from tests.doors.support import Client, open_door, send_header
 
 
 def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path) -> None:
-    """A single send, a run of rows and a delivery: ranges follow each other without a gap, and watched queues are named."""
+    """A single send, a run of rows and a delivery: ranges follow each other without a gap. Watched queues are named, and
+    those that a single send has made."""
     clock = FakeClock()
     with open_door(tmp_path, clock) as (broker, door):
         client, told = Client(door), []
@@ -32,7 +33,7 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
         clock.advance(1)
         broker.schedule.deliver()
         assert [(queues, messages) for queues, messages, *_ in told] == [
-            ([], 1), ([(b"orders", 1)], 3), ([], 1), ([(b"orders", 1)], 1),
+            ([(b"orders", 0)], 1), ([(b"orders", 1)], 3), ([(b"SCHEDULE_TOPIC_XXXX", 0)], 1), ([(b"orders", 1)], 1),
         ]  # fmt: skip
         assert all(size == end - start for _, _, size, start, end in told)
         assert [start for *_, start, _ in told[1:]] == [end for *_, end in told[:-1]]

@@ -137,3 +137,16 @@ def test_a_busy_queues_past_does_not_pile_up(table, store):
         table.grew([Tail()], 1, 1, 0, 1)
         assert len(table.ready()) == 1
     assert len(table._deadlines) <= 1025
+
+
+def test_who_waits_longer_than_the_queue_is_there_hears_of_all_its_growth(table, store):
+    """The first message tells that the queue was made; whose place it does not reach waits for the others."""
+    table.hold(late := pull(place=1))
+    store.queues[KEY] = queue = Queue()
+    queue.max_offset = 1
+    table.grew([queue.tail], 1, 1, 0, 1)
+    assert table.ready() == []
+    assert queue.tail.watched
+    queue.max_offset = 2
+    table.grew([queue.tail], 1, 1, 1, 2)
+    assert table.ready() == [late]

@@ -16,7 +16,7 @@ from metaq.store.pull import ReadStatus
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType, encode, request
-from metaq.wire.headers import PullReplyHeader
+from metaq.wire.headers import PullReplyHeader, SendBackHeader, SendReplyHeader
 from tests.doors.support import Client, open_door, pull_header, send_header, tick
 from tests.support import PATIENCE
 
@@ -235,6 +235,18 @@ def test_a_pull_on_a_queue_that_does_not_exist_yet_is_woken_by_its_first_message
     assert held(client, queue_id=3) == []
     Client(door).send("orders", b"first", queue_id=3)
     assert [message.body for message in messages(client.received()[0])] == [b"first"]
+
+
+def test_whoever_waits_for_dead_letters_gets_the_first_one_at_once(door, client):
+    """Nothing that clients send opens a gate to that topic: its queue is made by the message itself."""
+    sent = client.send("orders", b"poison")
+    offset = int(SendReplyHeader.from_ext(sent.ext).message_id[16:], 16)
+    client.beat("G", {"orders": "*"})
+    door.broker.topics.ensure("%DLQ%G")
+    assert held(client, "%DLQ%G") == []
+    other = Client(door)
+    other.ask(RequestCode.CONSUMER_SEND_MSG_BACK, SendBackHeader(group="G", offset=offset, delay_level=-1))
+    assert [message.body for message in messages(client.received()[0])] == [b"poison"]
 
 
 def test_a_held_pull_is_woken_by_its_own_connection_too(door, client):

@@ -18,8 +18,9 @@ log = logging.getLogger(__name__)
 Growth: TypeAlias = Callable[[Sequence[QueueTail], int, int, int, int], None]
 """(queues, messages, bytes, log start, log end): so much was appended, and the log grew from here to there.
 
-The queues are those that grew and that somebody watches (`QueueTail.watched`), each once. The log may have grown by more
-than the bytes of the messages: by the rest of a file that was full.
+The queues are those that grew and that somebody watches (`QueueTail.watched`), each once; and one that `put` gave its first
+message, which somebody may have waited for before the queue was made. The log may have grown by more than the bytes of the
+messages: by the rest of a file that was full.
 """
 
 
@@ -85,7 +86,7 @@ class Appender:
         except MessageIllegal as error:
             raise Refused(Reason.ILLEGAL_MESSAGE, str(error)) from error
         queue = self._store.existing_queue(topic, queue_id)
-        watched = (queue.tail,) if queue is not None and queue.tail.watched else ()
+        watched = (queue.tail,) if queue is not None and (queue.tail.watched or put.queue_offset == 0) else ()
         self._grew(watched, len(records), put.log_end - put.log_offset)
         return put
 

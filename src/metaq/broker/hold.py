@@ -82,6 +82,7 @@ class HeldPulls:
             key = (tail.topic.decode(), tail.queue_id)
             if key in self._waiting:
                 self.grown[key] = None
+                tail.watched = True  # also if the queue is younger than those who wait
 
     def ready(self) -> list[HeldPull]:
         """Remove and return the pulls whose place exists since their queue grew. Who finds nothing that fits holds again."""
