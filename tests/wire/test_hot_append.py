@@ -192,7 +192,7 @@ def test_what_is_slow_is_said_by_the_gate(hot):
         for row in (send(i=text), send(encode_batch([(0, b"x", text.encode())]), code=320, m="true", i=None)):
             tails = Tails(hot)
             tails.table.scan(row, 0, len(row))
-            gates = {b"TopicA": hot.TopicGate(b"TopicA", tails.queues, 100, names)}
+            gates = {b"TopicA": hot.TopicGate(b"TopicA", tails.queues, 1000, names)}
             hot.append(
                 tails.table, 0, 1, gates, tails.log, tails.index, STORE_MS, BORN_HOST, tails.replies, tails.outcome
             )
@@ -275,6 +275,14 @@ def test_a_broken_batch_is_left_to_the_slow_lane(hot, body):
     tails = Tails(hot, body_bytes_max=4)
     outcome = tails.append(send(encode_batch([(0, b"good", b"")]) + body, m="true", i="WAIT\x01true"))
     assert (outcome.stop, tails.log.end, any(tails.log_bytes)) == (hot.STOP_SLOW, 0, False)
+
+
+@both
+def test_a_batch_is_measured_as_a_whole(hot):
+    """The limit of a body is that of all entries together, also after it was lowered while the broker runs."""
+    body = encode_batch([(0, b"four", b"")] * 2)
+    assert Tails(hot, body_bytes_max=len(body)).append(send(body, m="true", i="")).stop == hot.STOP_END
+    assert Tails(hot, body_bytes_max=len(body) - 1).append(send(body, m="true", i="")).stop == hot.STOP_SLOW
 
 
 @both

@@ -234,7 +234,7 @@ def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
         and facts is not None
         and not facts[0]  # properties of the batch as a whole: the slow lane merges them into each entry
         and 0 <= ext.queue_id < len(gate.queues)
-        and stop - start <= log.message_bytes_max
+        and stop - start <= min(gate.body_bytes_max, log.message_bytes_max)
         and not (gate.wait_is_slow and facts[3])
     ):
         entries = _batch_entries(table.view[start:stop], gate, log)
