@@ -117,6 +117,30 @@ def test_questions_are_bounded_per_client_and_over_all(session, peer) -> None:
     assert (len(peer.received()), len(other.peer.received())) == (3, 2)
 
 
+def test_whoever_fails_over_an_answer_harms_nobody_else(session, peer, clock) -> None:
+    """Neither the connection, nor what else ends with it or waits with it; a reader that fails has read nothing."""
+    answers = []
+
+    def fail(_answer: object) -> None:
+        raise ZeroDivisionError
+
+    session.ask(Status("orders"), 5, fail)
+    session.ask(Status("orders"), 5, answers.append)
+    first, second = peer.received()
+    sent = encode(reply(first, 0, {"offset": "9"})), encode(reply(second, 0, {"offset": "many"}))
+    assert session.data_received(memoryview(b"".join(sent))) == sum(map(len, sent))
+    assert answers == [Unanswered.UNREADABLE]
+    for _ in range(2):
+        session.ask(Status("orders"), 5, fail)
+        session.ask(Status("orders"), 5, answers.append)
+        clock.advance(5)
+        session.handling.tick()
+    session.ask(Status("orders"), 5, fail)
+    session.connection_lost("")
+    assert answers[1:] == [Unanswered.TIMED_OUT] * 2
+    assert len(session.handling.questions) == 0
+
+
 def test_what_the_protocol_has_no_words_for_is_not_asked(session, peer) -> None:
     """Whoever asks is told at once."""
     answers = []

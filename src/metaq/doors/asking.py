@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
@@ -10,6 +11,8 @@ from metaq.broker.channel import Answered, Unanswered
 from metaq.clock import Clock
 from metaq.errors import MetaqError
 from metaq.wire.command import Command
+
+log = logging.getLogger(__name__)
 
 QUESTIONS_MAX = 4096
 """Of one door, that wait for their answers."""
@@ -83,7 +86,10 @@ class Questions:
             answer = question.spelling.answer(command)
         except MetaqError:
             answer = Unanswered.UNREADABLE
-        question.done(answer)
+        except Exception:
+            log.exception("an answer to a question cannot be read")
+            answer = Unanswered.UNREADABLE
+        _end_with(question, answer)
 
     def gone(self, asker: Asker) -> None:
         """The connection has ended."""
@@ -105,7 +111,7 @@ class Questions:
     def _end(self, asker: Asker, number: int, why: Unanswered) -> None:
         question = self._take(asker, number)
         if question is not None:
-            question.done(why)
+            _end_with(question, why)
 
     def _take(self, asker: Asker, number: int) -> _Question | None:
         mine = self._waiting.get(asker)
@@ -116,3 +122,11 @@ class Questions:
         if not mine:
             del self._waiting[asker]
         return question
+
+
+def _end_with(question: _Question, answer: Any) -> None:
+    """Whoever asked may fail over the answer; the connection, its end and the other questions are not to pay for it."""
+    try:
+        question.done(answer)
+    except Exception:
+        log.exception("what was to be done with the answer to a question failed")
