@@ -243,3 +243,18 @@ def is_half(record) -> bool:
 def quiet(disk: PowerLossDisk) -> MessageStore:
     options = small_options(disk.root, message_delay_level="1s 5s")
     return MessageStore(options, FakeClock(START_MS), HOST, "DefaultCluster", disk=disk, threads=False)
+
+
+def test_a_log_that_was_cut_where_a_file_begins_goes_on_there(tmp_path, master):
+    """No file is there to write to until something comes; whoever reads the end at the writer's own place finds it there."""
+    file_bytes = master.log.file_bytes
+    assert master.log_end > 2 * file_bytes
+    for name in ("raw", "put"):
+        with copied(tmp_path / name, master, master.log_end) as store:
+            store.truncate(file_bytes)
+            assert store.log.tail.end == store.log_end == store.flushed == file_bytes
+            if name == "raw":
+                store.append_raw(raw_log(master.folder.root, file_bytes, master.log_end), file_bytes)
+                assert_same(store, master)
+            else:
+                assert put(store, "orders", 0, b"another").log_offset == file_bytes

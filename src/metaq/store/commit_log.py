@@ -61,6 +61,14 @@ class CommitLog:
         self._end = end
         if file := self.run.find(end):
             self._attach(file, end)
+        else:  # `tail` tells the end all the same
+            self.tail.end = end
+            self.tail.detach()
+
+    @property
+    def is_attached(self) -> bool:
+        """Whether there is a file to write to; else `roll` makes it."""
+        return self._attached is not None
 
     def roll(self) -> None:
         """Close the current file with a blank record and go on in the next; in an empty log, make the first.

@@ -302,7 +302,7 @@ class Writer:
             self._refuse_gap(log_offset)
             runs = runs_of(view, log_offset, self._log.file_bytes)
             restarts = self._follow([head for run in runs for head in run.heads])
-            if runs and not self._log.run.files:
+            if runs and not self._log.is_attached:  # it is empty, or ends where a file does
                 self._log.start_at(log_offset)
                 self._roll()
             now_ms, touched = self._clock.now_ms(), set[QueueKey]()
