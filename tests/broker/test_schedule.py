@@ -15,6 +15,7 @@ from metaq.wire import fastjson, hot
 from metaq.wire.record import decode_record
 from tests.broker.support import BORN_HOST, JAVA, open_broker
 from tests.doors.support import send_header
+from tests.support import eventually
 
 LEVELS = (1, 5, 10, 30, 60, 120, 180, 240, 300, 360, 420, 480, 540, 600, 1200, 1800, 3600, 7200)
 
@@ -308,6 +309,32 @@ def test_a_damaged_record_is_passed_over_and_told(tmp_path, clock, caplog):
         broker.schedule.deliver()
         assert bodies(broker) == [b"body-0", b"body-2"]
         assert f"log offset {place}" in caplog.text
+
+
+def test_a_record_that_a_start_finds_damaged_holds_its_level_up_no_longer_than_it_is_looked_for(
+    tmp_path, clock, caplog
+):
+    """What the store knows to be lost is passed over and told; nor does the log keep its files for it."""
+    with open_broker(tmp_path, clock) as broker:
+        for n in range(4):
+            send(broker, b"body-%d" % n, 1)
+        places = [unit.log_offset for unit in broker.store.queue("SCHEDULE_TOPIC_XXXX", 0).units(0, 4)]
+    with (tmp_path / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(places[1])
+        file.write(bytes(places[3] - places[1]))
+    clock.advance(1)
+    with open_broker(tmp_path, clock) as broker:
+        broker.schedule.deliver()
+        assert broker.schedule.oldest() == places[1]
+        broker.store.repair()
+
+        def delivered() -> bool:
+            broker.schedule.deliver()
+            return bodies(broker) == [b"body-0", b"body-3"]
+
+        eventually(delivered)
+        assert broker.schedule.oldest() is None
+        assert "2 delayed messages of level 1, from queue offset 1 on" in caplog.text
 
 
 def test_old_records_are_read_by_another_thread(tmp_path, clock):

@@ -211,10 +211,12 @@ class ScheduleService:
             gone = pulled.next_offset - offset  # the queue's file has gone
         elif pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE:
             gone = max(gone, 1)  # a record is written before its unit: this unit is damaged
+        elif pulled.status is ReadStatus.NO_MATCHED_MESSAGE:
+            gone = max(gone, pulled.next_offset - offset)  # all of them are asked for: the store knows these to be lost
         if gone > 0:
             self._told.warning(
-                ("gone", level.number), "%d delayed messages of level %d, from queue offset %d on, have left the log: they "
-                "cannot be delivered", gone, level.number, offset,
+                ("gone", level.number), "%d delayed messages of level %d, from queue offset %d on, have left the log or are "
+                "damaged in it: they cannot be delivered", gone, level.number, offset,
             )  # fmt: skip
             self.positions.advance(level.number, offset + gone)
             return None
