@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from metaq.app.configuration import EVERYWHERE, listen_limits
@@ -89,11 +89,11 @@ class RunningBroker:
         if not self.failure.done():
             self.failure.set_result(why)
 
-    async def accept(self) -> None:
-        """Let clients in, and register at the name servers. Raises ConfigError: another process took the port."""
+    async def accept(self, name_servers: Sequence[str]) -> None:
+        """Let clients in, and register at the name servers if there are any. Raises ConfigError: another process took the port."""
         await self._listener.start(self._door.session)
         options = self._broker.options
-        if options.namesrv_addr:
+        if name_servers:
             host = self.address.rpartition(":")[0]
             identity = BrokerIdentity(
                 options.broker_cluster_name,
@@ -104,7 +104,7 @@ class RunningBroker:
             )
             await self._registration.start(
                 self._broker,
-                parse_addresses(options.namesrv_addr),
+                name_servers,
                 identity,
                 options.register_name_server_period / 1000,
             )
@@ -132,8 +132,8 @@ async def start_broker(
     StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
     options, store_options = options.replace(), store_options.replace()
-    if options.namesrv_addr:
-        parse_addresses(options.namesrv_addr)  # a wrong one should be found before anything is touched
+    # A wrong address should be found before anything is touched.
+    name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     # The port first: records name it, and a taken one should be found before the store is touched.
     second = VIP_PORT if options.vip_port_enable else None
     listener = await bind(options.bind_address, options.listen_port, listen_limits(options), second)
@@ -143,7 +143,7 @@ async def start_broker(
         await listener.close()
         raise
     try:
-        await running.accept()
+        await running.accept(name_servers)
     except BaseException:
         await running.close()
         raise

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.client.conversation.call import At
-from metaq.client.conversation.driver import ask, converse
+from metaq.client.conversation.driver import converse
 from metaq.client.conversation.name_servers import NameServers
 from metaq.errors import BrokerError, ClientClosed, ConnectionFailed, NoRoute, RequestTimeout
 from metaq.model import BrokerData, ClusterInfo, QueueData, Route
@@ -42,7 +42,7 @@ class Peers:
                 return reply(command, ResponseCode.TOPIC_NOT_EXIST, remark="none")
             return reply(command, body=bodies.route(ROUTE))
 
-        return ask(step.call, exchange, step.address)
+        return step.call.outcome(exchange(step.call.request()), step.address)
 
 
 def down(address: str) -> ConnectionFailed:

@@ -4,7 +4,7 @@ A *call* is a frozen value: `request()` makes the command, `outcome(answer, peer
 raises. `seconds` says how long an answer may take.
 
     call = GetMaxOffset(queue)
-    offset = call.outcome(exchange(call.request()), address)      # `driver.ask`, for whoever may block
+    offset = call.outcome(exchange(call.request()), address)      # whoever may block
     offset = await core.ask(address, call)                        # the asyncio client
 
 A *conversation* is a generator that yields calls, is sent their outcomes (or has their errors thrown in), and returns
@@ -12,7 +12,7 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 
 =================  ====================================================================================================
 `call`             `Call`, `At`, `asked`: the form of all this; `FAULTS`: what asking raises
-`driver`           `ask`, `converse`, `converse_all`: for threads that may block; `asking`: the same for those that await
+`driver`           `converse`, `converse_all`: for threads that may block; `asking`: for those that await, with `ask`
 `retry`            `judge`: whether, where and when the same may be asked again; `Patience`: how long that may go on
 `routes`           `GetRoute`, `GetCluster`, `ListTopics`, `ListSystemTopics`, `DeleteTopicRoute`
 `name_servers`     `NameServers`: which one is asked, the next if it fails, and why a topic has no route

@@ -1,22 +1,15 @@
-"""Drives calls and conversations for a thread that may block. `asking` is for those that await."""
+"""Drives conversations for a thread that may block. `asking` is for those that await."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, TypeVar
 
-from metaq.client.conversation.call import Call
 from metaq.errors import MetaqError
-from metaq.wire.command import Command
 
 T = TypeVar("T")
 Key = TypeVar("Key")
 Step = TypeVar("Step")
-
-
-def ask(call: Call[T], exchange: Callable[[Command], Command], peer: str = "") -> T:
-    """Send the request with `exchange`, which returns the answer. Raises what it raises, and what `outcome` raises."""
-    return call.outcome(exchange(call.request()), peer)
 
 
 def converse(conversation: Generator[Step, Any, T], answer: Callable[[Step], object]) -> T:
