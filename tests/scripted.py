@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import enum
 import socket
 import socketserver
@@ -23,6 +22,8 @@ import threading
 from collections.abc import Callable, Container, Coroutine, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Self, TypeVar
+
+from msgspec import Struct, structs
 
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
@@ -49,8 +50,7 @@ class Fate(enum.Enum):
     HANG_UP = "the connection is closed, at both ends"
 
 
-@dataclasses.dataclass(frozen=True)
-class Later:
+class Later(Struct, frozen=True):
     """Goes on when the event is set; what comes behind it overtakes it."""
 
     event: threading.Event
@@ -243,7 +243,7 @@ class ScriptedCluster:
         if "brokerAddr" not in asked.ext:
             return self.script(asked)
         self._broker_proxy.target = asked.ext["brokerAddr"]
-        return dataclasses.replace(asked, ext=asked.ext | {"brokerAddr": self._broker_proxy.address})
+        return structs.replace(asked, ext=asked.ext | {"brokerAddr": self._broker_proxy.address})
 
     def _answered(self, answer: Command) -> Verdict:
         return self.answer_script(answer)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import pathlib
 import signal
@@ -13,6 +12,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, TypeVar
+
+from msgspec import structs
 
 import metaq.testing
 from metaq.wire.command import Command, decode, encode
@@ -111,7 +112,7 @@ def exchange(address: str, requests: Sequence[Command]) -> list[Command]:
         for first in range(0, len(requests), UNDER_WAY_MAX):
             some = requests[first : first + UNDER_WAY_MAX]
             connection.sendall(
-                b"".join(encode(dataclasses.replace(one, opaque=number)) for number, one in enumerate(some, first))
+                b"".join(encode(structs.replace(one, opaque=number)) for number, one in enumerate(some, first))
             )
             for _ in some:
                 answer = decode(read_frame(stream)[LENGTH_BYTES:])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import socket
 import threading
 
 import pytest
+from msgspec import structs
 
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, reply, request
@@ -36,7 +36,7 @@ class Client:
 
     def post(self, code: int, opaque: int) -> None:
         header = QueueHeader(topic="orders", queue_id=1)
-        self.socket.sendall(encode(dataclasses.replace(request(code, header), opaque=opaque)))
+        self.socket.sendall(encode(structs.replace(request(code, header), opaque=opaque)))
 
     def answer(self) -> Command | None:
         """The next answer; None at the connection's end."""
@@ -80,7 +80,7 @@ def test_a_request_may_be_lost_answered_exchanged_or_overtaken(cluster, client):
             case 2:
                 return reply(asked, ResponseCode.SYSTEM_BUSY, remark="busy")
             case 3:
-                return dataclasses.replace(asked, code=int(MIN))
+                return structs.replace(asked, code=int(MIN))
             case 4:
                 return Later(go_on)
             case 5:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Hashable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.clock import SYSTEM, Clock
 
@@ -18,8 +19,7 @@ KINDS_MAX = 1024
 """A key that peers choose, such as an address, must not make a table without end."""
 
 
-@dataclass(slots=True)
-class _Kind:
+class _Kind(Struct):
     """One kind of event that was told, and what came since."""
 
     told: float

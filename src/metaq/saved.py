@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final, Generic, Protocol, Self, TypeVar
+
+from msgspec import Struct
 
 from metaq.clock import Clock
 from metaq.errors import BadRequest, ConfigError, Reason, Refused, shortage
@@ -110,8 +111,7 @@ class TableFormat(Readable[tuple[Version, dict[Key, Value]]], Protocol[Key, Valu
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class TextFile(Generic[Content]):
+class TextFile(Struct, Generic[Content], frozen=True):
     """A file that is written as a whole, and its format."""
 
     file: SavedText
@@ -122,8 +122,7 @@ class TextFile(Generic[Content]):
         return read(self.file, self.format)
 
 
-@dataclass(frozen=True, slots=True)
-class TableFile(Generic[Key, Value, Version]):
+class TableFile(Struct, Generic[Key, Value, Version], frozen=True):
     """A table's file, and its format."""
 
     file: SavedText

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import itertools
 
 import pytest
+from msgspec import structs
 
 from metaq.clock import FakeClock
 from metaq.doors import parking
@@ -373,7 +373,7 @@ def test_a_request_that_waits_too_long_is_answered(bench):
 def test_what_waits_is_bounded_per_peer_and_over_all(bench):
     """Beyond it sends are refused as busy; when the save is done all is given back."""
     narrow = parking.Parking(bench.clock, bytes_max=100_000, peer_bytes_max=40_000)
-    bench.door.handling = dataclasses.replace(bench.door.handling, parking=narrow)
+    bench.door.handling = structs.replace(bench.door.handling, parking=narrow)
     greedy, others = Client(bench.door), [Client(bench.door) for _ in range(3)]
     for client in (greedy, *others):
         for _ in range(4):

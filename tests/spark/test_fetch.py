@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 
 import pytest
+from msgspec import structs
 
 from metaq.errors import BrokerError, ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
@@ -77,7 +77,7 @@ def at_most(messages: int) -> Script:
             return None
         count = str(min(messages, int(asked.ext["maxMsgNums"])))
         ext = {name: text for name, text in asked.ext.items() if name != "maxMsgBytes"}
-        return dataclasses.replace(asked, ext=ext | {"maxMsgNums": count})
+        return structs.replace(asked, ext=ext | {"maxMsgNums": count})
 
     return script
 

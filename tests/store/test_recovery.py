@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.config_file import ConfigFile

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from metaq.errors import BadRequest
 from metaq.wire import headers
@@ -37,7 +37,7 @@ def values_of(hint: object) -> st.SearchStrategy[object]:
 def test_every_header_comes_back_as_it_was(cls: type[Header]) -> None:
     """to_ext and from_ext are inverse for every class, with distinct wire names and text values only."""
     hints = typing.get_type_hints(cls, include_extras=True)
-    fields = {field.name: values_of(hints[field.name]) for field in dataclasses.fields(cls)}
+    fields = {field.name: values_of(hints[field.name]) for field in structs.fields(cls)}
 
     @given(st.fixed_dictionaries(fields))
     def round_trip(values: dict[str, object]) -> None:

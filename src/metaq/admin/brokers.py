@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from metaq.client.conversation.administration import GetRuntime
 from metaq.client.conversation.call import FAULTS
@@ -17,8 +18,7 @@ class BrokerNotFound(MetaqError):
     """No such broker or cluster is registered at the name servers."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerStatus:
+class BrokerStatus(Struct, frozen=True):
     """One broker process. `runtime` has every value that it told, under RocketMQ's names; empty if unreachable."""
 
     cluster: str

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.admin.brokers import masters
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats
@@ -21,8 +22,7 @@ class GroupNotFound(MetaqError):
     """No broker has an offset of the group, and nobody is in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueueProgress:
+class QueueProgress(Struct, frozen=True):
     """How far a group has come in one queue.
 
     `oldest_waiting_ms`: store time of the first message that it has not consumed; None if there is none (or it cannot
@@ -40,8 +40,7 @@ class QueueProgress:
         return max(0, self.max_offset - self.consumed)
 
 
-@dataclass(frozen=True, slots=True)
-class GroupProgress:
+class GroupProgress(Struct, frozen=True):
     """A group: its members, its rate over the last minute, its queues. `now_ms`: when this was asked.
 
     A member has `wants` (topic → filter) if the members of the group differ in it and the broker is one of ours.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.admin.brokers import BrokerNotFound, masters
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetTopicStats
@@ -19,8 +20,7 @@ class TopicNotFound(MetaqError):
     """No name server knows the topic."""
 
 
-@dataclass(frozen=True, slots=True)
-class TopicDetails:
+class TopicDetails(Struct, frozen=True):
     """A topic's route, and the offsets of each of its queues: [min, max) is kept."""
 
     route: Route

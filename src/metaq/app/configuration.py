@@ -14,6 +14,8 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
+from msgspec import Struct
+
 from metaq.doors.rocketmq_settings import DEFAULTS
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
@@ -33,8 +35,7 @@ LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
 
 
-@dataclasses.dataclass(frozen=True)
-class Configuration:
+class Configuration(Struct, frozen=True):
     """What one process runs with, and what its user should know about how that came to be."""
 
     broker: BrokerOptions
@@ -43,8 +44,7 @@ class Configuration:
     warnings: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
-class _File:
+class _File(Struct, frozen=True):
     """A parsed file. `rocketmq`: the keys have no sections, so that each goes to every table that knows it."""
 
     path: str

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Callable, Mapping
+
+from msgspec import structs
 
 from metaq.app.configuration import Configuration
 from metaq.errors import ConfigError
@@ -52,7 +53,7 @@ class Reload:
             changed += [f"{section}.{change}" for change in applied.changed.values()]
             refused += [f"{section}.{change}" for change in applied.refused.values()]
             hot = {name: value for name, value in changes.items() if name in after.hot_names()}
-            self._loaded = dataclasses.replace(self._loaded, **{section: before.replace(**hot)})
+            self._loaded = structs.replace(self._loaded, **{section: before.replace(**hot)})
         log.info("%s was read again: %s", self._file, ", ".join(changed) or "nothing changes")
         if refused:
             log.warning("%s: needs a restart and is not in force: %s", self._file, ", ".join(refused))

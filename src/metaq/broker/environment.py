@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metaq.broker.groups import Groups
 from metaq.broker.members import Members
@@ -13,8 +13,7 @@ from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.message_store import MessageStore
 
 
-@dataclass(frozen=True, slots=True)
-class Environment:
+class Environment(Struct, frozen=True):
     """Settings, time and store of one broker, and the name it goes by.
 
     Services look at an option when they need it, and keep none: some change, in place, while the broker runs.
@@ -29,8 +28,7 @@ class Environment:
     """The address and port that offset ids name, 8 or 20 bytes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tables:
+class Tables(Struct, frozen=True):
     """What one broker knows of topics and groups."""
 
     topics: Topics

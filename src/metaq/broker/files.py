@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metaq.broker.offsets import OffsetTable
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.saved import TableFile, TextFile
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerFiles:
+class BrokerFiles(Struct, frozen=True):
     """What a broker needs to remember that is not in its log."""
 
     topics: TableFile[str, TopicConfig, DataVersion]

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct
 
 from metaq.broker.channel import Channel
 from metaq.clock import Clock
@@ -23,8 +24,7 @@ CHANNEL_HELD_MIN = 1024
 """One connection may hold a quarter of the table, but at least this many: nobody can take it all from the others."""
 
 
-@dataclass(slots=True, eq=False)
-class HeldPull:
+class HeldPull(Struct, eq=False):
     """One waiting pull. `place` is the QueueOffset that must appear before it can be answered."""
 
     channel: Channel
@@ -34,7 +34,7 @@ class HeldPull:
     """Monotonic seconds."""
     request: Any
     """What the door needs to run the pull again and answer it; opaque to us."""
-    over: bool = field(default=False, repr=False)
+    over: bool = False
     """Answered, dropped, or its connection closed."""
 
     def renewed(self) -> HeldPull:

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from metaq.broker.channel import Channel, Effect
 from metaq.clock import Clock
@@ -28,8 +29,7 @@ SETS_MAX = 1024
 """Groups of one connection, or topics of one group: a heartbeat with more is refused before it is kept."""
 
 
-@dataclass(slots=True)
-class Member:
+class Member(Struct):
     """One connection of one client in one group."""
 
     channel: Channel
@@ -42,8 +42,7 @@ class Member:
     """Of a consumer: topic → what it lets through, without the group's retry topic."""
 
 
-@dataclass(slots=True)
-class ConsumerGroup:
+class ConsumerGroup(Struct):
     """An online consumer group. The settings are those of the newest heartbeat: the last writer wins."""
 
     name: str

@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
@@ -92,8 +93,7 @@ class PullChannel(Channel, Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Pull:
+class Pull(Struct):
     """One pull under way."""
 
     channel: PullChannel

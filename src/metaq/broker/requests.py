@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from metaq.model.system import AUTO_CREATE_TOPIC
 
@@ -15,8 +16,7 @@ FILTER: Final = 4
 """Flags of a `PullRequest`. They are RocketMQ's, so that a row of the hot module needs no translation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Send:
+class Send(Struct, frozen=True, kw_only=True):
     """Store a message, or a batch of them."""
 
     topic: str
@@ -43,8 +43,7 @@ class Send:
     """A topic that is made for this message is one of a unit (`TopicConfig.sys_flag`)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SendBack:
+class SendBack(Struct, frozen=True, kw_only=True):
     """A consumer could not handle a message: deliver it again later, or file it with the dead letters."""
 
     group: str
@@ -84,8 +83,7 @@ class PullRequest(NamedTuple):
     """0: the usual limits of bytes and messages."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OffsetCommit:
+class OffsetCommit(Struct, frozen=True, kw_only=True):
     """A group has consumed a queue up to `offset`, exclusive."""
 
     group: str
@@ -94,8 +92,7 @@ class OffsetCommit:
     offset: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class KeyQuery:
+class KeyQuery(Struct, frozen=True, kw_only=True):
     """Find messages by key or unique id. Store times in ms, both inclusive."""
 
     topic: str

@@ -14,8 +14,9 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
@@ -53,8 +54,7 @@ ReadCold = Callable[[Callable[[], ReadResult], Callable[[ReadResult | None], Non
 """Runs the first in a thread, then gives its result, None if it failed, to the second in the loop."""
 
 
-@dataclass(slots=True)
-class _Run:
+class _Run(Struct):
     """Records of one level that were read and are due: [row, end) of `units` are still to be delivered."""
 
     offset: int

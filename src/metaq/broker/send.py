@@ -7,7 +7,8 @@ can be made, the queue id, the end of a retry's life, transactions, and last the
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment, Tables
@@ -25,8 +26,7 @@ from metaq.store.writer import Put, PutRecord
 from metaq.wire.record import decode_batch, offset_id, record_bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
+class Sent(Struct, frozen=True):
     """A stored send. `queue_id` is what the client is told: for a delayed message the queue it will arrive in."""
 
     put: Put

@@ -7,8 +7,9 @@ the newer table. What needs a topic that is being saved raises `Saving`: its doo
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Collection, Mapping
+
+from msgspec import structs
 
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
@@ -115,7 +116,7 @@ class Topics:
             usable = inherit | int(Perm.READ | Perm.WRITE)
             return _topic(AUTO_CREATE_TOPIC, self._options.default_topic_queue_nums, usable) if enabled else None
         perm = template.perm | inherit if enabled else template.perm & ~inherit
-        return None if perm == template.perm else dataclasses.replace(template, perm=perm)
+        return None if perm == template.perm else structs.replace(template, perm=perm)
 
     def options_changed(self, names: Collection[str]) -> None:
         """These options have changed: what was made of them changes too."""
@@ -265,7 +266,7 @@ class Topics:
         table = dict(self.table) if names is None else {name: self.table[name] for name in names if name in self.table}
         if perm & Perm.READ and perm & Perm.WRITE:
             return table
-        return {name: dataclasses.replace(config, perm=perm) for name, config in table.items()}
+        return {name: structs.replace(config, perm=perm) for name, config in table.items()}
 
 
 def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> TopicConfig:

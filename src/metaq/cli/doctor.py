@@ -11,8 +11,10 @@ import resource
 import shutil
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 import metaq
 from metaq.app.runtime import loop_name
@@ -25,8 +27,7 @@ _FILES_WANTED: Final = 4096
 _DISK_WANTED: Final = 5 * GIB
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One line of the report. `state`: ok; notice, works but could be better; wrong, something will not work."""
 
     what: str

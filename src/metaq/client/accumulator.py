@@ -22,7 +22,8 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.core import ClientCore
@@ -51,8 +52,7 @@ IN_FLIGHT_MAX = 8
 """Batches of one unordered stream under way side by side."""
 
 
-@dataclass(frozen=True, slots=True)
-class SendLimits:
+class SendLimits(Struct, frozen=True):
     """How a producer batches and waits. Durations in seconds, sizes in bytes."""
 
     timeout: float

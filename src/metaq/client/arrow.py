@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from msgspec import Struct
 
 from metaq.errors import BadRequest, ConfigError
 from metaq.model.message import host_of
@@ -71,8 +71,7 @@ def schema_of(columns: Sequence[str] = LEAN) -> pa.Schema:
     return pa.schema([pa.field(name, TYPES[name]) for name in columns])
 
 
-@dataclass(frozen=True, slots=True)
-class Decoded:
+class Decoded(Struct, frozen=True):
     """The records of a pull's body, found but not yet made into columns."""
 
     queue: MessageQueue

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
+
+from msgspec import Struct
 
 from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
 from metaq.client.core import ClientCore
@@ -20,8 +21,7 @@ M = TypeVar("M", bound=StoredMessage)
 _COMPRESSED = int(SysFlag.COMPRESSED)  # `&` with the enum itself costs a microsecond per message.
 
 
-@dataclass(frozen=True, slots=True)
-class Wanted(Generic[M]):
+class Wanted(Struct, Generic[M], frozen=True):
     """What the pulls of one consumer or reader have in common.
 
     `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or

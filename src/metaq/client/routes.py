@@ -6,10 +6,11 @@ A route that was once known is kept while no name server answers: a cluster work
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeVar
+
+from msgspec import structs
 
 from metaq.client.conversation.call import FAULTS, Consultation
 from metaq.client.conversation.name_servers import NameServers
@@ -163,7 +164,7 @@ class KnownRoutes:
         except NoRoute:
             raise await self._consult(self._name_servers.no_route(topic)) from None
         queues = tuple(
-            dataclasses.replace(
+            structs.replace(
                 data,
                 read_queues=min(data.read_queues, AUTO_CREATE_QUEUES),
                 write_queues=min(data.read_queues, AUTO_CREATE_QUEUES),

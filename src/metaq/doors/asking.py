@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from metaq.broker.channel import Answered, Unanswered
 from metaq.clock import Clock
@@ -40,8 +41,7 @@ class Asker(Protocol):
         ...
 
 
-@dataclass(slots=True, eq=False)
-class _Question:
+class _Question(Struct, eq=False):
     spelling: Spelling
     done: Answered
     deadline: float

@@ -11,7 +11,8 @@ from __future__ import annotations
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.broker.channel import Answered, Unanswered
 from metaq.doors.asking import Questions
@@ -42,8 +43,7 @@ def when_saved(pending: Pending, then: Callable[[], Command | None]) -> Command 
     return then()
 
 
-@dataclass(frozen=True, slots=True)
-class Handling:
+class Handling(Struct, frozen=True):
     """What the sessions of one door share."""
 
     handlers: Mapping[int, Handler]

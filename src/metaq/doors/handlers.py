@@ -13,8 +13,10 @@ from __future__ import annotations
 import enum
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
 from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from metaq.doors.parking import Parked
 from metaq.model.access import Action
@@ -74,8 +76,7 @@ class CallSession(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Call(Generic[H]):
+class Call(Struct, Generic[H]):
     """One request, as its handler sees it."""
 
     session: CallSession
@@ -111,8 +112,7 @@ class Call(Generic[H]):
         self.session.answer_late(self.command, lambda: answer)
 
 
-@dataclass(frozen=True, slots=True)
-class Handler:
+class Handler(Struct, frozen=True):
     """One entry of a door's table."""
 
     name: str

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
@@ -64,8 +65,7 @@ class Parked:
             raise Saving(*waiting)
 
 
-@dataclass(slots=True, eq=False)
-class _Request:
+class _Request(Struct, eq=False):
     session: ParkedSession
     command: Command
     then: Callable[[], Any] | None

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from metaq.model.group import ConsumeFrom, MessageModel
 from metaq.model.subscription import SubscriptionData
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumerView:
+class ConsumerView(Struct, frozen=True):
     """A consumer group as one member sees it, or as its broker does: the newest word of all members."""
 
     group: str
@@ -21,8 +21,7 @@ class ConsumerView:
     unit_mode: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Heartbeat:
+class Heartbeat(Struct, frozen=True):
     """What a client process says of itself."""
 
     client_id: str
@@ -31,8 +30,7 @@ class Heartbeat:
     """Names of its producer groups."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClientConnection:
+class ClientConnection(Struct, frozen=True):
     """One member of a group, as administrators are told of it."""
 
     client_id: str

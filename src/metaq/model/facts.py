@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import NamedTuple
+
+from msgspec import Struct
 
 from metaq.options import BrokerOptions, StoreOptions
 
@@ -24,8 +25,7 @@ class LevelProgress(NamedTuple):
     end: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerFacts:
+class BrokerFacts(Struct, frozen=True, kw_only=True):
     """The figures of a broker at one moment; counts are since its start."""
 
     now_ms: int
@@ -57,8 +57,7 @@ class BrokerFacts:
     """What the store cannot do, or has lost; empty if all is well."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerSettings:
+class BrokerSettings(Struct, frozen=True):
     """What a broker was told, and what it made of it."""
 
     options: BrokerOptions

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 
 class MessageModel(enum.Enum):
@@ -21,8 +22,7 @@ class ConsumeFrom(enum.Enum):
     TIMESTAMP = "CONSUME_FROM_TIMESTAMP"
 
 
-@dataclass(frozen=True, slots=True)
-class GroupConfig:
+class GroupConfig(Struct, frozen=True):
     """A consumer group as one broker holds it (RocketMQ's SubscriptionGroupConfig)."""
 
     name: str

@@ -8,6 +8,8 @@ import operator
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from metaq.errors import InvalidMessage
 from metaq.model import properties as props
 from metaq.model.queue import MessageQueue
@@ -207,8 +209,7 @@ class SendStatus(enum.Enum):
     FLUSH_SLAVE_TIMEOUT = 12
 
 
-@dataclass(frozen=True, slots=True)
-class SendReceipt:
+class SendReceipt(Struct, frozen=True):
     """A broker's acknowledgement of one message."""
 
     message_id: str

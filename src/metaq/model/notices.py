@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.model.queue import MessageQueue
 
 
-@dataclass(frozen=True, slots=True)
-class MembersChanged:
+class MembersChanged(Struct, frozen=True):
     """The members of a consumer group are others than before: its queues are to be shared out anew."""
 
     group: str
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetsReset:
+class OffsetsReset(Struct, frozen=True):
     """An administrator moved a group's progress: each queue is to be consumed from its offset on."""
 
     group: str

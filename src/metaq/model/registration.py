@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.model.topic import TopicConfig
 from metaq.model.version import DataVersion
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerIdentity:
+class BrokerIdentity(Struct, frozen=True):
     """Which broker it is. Addresses are `host:port`."""
 
     cluster: str
@@ -21,8 +21,7 @@ class BrokerIdentity:
     """Where its slaves replicate from."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """What one broker says of itself."""
 
     who: BrokerIdentity
@@ -32,8 +31,7 @@ class Registration:
     """The whole table, or what of it has changed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registered:
+class Registered(Struct, frozen=True):
     """What a broker is told. The addresses are for a slave whose master is alive."""
 
     master: str | None = None
@@ -42,8 +40,7 @@ class Registered:
     """Topic → fixed layout, of strictly ordered topics."""
 
 
-@dataclass(frozen=True, slots=True)
-class VersionCheck:
+class VersionCheck(Struct, frozen=True):
     """Whether a broker must tell its table again, and the version that is known of it."""
 
     changed: bool

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from metaq.model.queue import MessageQueue
 from metaq.model.topic import Perm
@@ -10,8 +10,7 @@ from metaq.model.topic import Perm
 MASTER_ID = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QueueData:
+class QueueData(Struct, frozen=True):
     """How many queues of a topic one broker (name) holds."""
 
     broker: str
@@ -21,8 +20,7 @@ class QueueData:
     sys_flag: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerData:
+class BrokerData(Struct, frozen=True):
     """The addresses of one broker name: id 0 is the master, others are slaves."""
 
     cluster: str
@@ -39,8 +37,7 @@ class BrokerData:
         return self.master or next(iter(self.addresses.values()), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Route:
+class Route(Struct, frozen=True):
     """One topic's route as a name server told it."""
 
     topic: str
@@ -70,8 +67,7 @@ class Route:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class SystemTopics:
+class SystemTopics(Struct, frozen=True):
     """What a name server names when it is asked for the topics that users did not make."""
 
     names: tuple[str, ...]
@@ -80,8 +76,7 @@ class SystemTopics:
     """Where to ask for the others, which all brokers have."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterInfo:
+class ClusterInfo(Struct, frozen=True):
     """Every broker of every cluster that a name server knows."""
 
     brokers: dict[str, BrokerData] = field(default_factory=dict)

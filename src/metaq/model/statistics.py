@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class QueueStats:
+class QueueStats(Struct, frozen=True):
     """What one queue holds, [min, max). `last_ms`: store time of its newest message, 0 if it has none."""
 
     min_offset: int
@@ -14,8 +13,7 @@ class QueueStats:
     last_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumeStats:
+class ConsumeStats(Struct, frozen=True):
     """How far a group has come in one queue. `last_ms`: store time of the newest message that it has consumed."""
 
     broker_offset: int

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from metaq.errors import ConfigError, LocalProtocolError, Reason, Refused
 from metaq.model.message import check_tag
@@ -25,8 +26,7 @@ def java_string_hash(text: str) -> int:
     return value - (1 << 32) if value >> 31 else value
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionData:
+class SubscriptionData(Struct, frozen=True):
     """One topic's filter, with the version by which a broker knows the newer of two."""
 
     topic: str

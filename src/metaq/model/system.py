@@ -6,8 +6,9 @@ one is an entry of these tables.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 AUTO_CREATE_TOPIC: Final = "TBW102"
 """The template that automatic topic creation copies (RocketMQ 4.9, section 5.1 of its broker)."""
@@ -21,8 +22,7 @@ OUR_PREFIX: Final = "rmq_sys_METAQ_"
 """Topics of our extensions (docs/formats/extensions.md): no client may send to, pull from or administer them."""
 
 
-@dataclass(frozen=True, slots=True)
-class SystemTopic:
+class SystemTopic(Struct, frozen=True):
     """A topic that every RocketMQ broker has for itself, and no administrator changes."""
 
     name: str

@@ -5,7 +5,8 @@ from __future__ import annotations
 import enum
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.errors import Reason, Refused
 from metaq.model.system import SYSTEM_PREFIX, SYSTEM_TOPIC_NAMES, reply_topic
@@ -34,8 +35,7 @@ class Perm(enum.IntFlag):
 READ_WRITE = Perm.READ | Perm.WRITE
 
 
-@dataclass(frozen=True, slots=True)
-class TopicConfig:
+class TopicConfig(Struct, frozen=True):
     """A topic as one broker holds it."""
 
     name: str

@@ -8,9 +8,9 @@ deletion does; and only a master's registration writes queue data, and only when
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from msgspec import Struct, structs
 
 from metaq.clock import Clock
 from metaq.model import BrokerData, ClusterInfo, DataVersion, Perm, QueueData, Route
@@ -19,8 +19,7 @@ from metaq.model.route import MASTER_ID
 from metaq.model.topic import READ_WRITE
 
 
-@dataclass(slots=True)
-class _Lease:
+class _Lease(Struct):
     """A live address: when it was last heard of, through which connection, and what it told then."""
 
     heard: float
@@ -106,7 +105,7 @@ class RouteTable:
                 continue
             left = {key: value for key, value in data.addresses.items() if value != address}
             if left:
-                self._brokers[name] = dataclasses.replace(data, addresses=left)
+                self._brokers[name] = structs.replace(data, addresses=left)
             else:
                 del self._brokers[name]
                 self._drop_queues(name)
@@ -163,7 +162,7 @@ class RouteTable:
         for holders in self._queues.values():
             if (data := holders.get(broker)) is not None:
                 perm = int(READ_WRITE) if writable else data.perm & ~Perm.WRITE
-                holders[broker] = dataclasses.replace(data, perm=perm)
+                holders[broker] = structs.replace(data, perm=perm)
                 touched += 1
         return touched
 

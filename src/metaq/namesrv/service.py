@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec import structs
 
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
@@ -85,7 +85,7 @@ class NameService:
             raise Refused(Reason.NO_TOPIC, f"No topic route info in name server for the topic: {topic[:200]}")
         if not self.options.order_message_enable:
             return route
-        return dataclasses.replace(route, order=self._kv.get(ORDER_NAMESPACE, topic))
+        return structs.replace(route, order=self._kv.get(ORDER_NAMESPACE, topic))
 
     def topics(self, cluster: str | None = None) -> list[str]:
         """Names of all topics, or of those that a broker of `cluster` holds; sorted."""

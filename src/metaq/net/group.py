@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from metaq.log import RateLimitedLog
 from metaq.net.turns import Turns
@@ -19,8 +20,7 @@ _TICKS_IDLE = 4
 """The idle time is measured in quarters: an event only notes the number of the running quarter."""
 
 
-@dataclass(frozen=True, slots=True)
-class ListenLimits:
+class ListenLimits(Struct, frozen=True):
     """What peers may take of us. 0 is no limit."""
 
     connections_max: int = 10_000

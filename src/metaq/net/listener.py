@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
@@ -106,8 +107,7 @@ class Listener:
             await self._group.emptied()
 
 
-@dataclass(frozen=True)
-class SecondPort:
+class SecondPort(Struct, frozen=True):
     """A port at a fixed distance from the first, for the same sessions. `name` tells users what it is and how to go without."""
 
     distance: int

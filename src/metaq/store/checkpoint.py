@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import struct
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 import msgspec
+from msgspec import Struct, field
 
 from metaq.errors import ConfigError, StoreForeign
 from metaq.store.config_file import ConfigFile
@@ -21,8 +21,7 @@ _TIMES: Final = struct.Struct(">qqq")
 _MARGIN_MS: Final = 3000
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """Store time (ms) of the newest record known to be durable in the log, the consume queues and the index.
 
     Zero: not known. See docs/formats/checkpoint.md.
@@ -73,8 +72,7 @@ class Checkpoint:
             disk.sync_folder(path.parent)
 
 
-@dataclass(frozen=True, slots=True)
-class IndexMark:
+class IndexMark(Struct, frozen=True):
     """A moment of the index all of which is durable."""
 
     files: tuple[str, ...]
@@ -85,8 +83,7 @@ class IndexMark:
     """LogOffset below which every record is indexed."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tails:
+class Tails(Struct, frozen=True):
     """Where everything stood when all of it was durable: what a start can rely on without reading the log.
 
     RocketMQ neither writes nor reads this file; without it we go by the checkpoint.

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import struct
 from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import structs
 
 from metaq.store.checkpoint import IndexMark
 from metaq.store.disk import Disk
@@ -301,7 +302,7 @@ class Index:
             kept = {file.name for file in self.files}
             left = tuple(name for name in self.durable.files if name in kept)
             whole = left and left[-1] == self.durable.files[-1]
-            self.durable = dataclasses.replace(self.durable, files=left) if whole else None
+            self.durable = structs.replace(self.durable, files=left) if whole else None
         return [file.file.path for file in gone]
 
     def close(self) -> None:

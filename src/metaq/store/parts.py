@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from metaq.clock import Clock
 from metaq.errors import StoreError, StoreFailed, StoreFull
@@ -92,8 +93,7 @@ class State:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Parts:
+class Parts(Struct, frozen=True):
     """The files of one open store, and what they are worked on with. Hot options change in `options` while it runs."""
 
     options: StoreOptions

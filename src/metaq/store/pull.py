@@ -5,8 +5,9 @@ from __future__ import annotations
 import enum
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from metaq.options import StoreOptions
 from metaq.store.commit_log import CommitLog
@@ -42,8 +43,7 @@ class ReadStatus(enum.Enum):
     __hash__ = object.__hash__  # Enum's is a call, and every answer is looked up by its status
 
 
-@dataclass(slots=True)
-class ReadResult:
+class ReadResult(Struct):
     """What a pull found. Offsets are the queue's; `body` is raw records back to back, or a view of them."""
 
     status: ReadStatus
@@ -258,8 +258,7 @@ class Puller:
         return hot.gather(found, file.buffer, file.start)
 
 
-@dataclass(slots=True)  # not frozen: that triples the cost of making one, and each pull makes one
-class _Look:
+class _Look(Struct):
     """A pull that passed the first checks: units [offset, stop) of a queue that holds [low, high)."""
 
     queue: ConsumeQueue

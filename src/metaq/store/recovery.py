@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from typing import Final
+
+from msgspec import Struct, field, structs
 
 from metaq.errors import StoreCorrupt
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
@@ -29,8 +30,7 @@ _SECTOR_BYTES: Final = 512
 _NOTHING: Final[frozenset[Key]] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Facts:
+class Facts(Struct, frozen=True):
     """What the folder says of itself, before the log is read."""
 
     clean: bool
@@ -50,8 +50,7 @@ class Facts:
     """The tails say that the log was empty where it begins now: all records are ours, and none is known to be durable."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """From where the log is read and judged. Everything below is durable in log and queues."""
 
     log_offset: int
@@ -59,8 +58,7 @@ class Start:
     last_ms: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What will be true, and what has to be done for it."""
 
     start: Start
@@ -77,8 +75,7 @@ class Plan:
     """Store time of the newest record."""
 
 
-@dataclass(frozen=True, slots=True)
-class IndexPlan:
+class IndexPlan(Struct, frozen=True):
     """What becomes of the index."""
 
     drop: frozenset[str]
@@ -395,7 +392,7 @@ class Recovery:
         It must not say that index entries are durable which are made anew: they have the old times, and nobody has synced them.
         """
         before = self._facts.checkpoint
-        return replace(before, index_ms=0) if before.index_ms and plan.index.first < plan.log_end else None
+        return structs.replace(before, index_ms=0) if before.index_ms and plan.index.first < plan.log_end else None
 
     def untouched(self, plan: Plan) -> bool:
         """Whether the last run ended in order and everything is as it left it: then all of it is durable."""

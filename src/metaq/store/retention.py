@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, NamedTuple, Protocol
+
+from msgspec import Struct
 
 from metaq.options import StoreOptions
 
@@ -53,8 +54,7 @@ def oldest_debt(owners: Sequence[Owed]) -> Debt | None:
     return min(debts, default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class Expired:
+class Expired(Struct, frozen=True):
     """Which log files go, and whether there is room for messages."""
 
     drop_before: int

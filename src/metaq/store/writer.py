@@ -10,9 +10,10 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from metaq.errors import MessageIllegal, Refused, StoreError
 from metaq.model.message import TRANSACTION_MASK, SysFlag
@@ -36,8 +37,7 @@ _HOSTS_V6_MORE: Final = 24
 _PAIR_END: Final = PAIR_END.encode()
 
 
-@dataclass(slots=True)
-class PutRecord:
+class PutRecord(Struct):
     """One message for `Writer.put`.
 
     `properties`: the text as stored. `tags_code`: what its unit holds: the tag's hash, or in the schedule topic when to
@@ -58,8 +58,7 @@ class PutRecord:
     keys: tuple[bytes, ...] = ()
 
 
-@dataclass(slots=True)
-class Put:
+class Put(Struct):
     """Where messages were stored: offsets and time of the first, `log_end` behind the last."""
 
     log_offset: int
@@ -75,8 +74,7 @@ class QueueEnd(NamedTuple):
     max_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Snapshot:
+class Snapshot(Struct, frozen=True):
     """Log, queues and index between two appends: all records below `log_end` are in these queues and in the index."""
 
     log_end: int

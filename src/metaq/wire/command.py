@@ -18,10 +18,10 @@ from __future__ import annotations
 import enum
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Annotated, Protocol
 
 import msgspec
+from msgspec import Struct, field
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.wire.frame import FRAME_BYTES_MAX, LENGTH_BYTES, SERIALIZE_TYPES
@@ -60,8 +60,7 @@ class ExtWriter(Protocol):
     def to_ext(self) -> dict[str, str]: ...
 
 
-@dataclass(slots=True)
-class Command:
+class Command(Struct):
     """One request or response. `opaque` pairs the two; `ext` is the typed header flattened to strings."""
 
     code: int

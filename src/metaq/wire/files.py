@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
+
+from msgspec import Struct
 
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.wire import beans, fastjson
@@ -24,8 +25,7 @@ BACKUP: Final = "restore it from its .bak"
 Config = TypeVar("Config", TopicConfig, GroupConfig)
 
 
-@dataclass(frozen=True, slots=True)
-class NamedConfigs(Generic[Config]):
+class NamedConfigs(Struct, Generic[Config], frozen=True):
     """A version and one table of settings by name: `topics.json`, `subscriptionGroup.json`."""
 
     name: str

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from metaq.client.conversation.administration import CreateTopic, DeleteTopic, GetRuntime, GetTopicStats
 from metaq.client.conversation.call import FAULTS, Call, unknown_topic
@@ -86,7 +86,7 @@ REQUESTS = [
     (SetPosition("g", QUEUE, 42), 15, {"consumerGroup": "g", "commitOffset": "42", **AT_QUEUE}),
     (PULL, 11, PULLED),
     (
-        dataclasses.replace(
+        structs.replace(
             PULL, subscription=subscribe("orders", "a || b", 5), inline=False, hold=True, commit_offset=90, bytes_max=9
         ),
         11,
@@ -100,11 +100,11 @@ REQUESTS = [
         },
     ),
     (Send("g", SINGLE, QUEUE, 1700), 310, SENT),
-    (Send("g", dataclasses.replace(SINGLE, batch=True), QUEUE, 1700), 320, {**SENT, "m": "true"}),
-    (Send("g", dataclasses.replace(SINGLE, reconsume_times=1, max_reconsume_times=17), QUEUE, 1700), 310,
+    (Send("g", structs.replace(SINGLE, batch=True), QUEUE, 1700), 320, {**SENT, "m": "true"}),
+    (Send("g", structs.replace(SINGLE, reconsume_times=1, max_reconsume_times=17), QUEUE, 1700), 310,
      {**SENT, "j": "1", "l": "17"}),
     (BACK, 36, GIVEN_BACK),
-    (dataclasses.replace(BACK, repeated=True), 36, {**GIVEN_BACK, "metaqRepeated": "true"}),
+    (structs.replace(BACK, repeated=True), 36, {**GIVEN_BACK, "metaqRepeated": "true"}),
     (SendHeartbeat(BEAT), 34, {}),
     (LeaveGroup("me@1", consumer_group="g"), 35, {"clientID": "me@1", "consumerGroup": "g"}),
     (LeaveGroup("me@1", producer_group="p"), 35, {"clientID": "me@1", "producerGroup": "p"}),

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
@@ -39,8 +40,7 @@ OnSkip = Callable[[MessageQueue, range], object]
 """Told which offsets of a queue were gone before they were consumed."""
 
 
-@dataclass(frozen=True, slots=True)
-class GroupOptions:
+class GroupOptions(Struct, frozen=True):
     """How a member consumes."""
 
     model: MessageModel

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class GroupSeconds:
+class GroupSeconds(Struct, frozen=True):
     """All in seconds."""
 
     rebalance: float = 20.0

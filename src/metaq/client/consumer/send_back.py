@@ -10,8 +10,9 @@ or comes again, and never nowhere.
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
+
+from msgspec import structs
 
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
@@ -90,7 +91,7 @@ class SendBack:
                 await self._core.ask_broker(broker, call)
             except FAULTS as error:
                 if judge(error, Purpose.GIVE_BACK).maybe_done:
-                    call = dataclasses.replace(call, repeated=True)
+                    call = structs.replace(call, repeated=True)
                 if not call.repeated:
                     raise
                 pause = patience.pause(error, loop.time())

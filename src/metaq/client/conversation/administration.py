@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
 from metaq.wire import bodies, headers
@@ -11,8 +9,7 @@ from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopic(Order):
+class CreateTopic(Order, frozen=True):
     """Create or change a topic. `perm`: 4 readable, 2 writable, 6 both."""
 
     topic: str
@@ -31,8 +28,7 @@ class CreateTopic(Order):
         return request(RequestCode.UPDATE_AND_CREATE_TOPIC, header)
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopic(Order):
+class DeleteTopic(Order, frozen=True):
     """Delete a topic with its messages. Name servers keep its route until they are told (`DeleteTopicRoute`)."""
 
     topic: str
@@ -45,8 +41,7 @@ class DeleteTopic(Order):
         return request(RequestCode.DELETE_TOPIC_IN_BROKER, headers.TopicHeader(topic=self.topic))
 
 
-@dataclass(frozen=True, slots=True)
-class GetTopicStats(Call[dict[MessageQueue, QueueStats]]):
+class GetTopicStats(Call[dict[MessageQueue, QueueStats]], frozen=True):
     """What each queue of a topic keeps."""
 
     topic: str
@@ -62,8 +57,7 @@ class GetTopicStats(Call[dict[MessageQueue, QueueStats]]):
         return bodies.topic_stats_of(answer.body)
 
 
-@dataclass(frozen=True, slots=True)
-class GetRuntime(Call[dict[str, str]]):
+class GetRuntime(Call[dict[str, str]], frozen=True):
     """What a broker says of itself, under RocketMQ's names."""
 
     action = "tell how it is"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Container, Generator
-from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
+
+from msgspec import Struct
 
 from metaq.client.conversation.retry import refusal
 from metaq.errors import BadRequest, BrokerError, ClientError, RemoteProtocolError
@@ -19,10 +20,8 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-class Call(ABC, Generic[T_co]):
-    """One request and what its answer means. Subclasses are frozen dataclasses."""
-
-    __slots__ = ()
+class Call(Struct, Generic[T_co], frozen=True):
+    """One request and what its answer means."""
 
     seconds: ClassVar[float] = 3.0
     """How long an answer may take, the connection included."""
@@ -49,17 +48,14 @@ class Call(ABC, Generic[T_co]):
         """The value in an answer with one of the codes in `answers`. Raises BadRequest."""
 
 
-class Order(Call[None]):
+class Order(Call[None], frozen=True):
     """A call whose answer says no more than that it was done."""
-
-    __slots__ = ()
 
     def read(self, answer: Command) -> None:
         """Nothing is in it."""
 
 
-@dataclass(frozen=True, slots=True)
-class At(Generic[T_co]):
+class At(Struct, Generic[T_co], frozen=True):
     """A call for one address, in a conversation with several peers."""
 
     address: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from metaq.client.conversation.call import FAULTS, Call, Consultation, Order, asked_at
@@ -15,8 +14,7 @@ from metaq.wire.command import Command, request
 from metaq.wire.extensions import level_of
 
 
-@dataclass(frozen=True, slots=True)
-class SendHeartbeat(Call[int]):
+class SendHeartbeat(Call[int], frozen=True):
     """Who we are and what we consume. The outcome: which of our extensions the broker knows, 0 for a RocketMQ."""
 
     action = "register this client"
@@ -30,8 +28,7 @@ class SendHeartbeat(Call[int]):
         return level_of(answer.ext)
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveGroup(Order):
+class LeaveGroup(Order, frozen=True):
     """This client is no producer or consumer of the group any more."""
 
     action = "unregister this client"
@@ -48,8 +45,7 @@ class LeaveGroup(Order):
         return request(RequestCode.UNREGISTER_CLIENT, header)
 
 
-@dataclass(frozen=True, slots=True)
-class ListMembers(Call[list[str]]):
+class ListMembers(Call[list[str]], frozen=True):
     """The client ids of a consumer group's members, sorted; none if the broker knows nobody."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
@@ -81,8 +77,7 @@ def members_of(group: str, addresses: Sequence[str]) -> Consultation[list[str]]:
     raise failure
 
 
-@dataclass(frozen=True, slots=True)
-class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None]):
+class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None], frozen=True):
     """The members of a consumer group at one broker, and what they subscribe to; None: nobody is there."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE)
@@ -100,8 +95,7 @@ class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None]):
         return None if answer.code == ResponseCode.CONSUMER_NOT_ONLINE else bodies.connections_of(answer.body)
 
 
-@dataclass(frozen=True, slots=True)
-class GetConsumeStats(Call[tuple[dict[MessageQueue, ConsumeStats], float]]):
+class GetConsumeStats(Call[tuple[dict[MessageQueue, ConsumeStats], float]], frozen=True):
     """How far a group has come in each queue of a broker, and its messages per second."""
 
     group: str

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue
 from metaq.wire import headers
@@ -11,8 +9,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
 
-@dataclass(frozen=True, slots=True)
-class GetMinOffset(Call[int]):
+class GetMinOffset(Call[int], frozen=True):
     """The oldest offset kept."""
 
     queue: MessageQueue
@@ -28,8 +25,7 @@ class GetMinOffset(Call[int]):
         return headers.OffsetReplyHeader.from_ext(answer.ext).offset
 
 
-@dataclass(frozen=True, slots=True)
-class GetMaxOffset(Call[int]):
+class GetMaxOffset(Call[int], frozen=True):
     """One past the newest offset."""
 
     queue: MessageQueue
@@ -45,8 +41,7 @@ class GetMaxOffset(Call[int]):
         return headers.OffsetReplyHeader.from_ext(answer.ext).offset
 
 
-@dataclass(frozen=True, slots=True)
-class GetPosition(Call[int | None]):
+class GetPosition(Call[int | None], frozen=True):
     """The offset that a group consumes next; None if it has no progress in the queue."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
@@ -72,8 +67,7 @@ class GetPosition(Call[int | None]):
         return offset if offset >= 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class SetPosition(Order):
+class SetPosition(Order, frozen=True):
     """Keep `offset` as the one that the group consumes next."""
 
     group: str

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 from metaq.client.conversation.call import Call
@@ -32,7 +31,7 @@ class PullStatus(enum.Enum):
 _STATUS = {int(status.value): status for status in PullStatus}
 
 
-class PullResult(NamedTuple):  # A quarter of a dataclass's cost: one is made per pull.
+class PullResult(NamedTuple):
     """The answer. `records` as they lie in the log, back to back; a view of the answer, not a copy, where that is one.
 
     `next_offset` is where to go on; [min_offset, max_offset) is what the queue keeps.
@@ -46,8 +45,7 @@ class PullResult(NamedTuple):  # A quarter of a dataclass's cost: one is made pe
     suggested_broker_id: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pull(Call[PullResult]):
+class Pull(Call[PullResult], frozen=True, kw_only=True):
     """Up to `count` messages of a queue, from `offset` on.
 
     `subscription` lets some through; `inline` sends it along, for those who have sent no heartbeat that told it.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar
 
 from metaq.client.conversation.call import Order
@@ -15,8 +14,7 @@ from metaq.wire.command import Command, request
 from metaq.wire.hot import crc31
 
 
-@dataclass(frozen=True, slots=True)
-class RegisterBroker(Order):
+class RegisterBroker(Order, frozen=True):
     """This broker is up and has these topics; a name server adds them to those it was told before."""
 
     action = "register the broker"
@@ -39,8 +37,7 @@ class RegisterBroker(Order):
         return request(RequestCode.REGISTER_BROKER, header, body)
 
 
-@dataclass(frozen=True, slots=True)
-class UnregisterBroker(Order):
+class UnregisterBroker(Order, frozen=True):
     """This broker stops."""
 
     action = "unregister the broker"

@@ -9,7 +9,8 @@ has none. Callers differ in one thing only, how long they go on: `retries` of a 
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from metaq.errors import BadRequest, BrokerError, ConnectionFailed, MetaqError, RemoteProtocolError, RequestTimeout
 from metaq.wire.codes import ResponseCode
@@ -34,8 +35,7 @@ class Purpose(enum.Enum):
     """A failed message goes back to the broker that holds it: one of ours recognises what it has taken before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
+class Judgement(Struct, frozen=True):
     """What to do about an error."""
 
     again: bool
@@ -57,8 +57,7 @@ _BUSY_OR_STARTING = _BUSY | {ResponseCode.SERVICE_NOT_AVAILABLE}
 """A broker that starts or stops says that it is not available."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Rule:
+class _Rule(Struct, frozen=True):
     """Pauses are in seconds; they double from `pause` to `pause_max`."""
 
     pause: float

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from metaq.client.conversation.call import Call, Order
 from metaq.model import ClusterInfo, Route
 from metaq.wire import bodies, headers
@@ -11,8 +9,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
 
-@dataclass(frozen=True, slots=True)
-class GetRoute(Call[Route | None]):
+class GetRoute(Call[Route | None], frozen=True):
     """Where a topic's queues are; None for a topic that the name server does not know."""
 
     answers = (ResponseCode.SUCCESS, ResponseCode.TOPIC_NOT_EXIST)
@@ -31,8 +28,7 @@ class GetRoute(Call[Route | None]):
         return None if answer.code == ResponseCode.TOPIC_NOT_EXIST else bodies.route_of(self.topic, answer.body)
 
 
-@dataclass(frozen=True, slots=True)
-class GetCluster(Call[ClusterInfo]):
+class GetCluster(Call[ClusterInfo], frozen=True):
     """All brokers of all clusters."""
 
     action = "list the brokers"
@@ -44,8 +40,7 @@ class GetCluster(Call[ClusterInfo]):
         return bodies.cluster_info_of(answer.body)
 
 
-@dataclass(frozen=True, slots=True)
-class ListTopics(Call[list[str]]):
+class ListTopics(Call[list[str]], frozen=True):
     """The names of all topics, those of retries, dead letters and brokers included."""
 
     action = "list the topics"
@@ -57,8 +52,7 @@ class ListTopics(Call[list[str]]):
         return bodies.topic_list_of(answer.body)
 
 
-@dataclass(frozen=True, slots=True)
-class ListSystemTopics(Call[list[str]]):
+class ListSystemTopics(Call[list[str]], frozen=True):
     """The names of the topics that brokers and clusters have for themselves (`metaq.model.topic.users_topics`)."""
 
     action = "list the topics"
@@ -70,8 +64,7 @@ class ListSystemTopics(Call[list[str]]):
         return bodies.topic_list_of(answer.body)
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicRoute(Order):
+class DeleteTopicRoute(Order, frozen=True):
     """A topic is gone: each name server must be told."""
 
     topic: str

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, SendStatus
@@ -14,8 +14,7 @@ _STORED = {status.value: status for status in SendStatus}
 """Response codes of sends that are stored, with or without the promise asked for."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outgoing:
+class Outgoing(Struct, frozen=True):
     """What is sent: one message, or a batch body. `properties` is "" for a batch, whose entries hold their own."""
 
     topic: str
@@ -28,8 +27,7 @@ class Outgoing:
     max_reconsume_times: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Stored:
+class Stored(Struct, frozen=True):
     """Where a request's messages ended up: the offset of the first, the offset ids of all, comma-joined."""
 
     queue: MessageQueue
@@ -38,8 +36,7 @@ class Stored:
     offset_ids: str
 
 
-@dataclass(frozen=True, slots=True)
-class Send(Call[Stored]):
+class Send(Call[Stored], frozen=True):
     """Store what is outgoing in `queue`. `born_ms`: when the client made it, ms since the epoch."""
 
     answers = _STORED
@@ -77,8 +74,7 @@ class Send(Call[Stored]):
         return Stored(queue, header.queue_offset, _STORED[answer.code], header.message_id)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GiveBack(Order):
+class GiveBack(Order, frozen=True, kw_only=True):
     """A message failed: deliver it again later, or file it with the dead letters.
 
     `log_offset` names the record at its broker. `delay_level`: below zero straight to the dead letters, 0 as the broker

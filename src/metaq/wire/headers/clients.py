@@ -2,29 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import field
 
-from metaq.wire.headers.codec import Header, wire
+from metaq.wire.headers.codec import Header
 
 
-@dataclass(slots=True, kw_only=True)
-class UnregisterClientHeader(Header):
+class UnregisterClientHeader(Header, kw_only=True):
     """35."""
 
-    client_id: str = wire("clientID")
+    client_id: str = field(name="clientID")
     producer_group: str | None = None
     consumer_group: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class ConsumerGroupHeader(Header):
+class ConsumerGroupHeader(Header, kw_only=True):
     """38, 40, 203."""
 
     consumer_group: str
 
 
-@dataclass(slots=True, kw_only=True)
-class ProducerGroupHeader(Header):
+class ProducerGroupHeader(Header, kw_only=True):
     """204."""
 
     producer_group: str

@@ -1,17 +1,18 @@
 """How a typed header is flattened to `extFields` and read back.
 
-A field's wire name is its Python name in camelCase unless `wire(...)` says otherwise. A field without a default must
-be there; None is not sent. Fields that the class does not have are passed over, as every RocketMQ endpoint does.
+A field's wire name is its Python name in camelCase unless `field(name=...)` says otherwise. A field without a default
+must be there; None is not sent. Fields that the class does not have are passed over, as every RocketMQ endpoint does.
 Numbers are bounded to their Java type, and their digits are counted before they are converted.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import typing
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Annotated, Any, NamedTuple, Self
+
+from msgspec import Struct
+from msgspec.structs import fields
 
 from metaq.errors import BadRequest
 
@@ -32,11 +33,6 @@ _NUMBER_CHARS_MAX = 32  # Java takes leading zeros, so more than the 20 of a lon
 _TRUE = {"true", "1"}  # C++ sends `m` as 1.
 
 
-def wire(name: str, default: Any = dataclasses.MISSING) -> Any:
-    """A header field with a wire name of its own."""
-    return dataclasses.field(default=default, metadata={"wire": name})
-
-
 class Item(NamedTuple):
     """One field of a header class, as the codec needs it."""
 
@@ -47,8 +43,7 @@ class Item(NamedTuple):
     required: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class Header:
+class Header(Struct, kw_only=True, rename="camel"):
     """Base of the typed headers."""
 
     def to_ext(self) -> dict[str, str]:
@@ -84,13 +79,7 @@ _ITEMS: dict[type[Header], tuple[Item, ...]] = {}
 
 
 def _work_out(cls: type[Header]) -> tuple[Item, ...]:
-    hints = typing.get_type_hints(cls, include_extras=True)
-    found = []
-    for field in dataclasses.fields(cls):
-        kind, bits = _kind(hints[field.name])
-        name = field.metadata.get("wire") or _camel(field.name)
-        found.append(Item(field.name, name, kind, bits, field.default is dataclasses.MISSING))
-    return tuple(found)
+    return tuple(Item(one.name, one.encode_name, *_kind(one.type), one.required) for one in fields(cls))
 
 
 def _kind(hint: Any) -> tuple[type, _Bits]:
@@ -100,11 +89,6 @@ def _kind(hint: Any) -> tuple[type, _Bits]:
     if options and not isinstance(hint, type):  # X | None
         return _kind(options[0])
     return hint, _Bits(64)
-
-
-def _camel(name: str) -> str:
-    head, *tail = name.split("_")
-    return head + "".join(word.capitalize() for word in tail)
 
 
 def read_items(wanted: tuple[Item, ...], ext: Mapping[str, str]) -> dict[str, Any]:

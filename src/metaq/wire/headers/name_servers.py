@@ -1,61 +1,54 @@
 """Name servers: registrations, routes, KV values (100-105, 205, 216, 219, 224, 322, 327)."""
-# ruff: noqa: RUF009  `wire` makes a dataclass field, as `field` does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import field
 
-from metaq.wire.headers.codec import Header, Int, Long, wire
+from metaq.wire.headers.codec import Header, Int, Long
 
 
-@dataclass(slots=True, kw_only=True)
-class RegisterBrokerHeader(Header):
+class RegisterBrokerHeader(Header, kw_only=True):
     """103. The body's checksum, 31 bits, is over the bytes as sent; 0 is unchecked."""
 
     broker_name: str
-    broker_address: str = wire("brokerAddr")
-    cluster: str = wire("clusterName")
-    ha_address: str = wire("haServerAddr", "")
+    broker_address: str = field(name="brokerAddr")
+    cluster: str = field(name="clusterName")
+    ha_address: str = field(name="haServerAddr", default="")
     broker_id: Long
     compressed: bool = False
     body_crc32: Int = 0
 
 
-@dataclass(slots=True, kw_only=True)
-class RegisterBrokerReplyHeader(Header):
+class RegisterBrokerReplyHeader(Header, kw_only=True):
     """Answers 103; both only to a slave whose master is alive."""
 
-    ha_address: str | None = wire("haServerAddr", None)
-    master_address: str | None = wire("masterAddr", None)
+    ha_address: str | None = field(name="haServerAddr", default=None)
+    master_address: str | None = field(name="masterAddr", default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class BrokerHeader(Header):
+class BrokerHeader(Header, kw_only=True):
     """104, 322: which broker speaks."""
 
     broker_name: str
-    broker_address: str = wire("brokerAddr")
-    cluster: str = wire("clusterName")
+    broker_address: str = field(name="brokerAddr")
+    cluster: str = field(name="clusterName")
     broker_id: Long
 
 
-@dataclass(slots=True, kw_only=True)
-class DataVersionReplyHeader(Header):
+class DataVersionReplyHeader(Header, kw_only=True):
     """Answers 322."""
 
     changed: bool
 
 
-@dataclass(slots=True, kw_only=True)
-class RouteHeader(Header):
+class RouteHeader(Header, kw_only=True):
     """105."""
 
     topic: str
     accept_standard_json_only: bool | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class PutKvHeader(Header):
+class PutKvHeader(Header, kw_only=True):
     """100."""
 
     namespace: str
@@ -63,59 +56,51 @@ class PutKvHeader(Header):
     value: str
 
 
-@dataclass(slots=True, kw_only=True)
-class KvKeyHeader(Header):
+class KvKeyHeader(Header, kw_only=True):
     """101, 102."""
 
     namespace: str
     key: str
 
 
-@dataclass(slots=True, kw_only=True)
-class KvValueReplyHeader(Header):
+class KvValueReplyHeader(Header, kw_only=True):
     """Answers 101."""
 
     value: str
 
 
-@dataclass(slots=True, kw_only=True)
-class NamespaceHeader(Header):
+class NamespaceHeader(Header, kw_only=True):
     """219."""
 
     namespace: str
 
 
-@dataclass(slots=True, kw_only=True)
-class BrokerNameHeader(Header):
+class BrokerNameHeader(Header, kw_only=True):
     """205, 327."""
 
     broker_name: str
 
 
-@dataclass(slots=True, kw_only=True)
-class WipedReplyHeader(Header):
+class WipedReplyHeader(Header, kw_only=True):
     """Answers 205: topics touched."""
 
-    topics: Int = wire("wipeTopicCount")
+    topics: Int = field(name="wipeTopicCount")
 
 
-@dataclass(slots=True, kw_only=True)
-class RestoredReplyHeader(Header):
+class RestoredReplyHeader(Header, kw_only=True):
     """Answers 327: topics touched."""
 
-    topics: Int = wire("addTopicCount")
+    topics: Int = field(name="addTopicCount")
 
 
-@dataclass(slots=True, kw_only=True)
-class DeleteRouteHeader(Header):
+class DeleteRouteHeader(Header, kw_only=True):
     """216; with a cluster, only that cluster's brokers lose the topic."""
 
     topic: str
-    cluster: str | None = wire("clusterName", None)
+    cluster: str | None = field(name="clusterName", default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class ClusterHeader(Header):
+class ClusterHeader(Header, kw_only=True):
     """224."""
 
     cluster: str

@@ -1,16 +1,15 @@
 """Pulls, positions and look-ups (11, 12, 14, 15, 29-33, 361)."""
-# ruff: noqa: RUF009  `wire` makes a dataclass field, as `field` does
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
-from metaq.wire.headers.codec import Header, Int, Long, wire
+from msgspec import field
+
+from metaq.wire.headers.codec import Header, Int, Long
 
 
-@dataclass(slots=True, kw_only=True)
-class PullHeader(Header):
+class PullHeader(Header, kw_only=True):
     """11."""
 
     COMMIT_OFFSET: ClassVar[int] = 1
@@ -18,108 +17,98 @@ class PullHeader(Header):
     SUBSCRIPTION: ClassVar[int] = 4
     """Bits of `sys_flag`: commit_offset is valid; may be held; subscription here beats the heartbeat's."""
 
-    group: str = wire("consumerGroup")
+    group: str = field(name="consumerGroup")
     topic: str
     queue_id: Int
     queue_offset: Long
-    max_messages: Int = wire("maxMsgNums")
+    max_messages: Int = field(name="maxMsgNums")
     sys_flag: Int
     commit_offset: Long = 0
-    suspend_ms: Long = wire("suspendTimeoutMillis", 0)
+    suspend_ms: Long = field(name="suspendTimeoutMillis", default=0)
     subscription: str | None = None
     sub_version: Long = 0
     expression_type: str | None = None
-    broker_name: str | None = wire("bname", None)
+    broker_name: str | None = field(name="bname", default=None)
     max_msg_bytes: Int | None = None
     """Ours (docs/formats/extensions.md): lifts the limits of 32 messages and 256 KiB."""
 
 
-@dataclass(slots=True, kw_only=True)
-class PullReplyHeader(Header):
+class PullReplyHeader(Header, kw_only=True):
     """Answers 11 with code 0, 19, 20 or 21: clients decode all four fields for each."""
 
-    suggest_broker_id: Long = wire("suggestWhichBrokerId", 0)
-    next_offset: Long = wire("nextBeginOffset")
+    suggest_broker_id: Long = field(name="suggestWhichBrokerId", default=0)
+    next_offset: Long = field(name="nextBeginOffset")
     min_offset: Long
     max_offset: Long
 
 
-@dataclass(slots=True, kw_only=True)
-class QueueHeader(Header):
+class QueueHeader(Header, kw_only=True):
     """30, 31, 32."""
 
     topic: str
     queue_id: Int
-    broker_name: str | None = wire("bname", None)
+    broker_name: str | None = field(name="bname", default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class SearchOffsetHeader(Header):
+class SearchOffsetHeader(Header, kw_only=True):
     """29: the offset at a store time in milliseconds."""
 
     topic: str
     queue_id: Int
     timestamp: Long
-    broker_name: str | None = wire("bname", None)
+    broker_name: str | None = field(name="bname", default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class OffsetReplyHeader(Header):
+class OffsetReplyHeader(Header, kw_only=True):
     """Answers 14, 29, 30, 31."""
 
     offset: Long
 
 
-@dataclass(slots=True, kw_only=True)
-class TimestampReplyHeader(Header):
+class TimestampReplyHeader(Header, kw_only=True):
     """Answers 32; -1 for an empty queue."""
 
     timestamp: Long
 
 
-@dataclass(slots=True, kw_only=True)
-class QueryOffsetHeader(Header):
+class QueryOffsetHeader(Header, kw_only=True):
     """14."""
 
-    group: str = wire("consumerGroup")
+    group: str = field(name="consumerGroup")
     topic: str
     queue_id: Int
-    broker_name: str | None = wire("bname", None)
+    broker_name: str | None = field(name="bname", default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class UpdateOffsetHeader(Header):
+class UpdateOffsetHeader(Header, kw_only=True):
     """15."""
 
-    group: str = wire("consumerGroup")
+    group: str = field(name="consumerGroup")
     topic: str
     queue_id: Int
     commit_offset: Long
-    broker_name: str | None = wire("bname", None)
+    broker_name: str | None = field(name="bname", default=None)
 
 
-@dataclass(slots=True, kw_only=True)
-class QueryMessageHeader(Header):
+class QueryMessageHeader(Header, kw_only=True):
     """12: look messages up by key. Times in ms, both inclusive."""
 
     topic: str
     key: str
-    max_messages: Int = wire("maxNum")
-    begin_ms: Long = wire("beginTimestamp")
-    end_ms: Long = wire("endTimestamp")
-    unique_id_query: bool = wire("_UNIQUE_KEY_QUERY", default=False)
+    max_messages: Int = field(name="maxNum")
+    begin_ms: Long = field(name="beginTimestamp")
+    end_ms: Long = field(name="endTimestamp")
+    unique_id_query: bool = field(name="_UNIQUE_KEY_QUERY", default=False)
 
 
-@dataclass(slots=True, kw_only=True)
-class QueryMessageReplyHeader(Header):
+class QueryMessageReplyHeader(Header, kw_only=True):
     """Answers 12."""
 
-    index_last_update_ms: Long = wire("indexLastUpdateTimestamp")
-    index_last_update_offset: Long = wire("indexLastUpdatePhyoffset")
+    index_last_update_ms: Long = field(name="indexLastUpdateTimestamp")
+    index_last_update_offset: Long = field(name="indexLastUpdatePhyoffset")
 
 
-@dataclass(slots=True, kw_only=True)
-class ViewMessageHeader(Header):
+class ViewMessageHeader(Header, kw_only=True):
     """33: the record at a LogOffset."""
 
     offset: Long

@@ -1,38 +1,37 @@
 """Sends, and messages that come back (10, 36, 310, 320, 324, 325)."""
-# ruff: noqa: RUF009  `wire` makes a dataclass field, as `field` does
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import ClassVar, Self
 
+from msgspec import field
+
 from metaq.model.system import AUTO_CREATE_TOPIC
-from metaq.wire.headers.codec import Header, Int, Item, Long, items, read_items, wire
+from metaq.wire.headers.codec import Header, Int, Item, Long, items, read_items
 
 
-@dataclass(slots=True, kw_only=True)
-class SendHeader(Header):
+class SendHeader(Header, kw_only=True):
     """10, 310, 320 and 324, 325. Sent with V2's one-letter names; both spellings are read."""
 
-    producer_group: str = wire("a")
-    topic: str = wire("b")
-    default_topic: str = wire("c", AUTO_CREATE_TOPIC)
+    producer_group: str = field(name="a")
+    topic: str = field(name="b")
+    default_topic: str = field(name="c", default=AUTO_CREATE_TOPIC)
     """The topic whose settings an automatically created one copies."""
-    default_topic_queues: Int = wire("d", 4)
-    queue_id: Int = wire("e")
+    default_topic_queues: Int = field(name="d", default=4)
+    queue_id: Int = field(name="e")
     """Below zero lets the broker choose."""
-    sys_flag: Int = wire("f", 0)
-    born_ms: Long = wire("g")
-    flag: Int = wire("h", 0)
-    properties: str = wire("i", "")
-    reconsume_times: Int = wire("j", 0)
-    unit_mode: bool = wire("k", default=False)
-    max_reconsume_times: Int | None = wire("l", None)
+    sys_flag: Int = field(name="f", default=0)
+    born_ms: Long = field(name="g")
+    flag: Int = field(name="h", default=0)
+    properties: str = field(name="i", default="")
+    reconsume_times: Int = field(name="j", default=0)
+    unit_mode: bool = field(name="k", default=False)
+    max_reconsume_times: Int | None = field(name="l", default=None)
     """Only looked at in sends to `%RETRY%` topics: Go sends 0 with every message."""
-    batch: bool = wire("m", default=False)
-    broker_name: str | None = wire("n", None)
+    batch: bool = field(name="m", default=False)
+    broker_name: str | None = field(name="n", default=None)
 
     LONG_NAMES: ClassVar[dict[str, str]] = {
         "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
@@ -59,11 +58,10 @@ def _long_send_items() -> tuple[Item, ...]:
     return tuple(item._replace(wire_name=SendHeader.LONG_NAMES[item.wire_name]) for item in items(SendHeader))
 
 
-@dataclass(slots=True, kw_only=True)
-class SendReplyHeader(Header):
+class SendReplyHeader(Header, kw_only=True):
     """Answers 10, 310, 320. Java needs `MSG_REGION` and `TRACE_ON` beside these; the door adds them."""
 
-    message_id: str = wire("msgId")
+    message_id: str = field(name="msgId")
     """The offset id; of a batch, all of them, comma-separated."""
     queue_id: Int
     queue_offset: Long
@@ -71,8 +69,7 @@ class SendReplyHeader(Header):
     transaction_id: str | None = None
 
 
-@dataclass(slots=True, kw_only=True)
-class SendBackHeader(Header):
+class SendBackHeader(Header, kw_only=True):
     """36: this message failed; deliver it again later, or file it with the dead letters."""
 
     offset: Long
@@ -80,10 +77,10 @@ class SendBackHeader(Header):
     group: str
     delay_level: Int
     """Below zero: straight to the dead letters; 0: the broker chooses; above: that level."""
-    origin_message_id: str | None = wire("originMsgId", None)
+    origin_message_id: str | None = field(name="originMsgId", default=None)
     origin_topic: str | None = None
     unit_mode: bool = False
     max_reconsume_times: Int | None = None
-    broker_name: str | None = wire("bname", None)
-    repeated: bool | None = wire("metaqRepeated", None)
+    broker_name: str | None = field(name="bname", default=None)
+    repeated: bool | None = field(name="metaqRepeated", default=None)
     """Ours: an earlier request like this one may have been answered, and the answer lost."""
