@@ -78,6 +78,28 @@ def test_wire_names_are_those_of_java() -> None:
     assert again["metaqRepeated"] == "true"
 
 
+def test_wire_names_of_transactions_are_those_of_java() -> None:
+    """37 and 39 as the Java client 4.9.8 and a broker 4.9.7 write them."""
+    end = headers.EndTransactionHeader(
+        producer_group="PG", half_queue_offset=7, log_offset=4711, outcome=8, message_id="ID", transaction_id="ID"
+    )
+    assert end.to_ext() == {
+        "producerGroup": "PG", "tranStateTableOffset": "7", "commitLogOffset": "4711", "commitOrRollback": "8",
+        "fromTransactionCheck": "false", "msgId": "ID", "transactionId": "ID",
+    }  # fmt: skip
+    check = headers.CheckTransactionHeader(
+        half_queue_offset=8, log_offset=5000, message_id="ID", transaction_id="ID", offset_message_id="7F"
+    )
+    assert check.to_ext() == {
+        "tranStateTableOffset": "8", "commitLogOffset": "5000", "msgId": "ID", "transactionId": "ID",
+        "offsetMsgId": "7F",
+    }  # fmt: skip
+    assert headers.EndTransactionHeader.from_ext({
+        "producerGroup": "PG", "tranStateTableOffset": "7", "commitLogOffset": "4711", "commitOrRollback": "0",
+        "fromTransactionCheck": "true",
+    }).from_check  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("TRUE", True), ("1", True), ("false", False), ("x", False)]
 )

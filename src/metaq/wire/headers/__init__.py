@@ -51,10 +51,15 @@ from metaq.wire.headers.sending import (
     SendHeader,
     SendReplyHeader,
 )
+from metaq.wire.headers.transactions import (
+    CheckTransactionHeader,
+    EndTransactionHeader,
+)
 
 __all__ = [
     "BrokerHeader",
     "BrokerNameHeader",
+    "CheckTransactionHeader",
     "ClusterHeader",
     "ConsumeStatsHeader",
     "ConsumerGroupHeader",
@@ -62,6 +67,7 @@ __all__ = [
     "DataVersionReplyHeader",
     "DeleteGroupHeader",
     "DeleteRouteHeader",
+    "EndTransactionHeader",
     "Header",
     "Int",
     "KvKeyHeader",
