@@ -64,7 +64,8 @@ class Server:
         return int(found.group(1)) / 1000 if found else float("nan")
 
 
-def _stop(process: subprocess.Popen[str]) -> None:
+def stop(process: subprocess.Popen[str]) -> None:
+    """End a child process and wait for it."""
     process.send_signal(signal.SIGTERM)
     try:
         process.wait(PATIENCE)
@@ -141,7 +142,7 @@ def metaq_up(
             raise RuntimeError(f"no addresses in {line!r}")
         yield Server(process, found.group(2), started_ns, found.group(1))
     finally:
-        _stop(process)
+        stop(process)
         if data is None:
             shutil.rmtree(folder, ignore_errors=True)
 
@@ -155,7 +156,7 @@ def null_server(cache: Path, body: int) -> Iterator[Server]:
     try:
         yield Server(process, _ready(process, "nullserver").split()[1], 0)
     finally:
-        _stop(process)
+        stop(process)
 
 
 @contextmanager
@@ -178,7 +179,7 @@ def redis(disk: Path) -> Iterator[Server]:
                 time.sleep(0.005)
         yield Server(process, f"127.0.0.1:{port}", 0)
     finally:
-        _stop(process)
+        stop(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 

@@ -50,6 +50,7 @@ def summary(row: Row, runs: list[Measured]) -> dict[str, Any]:
         "goal": row.goal,
         "prototype": row.prototype,
         "peers": row.peers,
+        "peer": row.beside,
         "runs": len(values),
         "median": statistics.median(values),
         "least": min(values),
@@ -57,11 +58,11 @@ def summary(row: Row, runs: list[Measured]) -> dict[str, Any]:
     }
     median = result["median"]
     result["verdict"] = _verdict(median, row)
-    for name in ("p50_us", "p99_us", "cpu_us", "redis", "send_us", "aio_send_per_s"):
+    for name in ("p50_us", "p99_us", "cpu_us", "beside", "send_us", "aio_send_per_s"):
         if all(name in run for run in runs):
             result[name] = statistics.median(run[name] for run in runs)
-    if all("redis" in run for run in runs):
-        ratios = [run["redis"] / run["value"] if row.lower_is_better else run["value"] / run["redis"] for run in runs]
+    if all("beside" in run for run in runs):
+        ratios = [run["beside"] / run["value"] if row.lower_is_better else run["value"] / run["beside"] for run in runs]
         result["ratio"] = statistics.median(ratios)
         result["ratio_least"], result["ratio_most"] = min(ratios), max(ratios)
     return result
@@ -86,10 +87,10 @@ def markdown(report: dict[str, Any]) -> str:
     lines = [
         (
             f"{where['cpu']}, {where['cores']} cores, {where['disk']}, Python {where['python']}, kernel {where['kernel']}, "
-            f"commit {where['commit']}, load {where['load']:.1f} at the start. Server, generator and Redis share the cores."
+            f"commit {where['commit']}, load {where['load']:.1f} at the start. Server, generator and peers share the cores."
         ),
         "",
-        "| work | unit | must | goal | median | spread | runs | reached | CPU µs | p50/p99 µs | Redis beside it | ratio | prototype | peers |",
+        "| work | unit | must | goal | median | spread | runs | reached | CPU µs | p50/p99 µs | peer beside it | ratio | prototype | peers |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
@@ -98,7 +99,7 @@ def markdown(report: dict[str, Any]) -> str:
         cells = [
             row["work"], row["unit"], _number(row["must"]), _number(row["goal"]), f"**{_number(row['median'])}**",
             f"{_number(row['least'])}–{_number(row['most'])}", row["runs"], row["verdict"], _number(row.get("cpu_us")),
-            latency, _number(row.get("redis")), ratio, _number(row["prototype"]), row["peers"] or "–",
+            latency, f"{row['peer']} {_number(row['beside'])}" if "beside" in row else "–", ratio, _number(row["prototype"]), row["peers"] or "–",
         ]  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     lines += ["", f"Ratio of single sends to Redis Streams: must reach {RATIO_MUST}, goal {RATIO_GOAL}.", ""]

@@ -1,10 +1,12 @@
 """What is measured: one row per promise, with what it must reach, its goal, and what the prototype and peers reached."""
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import processes
+import rocketmq
 
 
 @dataclass
@@ -23,7 +25,7 @@ class Bench:
 
 
 Measured = dict[str, float]
-"""`value` in the row's unit, and whatever else is worth keeping: `redis` in the same unit, `p99_us`, `cpu_us`, ..."""
+"""`value` in the row's unit, and whatever else is worth keeping: `beside` (the peer's, in the same unit), `p99_us`, `cpu_us`, ..."""
 
 
 @dataclass(frozen=True)
@@ -39,17 +41,49 @@ class Row:
     peers: str = ""
     lower_is_better: bool = False
     runs: int = field(default=5)
+    beside: str = "Redis"
+    """The peer that is measured in the same run, if any is."""
+
+
+def _in_turn(bench: Bench, ours: Callable[[], Measured], theirs: Callable[[], float]) -> Measured:
+    """Both, one right after the other; who goes first alternates, so that a drift of the machine favours nobody."""
+    if bench.run % 2:
+        measured = ours()
+        return {**measured, "beside": theirs()}
+    rate = theirs()
+    return {**ours(), "beside": rate}
 
 
 def _paired(bench: Bench, ours: Callable[[], Measured], theirs: Callable[[], float]) -> Measured:
-    """Both, one right after the other; who goes first alternates, so that a drift of the machine favours nobody."""
-    if not bench.paired:
+    """With Redis, where it is installed."""
+    return _in_turn(bench, ours, theirs) if bench.paired else ours()
+
+
+def beside_rocketmq(
+    bench: Bench, options: Mapping[str, object], work: Callable[[processes.Server], Measured]
+) -> Measured:
+    """`work` on `metaq up` and on RocketMQ 4.9.7, both with these keys of `broker.conf`, in turn as in `_in_turn`.
+
+    Where RocketMQ cannot be had, ours alone.
+    """
+
+    def ours() -> Measured:
+        flags = [flag for key, value in options.items() for flag in ("-o", f"{key}={value}")]
+        with processes.metaq_up(bench.disk, options=flags) as server:
+            before = server.cpu_seconds()
+            measured = work(server)
+            return {"cpu_s": server.cpu_seconds() - before, **measured}
+
+    def theirs() -> float:
+        with rocketmq.running(bench.disk, **options) as server:
+            return work(server)["value"]
+
+    try:
+        rocketmq.classpath()
+    except RuntimeError as error:
+        print(error, file=sys.stderr)
         return ours()
-    if bench.run % 2:
-        measured = ours()
-        return {**measured, "redis": theirs()}
-    rate = theirs()
-    return {**ours(), "redis": rate}
+    return _in_turn(bench, ours, theirs)
 
 
 def _sends(bench: Bench, body: int, count: int, conns: int, outstanding: int, *, hot: bool = True) -> Measured:

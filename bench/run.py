@@ -57,7 +57,7 @@ def measure(rows: list[Row], bench: Bench, runs: int | None) -> tuple[dict[str, 
             took = time.monotonic() - started
             for one in measured if isinstance(measured, list) else [measured]:
                 done[row.key].append(one)
-                beside = f", Redis {one['redis']:.1f}" if "redis" in one else ""
+                beside = f", {row.beside} {one['beside']:.1f}" if "beside" in one else ""
                 number = len(done[row.key])
                 print(f"{row.key} run {number}: {one['value']:.2f} {row.unit}{beside} ({took:.1f} s)", flush=True)
     return done, failures

@@ -1,0 +1,89 @@
+"""RocketMQ 4.9.7 beside us: its broker and name server as their jars come, for rows that compare with it in one run."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import processes
+
+sys.path.insert(0, str(processes.ROOT))
+
+OPENED = (
+    "--add-exports=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/java.nio=ALL-UNNAMED",
+    "--add-opens=java.base/jdk.internal.ref=ALL-UNNAMED",
+    "--add-opens=java.base/sun.nio.ch=ALL-UNNAMED",
+)
+"""What 4.9 uses of Java's inside, and Java 17 keeps shut."""
+
+
+def classpath() -> str:
+    """Where its classes are. Raises RuntimeError: they, or a Java, cannot be had here."""
+    import pytest  # it comes with the tests, whose way to the jars this is
+    from tests.interop import maven
+
+    try:
+        maven.java()
+        return f"{maven.jars(*maven.SERVER)}/*"
+    except pytest.skip.Exception as error:
+        raise RuntimeError(f"no RocketMQ beside it: {error}") from None
+
+
+@contextmanager
+def running(disk: Path, **options: object) -> Iterator[processes.Server]:
+    """A broker and its name server on a fresh folder of `disk`, with 1 GiB of heap and log files as ours has them.
+
+    `options`: more keys of `broker.conf`. Raises RuntimeError: it cannot be had here, or does not start.
+    """
+    classes = classpath()
+    folder = Path(tempfile.mkdtemp(prefix="rocketmq-", dir=disk))
+    started: list[subprocess.Popen[str]] = []
+    try:
+        (folder / "conf").mkdir()
+        for name in ("namesrv", "broker"):
+            text = '<configuration><root level="OFF"/></configuration>'
+            (folder / "conf" / f"logback_{name}.xml").write_text(text)
+        namesrv, port = f"127.0.0.1:{processes.free_port()}", processes.free_port(-2, 1)
+        settings = {
+            "brokerClusterName": "DefaultCluster", "brokerName": "broker-a", "brokerIP1": "127.0.0.1",
+            "brokerIP2": "127.0.0.1", "listenPort": port, "namesrvAddr": namesrv, "storePathRootDir": folder / "store",
+            "storePathCommitLog": folder / "store" / "commitlog", "mappedFileSizeCommitLog": processes.LOG_FILE_BYTES,
+            **options,
+        }  # fmt: skip
+        (folder / "broker.properties").write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+        (folder / "namesrv.properties").write_text(f"listenPort={namesrv.rpartition(':')[2]}\n")
+        for main, name, heap in (
+            ("namesrv.NamesrvStartup", "namesrv", "128m"),
+            ("broker.BrokerStartup", "broker", "1g"),
+        ):
+            command = ["java", f"-Xmx{heap}", f"-Xms{heap}", f"-Duser.home={folder}", *OPENED, "-cp", classes]
+            command += [f"org.apache.rocketmq.{main}", "-c", str(folder / f"{name}.properties")]
+            started.append(_started(command, folder, name))
+        yield processes.Server(started[-1], f"127.0.0.1:{port}", 0, namesrv)
+    finally:
+        for process in reversed(started):
+            processes.stop(process)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _started(command: list[str], folder: Path, name: str) -> subprocess.Popen[str]:
+    log = folder / f"{name}.out"
+    with log.open("w") as output:
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, text=True, env={**os.environ, "ROCKETMQ_HOME": str(folder)}
+        )
+    deadline = time.monotonic() + processes.READY_SECONDS
+    while not re.search(r"boot success", log.read_text(errors="replace")):
+        if process.poll() is not None or time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise RuntimeError(f"RocketMQ's {name} did not start: {log.read_text(errors='replace')[-500:]}")
+        time.sleep(0.05)
+    return process
