@@ -20,7 +20,7 @@ import datetime as dt
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, Self, TypeVar
 
-from metaq.client.consumer.consumer import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
+from metaq.client.consumer.base import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.handlers import AsyncHandler, check_handler, handle_async
 from metaq.client.consumer.outcome import Later, Reject
 from metaq.client.consumer.received import ReceivedMessage

@@ -11,8 +11,9 @@ import pytest
 
 from metaq import Consumer
 from metaq.client import core as cores
-from metaq.client.consumer.group import GroupMember, GroupOptions
+from metaq.client.consumer.group import GroupMember
 from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.core import ClientCore

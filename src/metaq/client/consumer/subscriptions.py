@@ -1,0 +1,37 @@
+"""What a member subscribes to: topic → what it lets through, with the version that brokers compare."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from metaq.clock import Clock
+from metaq.model import SubscriptionData
+from metaq.model.subscription import subscribe
+
+
+class Subscriptions:
+    """The topics of one member, its group's retry topic among them."""
+
+    def __init__(self, topics: Mapping[str, str], clock: Clock) -> None:
+        """Args: topics: topic → tag expression."""
+        self._clock = clock
+        now = clock.now_ms()
+        self._data = {topic: subscribe(topic, tags, now) for topic, tags in topics.items()}
+
+    def __getitem__(self, topic: str) -> SubscriptionData:
+        return self._data[topic]
+
+    def __contains__(self, topic: str) -> bool:
+        return topic in self._data
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self._data))
+
+    def view(self) -> dict[str, SubscriptionData]:
+        """For a heartbeat: it is not changed afterwards."""
+        return self._data
+
+    def renew(self) -> None:
+        """New versions for all: a broker keeps the newest that it was told."""
+        now = self._clock.now_ms()
+        self._data = {topic: subscribe(topic, data.expression, now) for topic, data in self._data.items()}
