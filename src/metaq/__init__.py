@@ -25,6 +25,10 @@ if TYPE_CHECKING:
     from metaq.client.futures import SendFuture as SendFuture
     from metaq.client.producer import Producer as Producer
     from metaq.client.reader import Reader as Reader
+    from metaq.client.transaction import Told as Told
+    from metaq.client.transaction import Transaction as Transaction
+    from metaq.client.transaction import TransactionProducer as TransactionProducer
+    from metaq.client.transaction import TransactionResult as TransactionResult
     from metaq.errors import BrokerError as BrokerError
     from metaq.errors import BufferFull as BufferFull
     from metaq.errors import ClientClosed as ClientClosed
@@ -38,11 +42,13 @@ if TYPE_CHECKING:
     from metaq.errors import OffsetOutOfRange as OffsetOutOfRange
     from metaq.errors import RequestTimeout as RequestTimeout
     from metaq.errors import SendFailed as SendFailed
+    from metaq.errors import TransactionEnded as TransactionEnded
     from metaq.model import Message as Message
     from metaq.model import MessageQueue as MessageQueue
     from metaq.model import SendReceipt as SendReceipt
     from metaq.model import SendStatus as SendStatus
     from metaq.model import StoredMessage as StoredMessage
+    from metaq.model import TransactionOutcome as TransactionOutcome
 
 __version__ = "0.1.0"
 
@@ -53,11 +59,12 @@ _HOMES = {
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),
     "metaq.client.reader": ("Reader",),
+    "metaq.client.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (
         "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
-        "MetaqError", "NoRoute", "OffsetOutOfRange", "RequestTimeout", "SendFailed",
+        "MetaqError", "NoRoute", "OffsetOutOfRange", "RequestTimeout", "SendFailed", "TransactionEnded",
     ),
-    "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage"),
+    "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("admin", "aio", "spark", "testing")

@@ -15,22 +15,31 @@ heartbeats and offset commits go on while your loop is busy.
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 import datetime as dt
-from collections.abc import Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from types import TracebackType
 from typing import Any, Self, TypeVar
 
+from metaq.client.accumulator import BatchStream
+from metaq.client.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
 from metaq.client.consumer.base import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.handlers import AsyncHandler, check_handler, handle_async
 from metaq.client.consumer.outcome import Later, Reject
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.core import ClientCore
+from metaq.client.futures import SendFuture
 from metaq.client.producer import NO_KEYS, Body, ProducerBase, Selector, as_message
 from metaq.client.reader import CALL_SECONDS, ReaderBase
+from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
 from metaq.errors import BufferFull, ConfigError, RequestTimeout
-from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage
+from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 
-__all__ = ["Consumer", "Later", "Producer", "Reader", "ReceivedMessage", "Reject"]
+__all__ = [
+    "Consumer", "Later", "Producer", "Reader", "ReceivedMessage", "Reject", "Transaction", "TransactionOutcome",
+    "TransactionProducer", "TransactionResult",
+]  # fmt: skip
 
 Result = TypeVar("Result")
 
@@ -72,20 +81,33 @@ class Producer(ProducerBase):
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
         )  # fmt: skip
+
+        def hand_in(stream: BatchStream) -> SendFuture:
+            return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout)
+
+        return await (await self._handed_in(message.topic, ordering_key, selector, queue, hand_in))
+
+    async def _handed_in(
+        self,
+        topic: str,
+        ordering_key: str | None,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        hand_in: Callable[[BatchStream], SendFuture],
+    ) -> SendFuture:
+        """`hand_in` to the right stream, once its queue can be chosen and there is room."""
         routes = self._core.routes
-        if (ordering_key is not None or selector is not None) and routes.publish_queues_now(message.topic) is None:
+        if (ordering_key is not None or selector is not None) and routes.publish_queues_now(topic) is None:
             self._check_open()
-            await _run(self._core, routes.publish_queues(message.topic))
+            await _run(self._core, routes.publish_queues(topic))
         while True:
-            stream = self._stream(message.topic, ordering_key, selector, queue)
+            stream = self._stream(topic, ordering_key, selector, queue)
             try:
-                future = self._hand_in(message, stream, message_id, urgent=True, timeout=timeout)
+                return hand_in(stream)
             except BufferFull:
                 if not self._waits_when_full:
                     raise
                 await _run(self._core, self._accumulator.room())
-            else:
-                return await future
 
     async def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
         """Send messages of one topic in one request. As `metaq.Producer.send_batch`."""
@@ -122,6 +144,115 @@ class Producer(ProducerBase):
 
     async def __aexit__(self, *_: object) -> None:
         await self.close()
+
+
+class Transaction(TransactionBase):
+    """One transaction of a `TransactionProducer`. Use it with `async with`.
+
+    `commit`, `rollback` and `unknown` decide at once; await what they return to know that the broker was told.
+    """
+
+    _producer: TransactionProducer
+
+    async def begin(self) -> Self:
+        """Store the message unseen. As `metaq.client.transaction.Transaction.begin`."""
+        self._producer._check_open()  # noqa: SLF001  a part of the producer
+        self._producer._live_here()  # noqa: SLF001
+        self._check_new()
+        self._stored(await self._producer._send_half(self._wanted))  # noqa: SLF001
+        if (error := self._not_safe()) is not None:
+            await self.rollback()
+            raise error
+        return self
+
+    def commit(self) -> Awaitable[TransactionResult]:
+        """End it: consumers get the message. Raises TransactionEnded: it ended otherwise before."""
+        return _shielded(self._decide(TransactionOutcome.COMMIT))
+
+    def rollback(self) -> Awaitable[TransactionResult]:
+        """End it: nobody gets the message. Raises TransactionEnded: it ended otherwise before."""
+        return _shielded(self._decide(TransactionOutcome.ROLLBACK))
+
+    def unknown(self) -> Awaitable[TransactionResult]:
+        """End it here without an outcome: the broker will ask, and `check` settles it. Raises TransactionEnded."""
+        return _shielded(self._decide(TransactionOutcome.UNKNOWN))
+
+    async def __aenter__(self) -> Self:
+        return await self.begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await _shielded(self._left(error))
+
+
+AsyncExecute = Callable[[Transaction], Awaitable[Answer]]
+
+
+class TransactionProducer(TransactionProducerBase[Transaction], Producer):
+    """`metaq.TransactionProducer` for asyncio: `check` is awaited in the event loop in which the producer is made, entered
+    or first used."""
+
+    _pool: AwaitedChecks
+
+    def _check_kind(self, check: Callable[..., Any]) -> None:
+        check_function(check, "check", awaited=True)
+
+    def _new_pool(self, check: AsyncCheck, limits: PoolLimits) -> AwaitedChecks:
+        pool = AwaitedChecks(self._core, self.group, limits, check)
+        with contextlib.suppress(RuntimeError):  # Made before the loop runs.
+            pool.live_in(asyncio.get_running_loop())
+        return pool
+
+    def _new_transaction(self, wanted: Wanted) -> Transaction:
+        return Transaction(self, wanted)
+
+    def _live_here(self) -> None:
+        self._pool.live_in(asyncio.get_running_loop())
+
+    async def _send_half(self, wanted: Wanted) -> SendReceipt:
+        def hand_in(stream: BatchStream) -> SendFuture:
+            return self._hand_in_half(wanted, stream)
+
+        topic = wanted.message.topic
+        return await (await self._handed_in(topic, wanted.ordering_key, wanted.selector, wanted.queue, hand_in))
+
+    async def send_in_transaction(
+        self,
+        message: Message,
+        execute: AsyncExecute,
+        *,
+        ordering_key: str | None = None,
+        selector: Selector | None = None,
+        queue: MessageQueue | None = None,
+        timeout: float | None = None,
+        check_after: float | None = None,
+    ) -> TransactionResult:
+        """Store `message` unseen, await `execute(tx)`, end as it says. As `metaq.TransactionProducer.send_in_transaction`."""
+        check_function(execute, "execute", awaited=True)
+        wanted = self._wanted(message, ordering_key, selector, queue, timeout=timeout, check_after=check_after)
+        self._check_open()
+        self._live_here()
+        tx = self._new_transaction(wanted)
+        tx._stored(await self._send_half(wanted))  # noqa: SLF001  a part of the producer
+        if tx._not_safe() is not None:  # noqa: SLF001
+            return await tx.rollback()
+        try:
+            return await _shielded(tx._executed(outcome_of(await execute(tx))))  # noqa: SLF001
+        except Exception as error:  # noqa: BLE001  whatever the application's own code raises
+            return await _shielded(tx._execute_failed(error))  # noqa: SLF001
+        except BaseException as error:
+            tx._left(error)  # noqa: SLF001
+            raise
+
+    async def __aenter__(self) -> Self:
+        self._live_here()
+        return self
+
+
+def _shielded(ending: concurrent.futures.Future[Result]) -> Awaitable[Result]:
+    """Awaits the end of a transaction; who gives up waiting does not end that."""
+    return asyncio.shield(asyncio.wrap_future(ending))
 
 
 class Consumer(ConsumerBase):

@@ -17,6 +17,7 @@
 └── `ClientError`
     ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
     ├── `OffsetOutOfRange`, `MessagesLost`
+    ├── `TransactionEnded`
     └── `ClientClosed`, `ClientForked`
 """
 
@@ -209,6 +210,10 @@ class MessagesLost(ClientError):
     def __str__(self) -> str:
         what = f"{len(self.lost)} messages of {self.queue} are gone: offsets [{self.lost.start}, {self.lost.stop})"
         return f"{what}. {self.remedy}" if self.remedy else what
+
+
+class TransactionEnded(ClientError):
+    """The transaction has ended, and otherwise than is wanted now."""
 
 
 class ClientClosed(ClientError):

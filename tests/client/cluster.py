@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Self
 
-from metaq.model import BrokerData, QueueData, Route
+from metaq.model import BrokerData, ClusterInfo, QueueData, Route
 from metaq.net.group import ListenLimits
 from metaq.net.listener import listen
 from metaq.wire import bodies, headers
@@ -128,6 +128,18 @@ class FakeCluster:
         """A request of the broker's own, to every client."""
         self.push_bytes(encode(command))
 
+    def sessions_to_broker(self) -> list[Session]:
+        """The connections to brokers that there are now."""
+        return [session for session in list(self.sessions) if session.broker < len(self.broker_names)]
+
+    def ask(self, command: Command) -> None:
+        """A request of a broker's own, to every client that is connected to one."""
+        data = encode(command)
+        brokers = len(self.broker_names)
+        self._loop.call_soon_threadsafe(
+            lambda: [session.peer.write(data) for session in self.sessions if session.broker < brokers]
+        )
+
     def push_bytes(self, data: bytes) -> None:
         """Several of them, in one piece."""
         self._loop.call_soon_threadsafe(lambda: [session.peer.write(data) for session in self.sessions])
@@ -159,6 +171,11 @@ def _route(cluster: FakeCluster, session: Session, command: Command) -> Command:
     if topic not in cluster.topics:
         return reply(command, ResponseCode.TOPIC_NOT_EXIST, remark="No topic route info")
     return reply(command, body=bodies.route(cluster.route(topic)))
+
+
+def _cluster(cluster: FakeCluster, session: Session, command: Command) -> Command:
+    brokers = {data.broker: data for data in cluster.route("orders").brokers}
+    return reply(command, body=bodies.cluster_info(ClusterInfo(brokers, {"C": tuple(brokers)})))
 
 
 def _send(cluster: FakeCluster, session: Session, command: Command) -> Command:
@@ -249,6 +266,7 @@ _HANDLERS = {
     RequestCode.GET_CONSUMER_LIST_BY_GROUP: _members,
     RequestCode.CONSUMER_SEND_MSG_BACK: _ok,
     RequestCode.GET_ROUTEINFO_BY_TOPIC: _route,
+    RequestCode.GET_BROKER_CLUSTER_INFO: _cluster,
     RequestCode.SEND_MESSAGE_V2: _send,
     RequestCode.SEND_BATCH_MESSAGE: _send,
     RequestCode.HEART_BEAT: _heartbeat,

@@ -89,6 +89,10 @@ class BatchStream:
 
         return pick
 
+    def apart(self) -> BatchStream:
+        """A stream of its own to the same queue: for one message that need not wait for its turn."""
+        return BatchStream(self.topic, self.queue, strict=self.strict)
+
     @property
     def in_flight_max(self) -> int:
         return IN_FLIGHT_MAX if self.queue is None else 1
@@ -160,9 +164,16 @@ class Accumulator:
         return future_of(batch, index)
 
     def send_alone(
-        self, message: Message, stream: BatchStream, message_id: str | None, timeout: float | None
+        self,
+        message: Message,
+        stream: BatchStream,
+        message_id: str | None,
+        timeout: float | None,
+        finish: Callable[[Outgoing], Outgoing] | None = None,
     ) -> SendFuture:
         """Send one message in a request of its own, compressed if that pays. In order with its stream if that has one.
+
+        `finish` makes something else of the request: a half message's.
 
         Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: the message is too large.
         """
@@ -174,7 +185,8 @@ class Accumulator:
         if message_id is not None:
             batch.prefix, batch.first = _split_id(message_id)
         future = future_of(batch, batch.first)
-        self._enqueue(stream, batch, self.outgoing(message, future.message_id), timeout)
+        outgoing = self.outgoing(message, future.message_id)
+        self._enqueue(stream, batch, finish(outgoing) if finish is not None else outgoing, timeout)
         return future
 
     def send_whole(self, stream: BatchStream, entries: list[tuple[int, bytes, bytes]]) -> SendBatch:

@@ -30,6 +30,7 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
 from metaq.model import BrokerData, ConsumerView, Heartbeat, MessageQueue
 from metaq.model.notices import MembersChanged, OffsetsReset
+from metaq.model.transactions import TransactionCheck
 from metaq.net.local import local_address
 from metaq.wire.command import Command
 
@@ -39,6 +40,8 @@ T = TypeVar("T")
 
 ROUTE_POLL_SECONDS = 30.0
 HEARTBEAT_SECONDS = 30.0
+MEET_SECONDS = 1.0
+"""Between two tries to find the brokers that may ask about transactions."""
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 
@@ -62,6 +65,16 @@ class Member(Protocol):
         ...
 
 
+class Checker(Protocol):
+    """Whoever answers for the transactions of a producer group, as the core needs it."""
+
+    group: str
+
+    def check(self, question: TransactionCheck, address: str) -> None:
+        """The broker at `address` asks. In the loop: returns at once, and answers later."""
+        ...
+
+
 class ClientCore:
     """Everything shared. Its methods, unless they say otherwise, run in the background loop."""
 
@@ -79,6 +92,9 @@ class ClientCore:
         self.users = 0
         self._producer_groups: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
+        self._checkers: dict[str, list[Checker]] = {}
+        self._cluster: dict[str, BrokerData] = {}
+        """All brokers there are, while somebody here answers checks: each of them may hold a half message of the group."""
         self._levels: dict[str, int] = {}
         """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -147,6 +163,34 @@ class ClientCore:
             del self._producer_groups[group]
             return True
         return False
+
+    def add_checker(self, checker: Checker) -> None:
+        """`checker` answers for its group from now on, at every broker: also at those that it never sends to."""
+        first = not self._checkers
+        self._checkers.setdefault(checker.group, []).append(checker)
+        self.spawn(self._meet_brokers(known=not first))
+
+    def remove_checker(self, checker: Checker) -> None:
+        """Nothing is asked of it any more."""
+        left = self._checkers.get(checker.group, [])
+        if checker in left:
+            left.remove(checker)
+        if not left:
+            self._checkers.pop(checker.group, None)
+
+    async def _meet_brokers(self, *, known: bool) -> None:
+        """Tell every master who we are, as soon as a name server says where they are."""
+        while not known and self._checkers:
+            try:
+                await self._find_brokers()
+                known = True
+            except FAULTS as error:
+                log.info("no broker can ask about transactions yet: %s", error)
+                await asyncio.sleep(MEET_SECONDS)
+        await self.send_heartbeats()
+
+    async def _find_brokers(self) -> None:
+        self._cluster = (await self.consult(self.name_servers.cluster())).brokers if self._checkers else {}
 
     def claim(self, member: Member) -> None:
         """Any thread. Raises ConfigError: this client is a member of the group already; the core is released."""
@@ -223,8 +267,10 @@ class ClientCore:
         brokers = self.routes.brokers()
         targets = [
             (data, address)
-            for data in brokers.values()
-            for address in (data.addresses.values() if self._members else filter(None, [data.master]))
+            for data in self._brokers().values()
+            for address in (
+                data.addresses.values() if self._members and data.broker in brokers else filter(None, [data.master])
+            )
         ]
         call = self._heartbeat()
         await asyncio.gather(*(self._send_heartbeat(data, address, call) for data, address in targets))
@@ -235,6 +281,10 @@ class ClientCore:
         unknown = [data for data in route.brokers if data.broker not in self._levels and data.master]
         call = self._heartbeat()
         await asyncio.gather(*(self._send_heartbeat(data, data.master or "", call) for data in unknown))
+
+    def _brokers(self) -> dict[str, BrokerData]:
+        """All that we have to do with."""
+        return {**self._cluster, **self.routes.brokers()}
 
     def _heartbeat(self) -> SendHeartbeat:
         consumers = tuple(member.heartbeat() for member in self._members.values())
@@ -263,7 +313,9 @@ class ClientCore:
 
     async def _poll_routes(self) -> None:
         await self.routes.refresh()
-        needed = {address for data in self.routes.brokers().values() for address in data.addresses.values()}
+        if self._checkers or self._cluster:
+            await self._find_brokers()
+        needed = {address for data in self._brokers().values() for address in data.addresses.values()}
         self.transport.keep_only(needed | set(self.name_servers.addresses))
 
     def _on_route_change(self, topic: str) -> None:
@@ -275,17 +327,19 @@ class ClientCore:
         """A heartbeat goes first: brokers know clients by their connection."""
         if not (self._members or self._producer_groups):
             return
-        for data in self.routes.brokers().values():
-            if address in data.addresses.values():
-                self.spawn(self._send_heartbeat(data, address, self._heartbeat()))
-                return
+        if (data := self._broker_at(address)) is not None:
+            self.spawn(self._send_heartbeat(data, address, self._heartbeat()))
+
+    def _broker_at(self, address: str) -> BrokerData | None:
+        return next((data for data in self._brokers().values() if address in data.addresses.values()), None)
 
     def _on_lost(self, address: str) -> None:
         log.info("lost the connection to %s", address)
 
     def _on_request(self, address: str, command: Command) -> Command | None:
         try:
-            notice = notice_of(command)
+            data = self._broker_at(address)
+            notice = notice_of(command, data.broker if data is not None else "")
         except BadRequest as error:
             log.warning("%s sent what cannot be read: %s", address, error)
             return None
@@ -293,12 +347,23 @@ class ClientCore:
             answer = not_supported(command)
             log.debug("refused from %s:%s", address, answer.remark)
             return answer
-        if (member := self._members.get(notice.group)) is not None:
+        if isinstance(notice, TransactionCheck):
+            self._check(notice, address)
+        elif (member := self._members.get(notice.group)) is not None:
             if isinstance(notice, MembersChanged):
                 member.rebalance_soon()
             elif isinstance(notice, OffsetsReset):
                 member.reset_offsets(notice.offsets)
         return None
+
+    def _check(self, question: TransactionCheck, address: str) -> None:
+        if checkers := self._checkers.get(question.group):
+            checkers[-1].check(question, address)
+        else:
+            log.warning(
+                "%s asks about transaction %s of producer group %s, for which nobody here answers; it will ask again",
+                address, question.half.message_id, question.group,
+            )  # fmt: skip
 
 
 _cores: dict[tuple[tuple[str, ...], str], ClientCore] = {}

@@ -9,10 +9,11 @@ from metaq.model.route import BrokerData, ClusterInfo, QueueData, Route
 from metaq.model.statistics import ConsumeStats, QueueStats
 from metaq.model.subscription import SubscriptionData
 from metaq.model.topic import Perm, TopicConfig
+from metaq.model.transactions import TransactionOutcome
 from metaq.model.version import DataVersion
 
 __all__ = [
     "BrokerData", "ClientConnection", "ClusterInfo", "ConsumeFrom", "ConsumeStats", "ConsumerView", "DataVersion", "DelayProgress",
     "GroupConfig", "Heartbeat", "Message", "MessageModel", "MessageQueue", "Perm", "QueueData", "QueueStats",
-    "Route", "SendReceipt", "SendStatus", "StoredMessage", "SubscriptionData", "SysFlag", "TopicConfig",
+    "Route", "SendReceipt", "SendStatus", "StoredMessage", "SubscriptionData", "SysFlag", "TopicConfig", "TransactionOutcome",
 ]  # fmt: skip
