@@ -17,7 +17,7 @@ import pytest
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.clock import FakeClock
-from metaq.model import DataVersion, Perm, TopicConfig
+from metaq.model import DataVersion, Heartbeat, Perm, TopicConfig
 from metaq.namesrv.kv import ORDER_NAMESPACE
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.testing import FaultyDisk
@@ -131,6 +131,65 @@ def _(root):
         running.change(trace_on=False)
         for way in ({}, {"properties": {"WAIT": "false"}}):
             assert running.client.send("T", **way).ext["TRACE_ON"] == "false"
+
+
+HALF = {"properties": {"TRAN_MSG": "true", "PGROUP": "PG"}, "sys_flag": 4}
+
+
+class Transacting(Running):
+    """One with a producer that leaves a transaction open; it is asked in the first round after `age` seconds."""
+
+    def open(self):
+        beat = bodies.heartbeat(Heartbeat("c@1", (), ("PG",)))
+        assert self.client.ask(RequestCode.HEART_BEAT, None, beat).code == 0
+        header = send_header("T", born_ms=self.clock.now_ms(), **HALF)
+        assert self.client.ask(RequestCode.SEND_MESSAGE_V2, header, b"half").code == 0
+
+    def checks(self, seconds):
+        self.clock.advance(seconds)
+        tick(self.door)
+        while self.broker.deliver() == 0:
+            pass
+        return [command.code for command in self.client.received()].count(RequestCode.CHECK_TRANSACTION_STATE)
+
+
+@effect_of("broker.reject_transaction_message")
+def _(root):
+    with Running(root) as running:
+        assert running.client.send("T", **HALF).code == 0
+        running.change(reject_transaction_message=True)
+        assert running.client.send("T", **HALF).code == ResponseCode.NO_PERMISSION
+
+
+@effect_of("broker.transaction_check_interval")
+def _(root):
+    with Transacting(root) as running:
+        running.open()
+        assert running.checks(10) == 0
+        running.change(transaction_check_interval=9000)
+        assert running.checks(0.1) == 1
+
+
+@effect_of("broker.transaction_time_out")
+def _(root):
+    with Transacting(root) as running:
+        running.change(transaction_time_out=90_000)
+        running.open()
+        assert running.checks(60.5) == 0
+        running.change(transaction_time_out=1000)
+        assert running.checks(59) == 0
+        assert running.checks(1.1) == 1
+
+
+@effect_of("broker.transaction_check_max")
+def _(root):
+    with Transacting(root) as running:
+        running.open()
+        assert running.checks(61) == 1
+        running.change(transaction_check_max=1)
+        assert running.checks(50) == 0
+        assert running.checks(11) == 0
+        assert running.store.queue("TRANS_CHECK_MAX_TIME_TOPIC", 0).max_offset == 1
 
 
 @effect_of("broker.auto_create_topic_enable")

@@ -309,6 +309,16 @@ class BrokerOptions(OptionTable):
     auto_create_subscription_group: bool = option(True, "Create a consumer group when somebody joins it.", hot=True)
     cluster_topic_enable: bool = option(True, "Make the topic named like the cluster readable and writable.")
     broker_topic_enable: bool = option(True, "Make the topic named like the broker readable and writable.")
+    reject_transaction_message: bool = option(False, "Refuse half messages (transactions).", hot=True)
+    transaction_time_out: int = option(
+        6000, "Milliseconds from its birth on in which a half message's producer is not asked.", low=0, hot=True
+    )
+    transaction_check_interval: int = option(
+        60_000, "Milliseconds between rounds of asking producers what became of their transactions.", low=10, hot=True
+    )
+    transaction_check_max: int = option(
+        15, "Checks after which a half message goes to TRANS_CHECK_MAX_TIME_TOPIC.", low=1, hot=True
+    )
     long_polling_enable: bool = option(True, "Hold pulls that find nothing.", hot=True)
     short_polling_time_mills: int = option(1000, "Milliseconds a pull is held with long polling off.", low=0, hot=True)
     notify_consumer_ids_changed_enable: bool = option(True, "Tell consumers when a group's members change.", hot=True)

@@ -33,6 +33,8 @@ class FakeChannel:
         self.identity = Identity(remote.rpartition(":")[0], loopback=True)
         self.told: list[Told] = []
 
+    congested = False
+
     def tell(self, what: Told) -> None:
         self.told.append(what)
 

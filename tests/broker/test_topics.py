@@ -26,12 +26,12 @@ def make(file=None, clock=None, **options):
 
 
 def test_a_broker_is_born_with_rocketmqs_topics():
-    """The boot topics, with their queues and permissions, as a live 4.9 broker registers them."""
+    """With their queues and permissions, as a live 4.9 broker registers them; the half messages' a minute after its start."""
     table = make().table
     assert {name: (topic.write_queues, topic.perm) for name, topic in table.items()} == {
         "SELF_TEST_TOPIC": (1, 6), "BenchmarkTest": (1024, 6), "DefaultCluster": (16, 7), "broker-a": (1, 7),
         "OFFSET_MOVED_EVENT": (1, 6), "SCHEDULE_TOPIC_XXXX": (18, 6), "DefaultCluster_REPLY_TOPIC": (1, 6),
-        "TBW102": (8, 7),
+        "TBW102": (8, 7), "RMQ_SYS_TRANS_HALF_TOPIC": (1, 6),
     }  # fmt: skip
 
 

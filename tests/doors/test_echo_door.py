@@ -69,6 +69,8 @@ class EchoSession:
     def answer_pull(self, pull: Pull, answer: PullAnswer | Exception) -> None:
         self._say(str(answer) if isinstance(answer, Exception) else self._text_of(answer))
 
+    congested = False
+
     def tell(self, what: Told) -> None:
         self._say(f"told {what}")
 

@@ -30,6 +30,7 @@ from metaq.broker.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.send import SendService
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
+from metaq.broker.transactions import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, TopicConfig
 from metaq.model.access import Authorise, everybody
@@ -85,7 +86,9 @@ class Broker:
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
         tables = Tables(self.topics, self.groups, self.members, self.offsets)
-        self.sends = SendService(environment, tables, self.appender, self.schedule)
+        self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
+        store.owes(self.transactions.progress)
+        self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
         self.lookup = Lookup(environment, tables)
@@ -136,6 +139,7 @@ class Broker:
         now = self.clock.monotonic()
         self.stats.sample()
         self.schedule.tick()
+        self.transactions.tick()
         self.topics.saved.retry()
         self.groups.saved.retry()
         self.deletions.marks.retry()
@@ -155,10 +159,15 @@ class Broker:
             pull.channel.answer_pull(pull, answer)
 
     def deliver(self) -> float:
-        """Deliver delayed messages that are due, for a bounded time. Returns the seconds until the next call, 0: soon."""
+        """Deliver delayed messages that are due, and ask what became of transactions, for a bounded time.
+
+        Returns the seconds until the next call, 0: soon.
+        """
         pause = self.schedule.deliver()
+        asked, check_pause = self.transactions.checks.step()
+        carry_out(asked)
         self.answer_pulls()
-        return pause
+        return min(pause, check_pause)
 
     def answer_pulls(self) -> None:
         """Answer the held pulls whose queues grew. Doors call it when they have appended."""
@@ -172,6 +181,7 @@ class Broker:
             carry_out(effect for effect in effects if self._wants(effect.what))
 
     def _wants(self, what: Told) -> bool:
+        """Whether a group has members to be told of changes."""
         config = self.groups.get(what.group)
         return config is None or config.notify_changed
 
@@ -179,6 +189,7 @@ class Broker:
         """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
         for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
             table.close()
+        self.transactions.close()
         self.offsets.close()
         self.schedule.positions.close()
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from metaq.model.access import Identity
-from metaq.model.notices import MembersChanged
+from metaq.model.notices import MembersChanged, TransactionCheck
 
-Told: TypeAlias = MembersChanged
+Told: TypeAlias = MembersChanged | TransactionCheck
 """All that a client may be told. Whoever adds to it gives each door a way to say it."""
 
 
@@ -41,6 +41,11 @@ class Channel(Protocol):
     @property
     def identity(self) -> Identity:
         """Who the client is."""
+        ...
+
+    @property
+    def congested(self) -> bool:
+        """Whether so much waits for the client already that what can be put off should be, or asked of another."""
         ...
 
     def tell(self, what: Told) -> None:

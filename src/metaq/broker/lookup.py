@@ -6,6 +6,7 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.requests import KeyQuery, OffsetCommit
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
+from metaq.model.system import TRANSACTION_GROUP
 from metaq.store.consume_queue import ConsumeQueue
 
 KEY_CHARS_MAX = 4096
@@ -66,6 +67,8 @@ class Lookup:
 
     def commit_offset(self, commit: OffsetCommit) -> None:
         """Overwrite a group's position. Raises Refused for an unknown topic or queue, or a negative offset."""
+        if commit.group == TRANSACTION_GROUP:
+            raise Refused(Reason.NO_PERMISSION, f"the positions of group {commit.group} are the broker's own")
         self._queue(commit.topic, commit.queue_id)
         if commit.offset < 0:
             raise Refused(

@@ -211,6 +211,10 @@ class Members:
         online = self.consumers.get(group)
         return online.client_ids() if online else []
 
+    def producing(self, group: str) -> list[Channel]:
+        """The connections of a producer group's members, in the order they joined; empty if it is offline."""
+        return list(self.producers.get(group, ()))
+
     def subscribers(self, topic: str) -> list[str]:
         """Online groups that subscribe to `topic`."""
         return [group.name for group in self.consumers.values() if topic in group.subscriptions]

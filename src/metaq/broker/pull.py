@@ -27,6 +27,7 @@ from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageModel, Perm
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.subscription import SubscriptionData, subscribe
+from metaq.model.system import TRANSACTION_GROUP
 from metaq.options import MIB
 from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire.hot import Filter
@@ -175,6 +176,8 @@ class PullService:
         if not self._environment.options.broker_permission & Perm.READ:
             raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
         check_client_topic(topic_name)
+        if group_name == TRANSACTION_GROUP:  # a pull may move its group's positions
+            raise Refused(Reason.NO_PERMISSION, f"the group {group_name} is the broker's own: pull with another one")
         group = self._groups.require(group_name)
         if not group.consume_enable:
             raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {group_name}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -41,6 +42,27 @@ class Send(Struct, frozen=True, kw_only=True):
     template_queues: int = 4
     unit: bool = False
     """A topic that is made for this message is one of a unit (`TopicConfig.sys_flag`)."""
+    producer_group: str = ""
+    """Of a half message: whose members are asked what became of it, if its properties do not say."""
+
+
+class Outcome(enum.Enum):
+    """How a local transaction ended."""
+
+    COMMIT = "commit"
+    ROLLBACK = "rollback"
+    UNKNOWN = "unknown"
+
+
+class EndTransaction(Struct, frozen=True, kw_only=True):
+    """A producer says what became of the local transaction that a half message belongs to."""
+
+    producer_group: str
+    slot: int
+    """QueueOffset of the half message, as its send was answered or as a check named it."""
+    log_offset: int
+    """Where its record is."""
+    outcome: Outcome
 
 
 class SendBack(Struct, frozen=True, kw_only=True):

@@ -16,6 +16,8 @@ from metaq.broker.records import delay_level, delayed_until, put_record
 from metaq.broker.requests import Send
 from metaq.broker.schedule import ScheduleService
 from metaq.broker.topics import check_client_topic
+from metaq.broker.transactions import TransactionService
+from metaq.broker.transactions_records import is_transactional
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
@@ -40,8 +42,16 @@ class Sent(Struct, frozen=True):
 class SendService:
     """Takes what producers send."""
 
-    def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        appender: Appender,
+        schedule: ScheduleService,
+        transactions: TransactionService,
+    ) -> None:
         self._environment, self._appender, self._schedule = environment, appender, schedule
+        self._transactions = transactions
         self._topics, self._groups = tables.topics, tables.groups
 
     def send(self, send: Send) -> Sent:
@@ -57,7 +67,9 @@ class SendService:
         if send.batch:
             return self._send_batch(send, queue_id)
         pairs = props.parse(send.properties)
-        self._refuse_transaction(send.sys_flag, pairs)
+        half = is_transactional(pairs)
+        if not half:
+            self._refuse_flags(send)
         topic, told_queue = send.topic, queue_id
         wait = waits(pairs)
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
@@ -66,6 +78,9 @@ class SendService:
             group = topic.removeprefix(RETRY_PREFIX)
             topic, queue_id, level = self._topics.ensure(DEAD_LETTER_PREFIX + group).name, 0, 0
             told_queue = 0
+        if half and not (send.reconsume_times > 0 and level):  # a consumer may give back what was a half message once
+            put = self._transactions.prepare(send, topic, queue_id, pairs)
+            return Sent(put, told_queue, offset_id(self._environment.store_host, put.log_offset), wait)
         if level:
             topic, queue_id, tags = delayed_until(pairs, topic, queue_id, level, self._schedule.due_ms(level))
         else:
@@ -123,11 +138,12 @@ class SendService:
         return self._environment.clock.random_below(config.write_queues)
 
     # -- what
-    def _refuse_transaction(self, sys_flag: int, pairs: dict[str, str]) -> None:
-        if sys_flag & TRANSACTION_MASK or pairs.get(props.TRANSACTION_PREPARED) == "true":
+    def _refuse_flags(self, send: Send) -> None:
+        if send.sys_flag & TRANSACTION_MASK:
             raise Refused(
                 Reason.NO_PERMISSION,
-                "transactional (half) messages are refused by this broker: send without TRAN_MSG and transaction flags",
+                f"the transaction flags of sysFlag {send.sys_flag} need the property {props.TRANSACTION_PREPARED}=true, which "
+                f"the message for topic {send.topic} lacks",
             )
 
     def _retry_group(self, topic: str) -> int:
@@ -147,7 +163,7 @@ class SendService:
         if send.topic.startswith(RETRY_PREFIX):
             raise Refused(Reason.ILLEGAL_MESSAGE, "no batch may go to a retry topic")
         common = props.parse(send.properties)
-        self._refuse_transaction(send.sys_flag, common)
+        self._refuse_flags(send)
         try:
             entries = decode_batch(send.body)
         except BadRequest as error:
@@ -156,7 +172,10 @@ class SendService:
         records = list[PutRecord]()
         for flag, part, text in entries:
             pairs = props.parse(text.decode("utf-8", "replace"))
-            self._refuse_transaction(0, pairs)
+            if is_transactional(pairs) or is_transactional(common):
+                raise Refused(
+                    Reason.ILLEGAL_MESSAGE, f"no batch may be transactional: send half messages for {send.topic} singly"
+                )
             if props.DELAY in pairs or props.DELAY in common:
                 raise Refused(Reason.ILLEGAL_MESSAGE, "no batch may be delayed")
             records.append(

@@ -22,6 +22,7 @@ from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
 from metaq.doors.remoting_session import BrokerSession, Workspace
+from metaq.doors.remoting_transactions import TransactionHandlers
 from metaq.log import RateLimitedLog
 from metaq.net.peer import Peer
 
@@ -61,6 +62,7 @@ class RemotingDoor:
             table_of(
                 MessageHandlers(broker, self.workspace),
                 ClientHandlers(broker),
+                TransactionHandlers(broker),
                 AdminHandlers(broker, when_announced),
             ),
             Parking(broker.clock),

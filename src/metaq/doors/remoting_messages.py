@@ -132,6 +132,7 @@ def send_of(header: headers.SendHeader, body: bytes, born_host: bytes, version: 
         template=header.default_topic,
         template_queues=header.default_topic_queues,
         unit=header.unit_mode,
+        producer_group=header.producer_group,
     )
 
 

@@ -22,9 +22,10 @@ from metaq.doors.dispatch import Handling, RemotingSession
 from metaq.doors.handlers import Call
 from metaq.doors.held_acks import HeldAcks
 from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
+from metaq.doors.transaction_checks import check_of
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.model.message import host_bytes
-from metaq.model.notices import MembersChanged
+from metaq.model.notices import MembersChanged, TransactionCheck
 from metaq.net.peer import Peer
 from metaq.net.turns import Source
 from metaq.saved import Saving
@@ -63,6 +64,8 @@ def notification_of(what: Told) -> Command:
         case MembersChanged(group):
             header = ConsumerGroupHeader(consumer_group=group)
             return request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
+        case TransactionCheck():
+            return check_of(what)
 
 
 class Workspace:
@@ -136,6 +139,11 @@ class BrokerSession(RemotingSession):
                     space.broker.answer_pulls()
 
     # -- metaq.broker.channel.Channel
+    @property
+    def congested(self) -> bool:
+        """Whether the client leaves much unread."""
+        return self.peer.congested
+
     def tell(self, what: Told) -> None:
         """Tell the client something; it answers nothing."""
         self.push(notification_of(what))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from metaq.model.message import StoredMessage
 from metaq.model.queue import MessageQueue
 
 
@@ -20,3 +21,15 @@ class OffsetsReset(Struct, frozen=True):
 
     group: str
     offsets: Mapping[MessageQueue, int]
+
+
+class TransactionCheck(Struct, frozen=True):
+    """How did the local transaction end that this half message belongs to?
+
+    The message has the topic and queue that it is for, and the queue offset and log offset of the half message, which the
+    answer names. Its body is as stored, perhaps compressed.
+    """
+
+    group: str
+    """Of the producers, one of which is asked."""
+    half: StoredMessage

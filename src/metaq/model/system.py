@@ -14,6 +14,12 @@ AUTO_CREATE_TOPIC: Final = "TBW102"
 """The template that automatic topic creation copies (RocketMQ 4.9, section 5.1 of its broker)."""
 SCHEDULE_TOPIC: Final = "SCHEDULE_TOPIC_XXXX"
 """Where delayed messages wait: a queue for each level, whose units hold the time of delivery in place of a tag hash."""
+HALF_TOPIC: Final = "RMQ_SYS_TRANS_HALF_TOPIC"
+"""Where half messages wait for the end of their transactions, in queue 0."""
+OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
+"""Queue 0 tells which half messages need no more attention: the body is a QueueOffset of `HALF_TOPIC`."""
+CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
+"""Where half messages are kept that nobody ended, however often the broker asked."""
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
 
 SYSTEM_PREFIX: Final = "rmq_sys_"
@@ -37,9 +43,9 @@ SYSTEM_TOPICS: Final = (
     SystemTopic(BENCHMARK_TOPIC, queues=1024, takes_sends=True),
     SystemTopic("OFFSET_MOVED_EVENT", queues=1),
     SystemTopic(SCHEDULE_TOPIC),
-    SystemTopic("RMQ_SYS_TRANS_HALF_TOPIC"),
-    SystemTopic("RMQ_SYS_TRANS_OP_HALF_TOPIC"),
-    SystemTopic("TRANS_CHECK_MAX_TIME_TOPIC"),
+    SystemTopic(HALF_TOPIC, queues=1),
+    SystemTopic(OP_TOPIC),
+    SystemTopic(CHECK_MAX_TOPIC),
     SystemTopic("RMQ_SYS_TRACE_TOPIC", takes_sends=True),
     SystemTopic(AUTO_CREATE_TOPIC, takes_sends=True),
 )
@@ -60,5 +66,7 @@ SYSTEM_GROUPS: Final = (
     "CID_ONSAPI_PERMISSION", "CID_ONSAPI_OWNER",
 )  # fmt: skip
 """Groups that every RocketMQ broker has from its start."""
+TRANSACTION_GROUP: Final = "CID_RMQ_SYS_TRANS"
+"""The broker's own: its positions in `HALF_TOPIC` and `OP_TOPIC` say which transactions are still open."""
 SYSTEM_GROUP_PREFIX: Final = "CID_RMQ_SYS_"
 """Groups whose names begin so are made even where automatic creation is off."""

@@ -1,0 +1,209 @@
+"""Half messages: stored unseen, until their producer says that they count or that they do not (RocketMQ's transactions).
+
+The producer's word comes as an END_TRANSACTION, on its own or after a check (`metaq.broker.transactions_checks`). The first
+end stands: a commit stores the message where it belongs, and either end an op record that says so. Who ends it again gets
+the same answer, and no second copy; so does who ends it after a crash in between (`metaq.broker.transactions_progress`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import MutableMapping
+
+from metaq.broker.appender import Appender
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.records import put_record
+from metaq.broker.requests import EndTransaction, Outcome, Send
+from metaq.broker.transactions_checks import ReadCold, TransactionChecks
+from metaq.broker.transactions_progress import TransactionProgress
+from metaq.broker.transactions_records import committed, destination, half_properties, op, origin_of
+from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.log import RateLimitedLog
+from metaq.model import StoredMessage
+from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC
+from metaq.store.writer import Put
+from metaq.wire.record import copied_from, decode_record
+
+log = logging.getLogger(__name__)
+
+_FOREVER_MS = 1 << 62
+
+
+class TransactionService:
+    """Takes half messages and their ends."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        appender: Appender,
+        read_cold: ReadCold,
+        authorise: Authorise = everybody,
+    ) -> None:
+        self._environment, self._store, self._topics = environment, environment.store, tables.topics
+        self._appender, self._authorise = appender, authorise
+        self.progress = TransactionProgress(environment.store, tables.offsets)
+        self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold)
+        self._told = RateLimitedLog(log, environment.clock)
+
+    # ------------------------------------------------------------------ half messages
+
+    def prepare(self, send: Send, topic: str, queue_id: int, pairs: MutableMapping[str, str]) -> Put:
+        """Store a half message for this topic and queue. `pairs`: its properties, which are changed.
+
+        Raises Refused: NO_PERMISSION (`rejectTransactionMessage`), ILLEGAL_MESSAGE, or as `Appender.put`.
+        """
+        options = self._environment.options
+        if options.reject_transaction_message:
+            raise Refused(
+                Reason.NO_PERMISSION,
+                f"the broker[{self._environment.name}] sending transaction message is forbidden (rejectTransactionMessage)",
+            )
+        half_properties(pairs, topic, queue_id, send.producer_group)
+        record = put_record(
+            HALF_TOPIC,
+            0,
+            send.body,
+            pairs,
+            flag=send.flag,
+            sys_flag=send.sys_flag,
+            born_ms=send.born_ms,
+            born_host=send.born_host,
+            reconsume_times=send.reconsume_times,
+        )
+        return self._appender.put([record])
+
+    # ------------------------------------------------------------------ ends
+
+    def end(self, end: EndTransaction, who: Identity) -> str:
+        """End a transaction, if it is still open. Returns what else there is to say: that it had ended before, for example.
+
+        Raises Refused: INVALID (no such half message, or another group's), NO_TOPIC, NO_PERMISSION, or as `Appender.put`;
+        Saving while its topic is being made or deleted. The transaction is as open as before.
+        """
+        if end.outcome is Outcome.UNKNOWN:
+            return f"the transaction of the half message at queue offset {end.slot} stays open"
+        try:
+            return self._end(end, who)
+        except Refused as error:  # most producers do not wait for an answer
+            self._told.warning(
+                (error.reason, end.producer_group), "a %s by producer group %.100s from %s is refused: %s",
+                end.outcome.value, end.producer_group, who.address, error,
+            )  # fmt: skip
+            raise
+
+    def _end(self, end: EndTransaction, who: Identity) -> str:
+        named = self._named(end)
+        topic, queue_id = destination(named)
+        self._authorise(who, Action.PUBLISH, topic)
+        half = named if self.progress.is_open(named.queue_offset) else self._open_generation(named)
+        if half is None:
+            return (
+                f"the transaction of the half message at queue offset {end.slot} has ended before: nothing was changed"
+            )
+        if end.outcome is Outcome.COMMIT:
+            self._commit(half, topic, queue_id)
+        self.progress.finish(half.queue_offset)
+        self.progress.owed.append(half.queue_offset)
+        self.store_ops()
+        return ""
+
+    def _named(self, end: EndTransaction) -> StoredMessage:
+        """The half message that an end names. Raises Refused INVALID: there is none, or it is not the client's to end."""
+        data = self._store.record_at(end.log_offset) if end.log_offset >= 0 else None
+        try:
+            half = decode_record(data) if data is not None else None
+        except RemoteProtocolError:
+            half = None
+        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        if half is None or queue is None or half.topic != HALF_TOPIC:
+            raise Refused(
+                Reason.INVALID,
+                f"Find prepared transaction message failed: there is no half message at log offset {end.log_offset}",
+            )
+        if half.properties.get(props.PRODUCER_GROUP) != end.producer_group:
+            raise Refused(
+                Reason.INVALID,
+                f"The producer group wrong: the half message at log offset {end.log_offset} is not of {end.producer_group}",
+            )
+        if half.queue_offset != end.slot:
+            raise Refused(
+                Reason.INVALID,
+                f"The transaction state table offset wrong: the half message at log offset {end.log_offset} does not have "
+                f"queue offset {end.slot}",
+            )
+        units = queue.units(end.slot, 1)  # bytes that only look like a record, in somebody's body, have no unit
+        if not units or units[0].log_offset != end.log_offset:
+            raise Refused(
+                Reason.INVALID,
+                f"The commit log offset wrong: queue offset {end.slot} is not the half message at log offset {end.log_offset}",
+            )
+        return half
+
+    def _open_generation(self, named: StoredMessage) -> StoredMessage | None:
+        """What stands for a half message that is done: a check has written it anew, or given it up. None: it has ended.
+
+        Without an index, or without a unique id, nobody finds it: then the next check asks once more.
+        """
+        unique_id, origin = named.properties.get(props.UNIQUE_ID), origin_of(named)
+        if not unique_id:
+            return None
+        generations = {
+            half.log_offset: half for half in self._by_key(HALF_TOPIC, unique_id) if origin_of(half) == origin
+        }
+        newest = max(generations.values(), key=lambda half: half.queue_offset, default=named)
+        if self.progress.is_open(newest.queue_offset):
+            return newest
+        given_up = any(
+            copied_from(copy.prepared_offset) in generations for copy in self._by_key(CHECK_MAX_TOPIC, unique_id)
+        )
+        topic, _ = destination(named)
+        if not given_up or any(
+            copy.prepared_offset in generations and copy.sys_flag & TRANSACTION_MASK == SysFlag.COMMITTED
+            for copy in self._by_key(topic, unique_id)
+        ):
+            return None
+        return newest
+
+    def _by_key(self, topic: str, unique_id: str) -> list[StoredMessage]:
+        options = self._environment.store_options
+        found = self._store.query(topic, unique_id, options.max_msgs_num_batch, 0, _FOREVER_MS)
+        messages = [decode_record(data) for data in found]
+        return [message for message in messages if message.properties.get(props.UNIQUE_ID) == unique_id]
+
+    def _commit(self, half: StoredMessage, topic: str, queue_id: int) -> None:
+        if self._topics.taking(topic) is None:
+            raise Refused(
+                Reason.NO_TOPIC,
+                f"topic[{topic}] not exist, so the half message at queue offset {half.queue_offset} cannot be committed: it "
+                f"stays as it is, and can be once the topic is there (metaq topic create {topic})",
+            )
+        self._appender.put([committed(half, topic, queue_id)])
+
+    def store_ops(self) -> None:
+        """Store the op records of half messages that are done. What cannot be stored now is tried again."""
+        owed, environment = self.progress.owed, self._environment
+        try:
+            while owed:
+                record = op(owed[0], environment.clock.now_ms(), environment.store_host)
+                self.progress.op_stored(self._appender.put([record]).queue_offset, owed[0])
+                owed.popleft()
+        except Refused as error:
+            self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
+
+    # ------------------------------------------------------------------ time
+
+    def tick(self) -> None:
+        """Let time pass."""
+        self.store_ops()
+        self.progress.settle()
+        self._told.tick()
+        self.checks.tick()
+
+    def close(self) -> None:
+        """Make durable what was done, and hand over the positions."""
+        self.store_ops()
+        self.progress.close()

@@ -1,0 +1,44 @@
+"""Ends of transactions (37). Half messages come in as sends do, checks (39) go out as notices do."""
+
+from __future__ import annotations
+
+from metaq.broker.broker import Broker
+from metaq.broker.requests import EndTransaction, Outcome
+from metaq.doors.handlers import Call, Reply, handles
+from metaq.doors.remoting_session import session_of
+from metaq.errors import BadRequest
+from metaq.model import SysFlag
+from metaq.model.access import Action
+from metaq.wire.codes import RequestCode
+from metaq.wire.headers import EndTransactionHeader
+
+_OUTCOMES = {
+    0: Outcome.UNKNOWN,
+    int(SysFlag.COMMITTED): Outcome.COMMIT,
+    int(SysFlag.ROLLED_BACK): Outcome.ROLLBACK,
+}
+
+
+class TransactionHandlers:
+    """Handlers of one broker."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+
+    @handles(RequestCode.END_TRANSACTION, EndTransactionHeader, Action.PUBLISH)
+    def _end(self, call: Call[EndTransactionHeader]) -> Reply:
+        told = self._broker.transactions.end(end_of(call.header), session_of(call).identity)
+        return Reply(remark=told or None)
+
+
+def end_of(header: EndTransactionHeader) -> EndTransaction:
+    """What a client asks for with this header. Raises BadRequest: an outcome that there is not."""
+    outcome = _OUTCOMES.get(header.outcome)
+    if outcome is None:
+        raise BadRequest(f"commitOrRollback={header.outcome}: 8 commits, 12 rolls back, 0 leaves the transaction open")
+    return EndTransaction(
+        producer_group=header.producer_group,
+        slot=header.half_queue_offset,
+        log_offset=header.log_offset,
+        outcome=outcome,
+    )
