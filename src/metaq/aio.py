@@ -326,6 +326,17 @@ class Consumer(ConsumerBase):
         while (message := await self._next(None)) is not None:
             await handle_async(message, handler)
 
+    async def seek(
+        self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None
+    ) -> None:
+        """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
+
+        The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
+        Raises ConfigError: the queue is not this member's now. NoRoute, BrokerError, RequestTimeout, ClientClosed.
+        """
+        self._check_open()
+        await _run(self._core, self._seek(queue, offset, time), CALL_SECONDS)
+
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now. Raises RequestTimeout, ClientClosed."""
         self._check_open()

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.client.rebalance import STRATEGIES, average, circle, fixed, strategy_of
+from metaq.client.rebalance import (
+    STRATEGIES,
+    average,
+    checked_share,
+    circle,
+    fixed,
+    machine_room,
+    machine_room_nearby,
+    strategy_of,
+)
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue
+from tests.client import shares
 
 
 def queues(count: int) -> list[MessageQueue]:
@@ -66,3 +78,66 @@ def test_names_and_callables():
     assert strategy_of(fixed(mine))(queues(4), ["a"], "a") == mine
     with pytest.raises(ConfigError, match="average, circle, consistent_hash"):
         strategy_of("best")
+
+
+@pytest.mark.parametrize("line", shares.RECORDED.read_text("utf-8").splitlines())
+def test_shares_are_those_that_rocketmqs_classes_gave(line):
+    """Recorded from rocketmq-client 4.9.8, over shuffled lists; tests/interop/test_shares.py has Java say it again."""
+    assert shares.share(line) == line
+
+
+def test_machine_rooms_that_cannot_be_told_are_an_error():
+    """No rooms at all, or a room of a queue that its function does not know."""
+    with pytest.raises(ConfigError, match="machine-room names"):
+        machine_room("r1")
+    with pytest.raises(ConfigError, match="machine room of queue t@b:0 is None"):
+        machine_room_nearby(lambda _queue: None, lambda member: member)(queues(1), ["a"], "a")
+
+
+def test_what_is_not_rightly_a_members_is_left_out():
+    """Unknown queues, queues twice, queues of another member: each is named, the rest stays."""
+    known, stranger = queues(4), MessageQueue("other", "b", 0)
+
+    def greedy(all_queues, members, me):
+        return [*all_queues[:2], all_queues[0], stranger]
+
+    first = checked_share(greedy, known, ["a", "b"], "a")
+    assert first.queues == known[:2]
+    assert "1 queues that are not among those to be shared (other@b:0) and 1 queues twice (t@b:0)" in first.wrong
+    second = checked_share(greedy, known, ["a", "b"], "b")
+    assert second.queues == [], "a queue that two members claim is that of the first of them"
+    assert "2 queues that it gives to another member as well (t@b:0, t@b:1)" in second.wrong
+
+
+def test_fixed_list_is_not_asked_for_other_members():
+    """It is the same whoever asks, so that the members' lists seem to overlap."""
+    assert checked_share(fixed(queues(2)), queues(4), ["a", "b"], "b").queues == queues(2)
+    assert checked_share(fixed(queues(2)), queues(4), ["a", "b"], "b").wrong == ""
+
+
+@pytest.mark.parametrize("returned", [None, [("t", "b", 0)], "t@b:0"])
+def test_strategy_that_returns_no_queues_raises(returned):
+    """Nothing of it can be used."""
+    with pytest.raises(TypeError):
+        checked_share(lambda *_: returned, queues(2), ["a"], "a")
+
+
+def test_endless_strategy_ends():
+    """A generator without end is not read to it."""
+    share = checked_share(lambda all_queues, *_: itertools.cycle(all_queues), queues(3), ["a"], "a")
+    assert share.queues == queues(3)
+    assert "twice" in share.wrong
+
+
+@given(st.integers(0, 30), st.integers(1, 8), st.randoms(use_true_random=False))
+def test_no_queue_has_two_owners_whatever_a_strategy_returns(queue_count, member_count, chance):
+    """Members that see the same lists and ask the same strategy never take a queue twice."""
+    members = [f"m{number}" for number in range(member_count)]
+    answers = {me: chance.choices(queues(queue_count + 2), k=chance.randint(0, 20)) for me in members}
+    owned = [
+        queue
+        for me in members
+        for queue in checked_share(lambda _queues, _members, who: answers[who], queues(queue_count), members, me).queues
+    ]
+    assert len(owned) == len(set(owned))
+    assert set(owned) == {queue for answer in answers.values() for queue in answer} & set(queues(queue_count))

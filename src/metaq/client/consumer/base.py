@@ -6,34 +6,45 @@ import atexit
 import contextlib
 import datetime as dt
 import logging
+import os
 import threading
 import warnings
 import weakref
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+
+from msgspec import structs
 
 from metaq.client import core as cores
+from metaq.client.consumer.arguments import (
+    Topics,
+    check_keeping,
+    check_limits,
+    handover_for,
+    start_place,
+    topics_of,
+)
 from metaq.client.consumer.group import GroupMember
-from metaq.client.consumer.handover import Handover
-from metaq.client.consumer.options import GroupOptions, OnSkip
+from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
+from metaq.client.consumer.ranks import Ranks
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.seconds import USUAL
 from metaq.client.consumer.window import Chunk
-from metaq.client.names import EARLIEST, LATEST, checked, start_of
-from metaq.client.offset_store import BrokerOffsets, LocalOffsets, OffsetStore
+from metaq.client.names import LATEST, checked, milliseconds
+from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, MetaqError
-from metaq.model import ConsumeFrom, MessageModel, MessageQueue
-from metaq.model.subscription import ALL, checked_expression
-from metaq.model.topic import RETRY_PREFIX, check_group, check_topic
+from metaq.model import MessageModel, MessageQueue
+from metaq.model.subscription import ALL
+from metaq.model.topic import RETRY_PREFIX, check_group
 from metaq.net.local import local_address
 
 log = logging.getLogger("metaq.client")
 
+CALL_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
 EXIT_SECONDS = 5.0
 MIB = 1024 * 1024
-
-Topics = str | Sequence[str] | Mapping[str, str] | Mapping[str, str | Collection[str]]
 
 
 class ConsumerBase:
@@ -51,11 +62,21 @@ class ConsumerBase:
         strategy: str | Strategy = "average",
         pull_count: int = 500,
         pull_bytes: int = 1 * MIB,
+        pull_interval: float = 0.0,
         queue_messages_max: int = 1000,
         queue_bytes_max: int = 100 * MIB,
+        topic_messages_max: int | None = None,
+        topic_bytes_max: int | None = None,
         span_max: int = 2000,
         max_reconsume_times: int = 16,
         on_skip: OnSkip | None = None,
+        skip_when_behind: int | None = None,
+        on_share: OnShare | None = None,
+        offset_store: str | os.PathLike[str] | OffsetStore | None = None,
+        commit_interval: float = USUAL.persist,
+        ranks: Ranks | None = None,
+        low_share: float = 0.1,
+        keep_queues: float = 0.0,
         clock: Clock = SYSTEM,
     ) -> None:
         """
@@ -65,16 +86,25 @@ class ConsumerBase:
               "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
               is kept in a file here, a failed message is not sent again. instance_name: clients of one process with
               one name share their connections; two members of one group in one process need two. strategy: how queues
-              are shared out, see `metaq.client.rebalance`. pull_count, pull_bytes: size of one pull from a MetaQ
-              broker (a RocketMQ gives at most 32 messages). queue_messages_max, queue_bytes_max, span_max: how much of
-              one queue may be pulled and unfinished. max_reconsume_times: failures after which a message is a dead
-              letter. on_skip: called with (queue, offsets) when messages were deleted before they were consumed.
-        Raises: ConfigError. A topic that does not exist (yet) is waited for, with a warning in the log.
+              are shared out, see `metaq.client.rebalance`; the same for all members. pull_count, pull_bytes: size of one
+              pull from a MetaQ broker (a RocketMQ gives at most 32 messages). pull_interval: seconds between two pulls of
+              a queue. queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished;
+              topic_messages_max, topic_bytes_max: of one topic, shared evenly by its queues here, instead of the former.
+              max_reconsume_times: failures after which a message is a dead letter. on_skip: called, in a thread, with
+              (queue, offsets) when messages were deleted before they were consumed, or skipped. skip_when_behind: what of
+              a queue is further behind its end is never handed out. on_share: called, in a thread, with (topic, all its
+              queues, those that are this member's now) when the latter change. offset_store: where progress is kept:
+              "broker", "local" (a file), the path of a file, or an object as `metaq.client.offset_store.OffsetStore`
+              describes. commit_interval: seconds between two commits. ranks: topic, or (topic, range of queue ids), →
+              rank: messages of higher rank are handed out first, those of lower ones get `low_share` of all meanwhile.
+              keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a
+              restart moves none; needs an instance_name. See docs/groups.md.
+        Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False
         self.group = checked(check_group, group)
-        self.topics = _topics(topics)
-        consume_from, start_ms = _start(start)
+        self.topics = topics_of(topics)
+        consume_from, start_ms = start_place(start)
         options = GroupOptions(
             model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
             consume_from=consume_from,
@@ -82,19 +112,26 @@ class ConsumerBase:
             strategy=strategy_of(strategy),
             pull_count=pull_count,
             pull_bytes=pull_bytes,
+            pull_interval=pull_interval,
             queue_messages_max=queue_messages_max,
             queue_bytes_max=queue_bytes_max,
+            topic_messages_max=topic_messages_max,
+            topic_bytes_max=topic_bytes_max,
             span_max=span_max,
             max_reconsume_times=max_reconsume_times,
             on_skip=on_skip,
+            on_share=on_share,
+            skip_when_behind=skip_when_behind,
+            keep_seconds=keep_queues,
+            seconds=structs.replace(USUAL, persist=commit_interval),
         )
-        if min(pull_count, pull_bytes, queue_messages_max, queue_bytes_max, span_max) < 1 or max_reconsume_times < 0:
-            raise ConfigError("the pull and queue limits must be positive, max_reconsume_times not negative")
+        check_limits(options)
+        check_keeping(keep_queues, instance_name, broadcast=broadcast)
+        checked_store(offset_store, broadcast=broadcast)
+        self._handover = handover_for(ranks, low_share, self.topics)
         self._core = cores.acquire(namesrv, instance_name, clock)
-        self._handover: Handover[ReceivedMessage] = Handover()
-        offsets: OffsetStore = BrokerOffsets(self._core, group)
-        if broadcast:
-            offsets = LocalOffsets(LocalOffsets.path(f"{local_address()}@{instance_name}", group))
+        client = f"{local_address()}@{instance_name}"
+        offsets = offsets_of(offset_store, self._core, group, client=client, broadcast=broadcast)
         self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
         self._core.claim(self._member)
         warn_of_differences(self._core, self._member)
@@ -110,6 +147,39 @@ class ConsumerBase:
     def queues(self) -> list[MessageQueue]:
         """The queues that are this member's now."""
         return sorted(self._member.windows)
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """Those of the queues that `pause` holds."""
+        return sorted(self._member.paused)
+
+    @property
+    def skipped(self) -> int:
+        """How many messages were never handed out: deleted before they were consumed, or left out by `skip_when_behind`."""
+        return self._member.skipped
+
+    def pause(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Hand out, and pull, nothing more of these queues until `resume`; messages in hand can be finished.
+
+        Lasts while the queue is this member's: one that goes to another member, and comes back, is not paused.
+        Raises ConfigError: a queue is not this member's now. ClientClosed.
+        """
+        self._check_open()
+        chosen = _several(queues)
+        self._member.check_ours(chosen)
+        self._member.pause(chosen)
+
+    def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Undo `pause`; of a queue that is not paused, nothing happens. Raises ClientClosed."""
+        self._check_open()
+        self._member.resume(_several(queues))
+
+    async def _seek(self, queue: MessageQueue | None, offset: int | None, time: float | dt.datetime | None) -> None:
+        if (offset is None) == (time is None):
+            raise ConfigError("seek needs either offset= or time=")
+        if offset is not None and offset < 0:
+            raise ConfigError(f"seek: offset={offset}: offsets begin at 0")
+        await self._member.seek(queue, offset, milliseconds(time) if time is not None else 0)
 
     @property
     def stopped(self) -> bool:
@@ -138,11 +208,16 @@ class ConsumerBase:
                 if window.dropped:  # We are stopping, or the queue went to another member: the rest is the group's.
                     number = len(messages)
                     break
+                if window.held:
+                    break
                 number += 1
                 yield message
         finally:
             if number < len(messages):
-                self._handover.give_back(chunk.rest(number))
+                if window.held:
+                    self._member.park(chunk.rest(number))
+                else:
+                    self._handover.give_back(chunk.rest(number))
             elif window.paused:
                 self._core.thread.post(self._member.handed_out, window)
             chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
@@ -225,20 +300,9 @@ def _expressions(member: cores.Member) -> dict[str, str]:
     }
 
 
-def _topics(topics: Topics) -> dict[str, str]:
-    """Topic → tag expression. Raises ConfigError, TypeError."""
-    given: Mapping[str, str | Collection[str]]
-    if isinstance(topics, Mapping):
-        given = topics
-    else:
-        given = dict.fromkeys([topics] if isinstance(topics, str) else topics, ALL)
-    if not given:
-        raise ConfigError("no topic to consume")
-    return {checked(check_topic, topic): checked_expression(topic, tags) for topic, tags in given.items()}
-
-
-def _start(start: str | float | dt.datetime) -> tuple[ConsumeFrom, int]:
-    place = start_of(start)
-    if isinstance(place, int):
-        return ConsumeFrom.TIMESTAMP, place
-    return (ConsumeFrom.FIRST if place == EARLIEST else ConsumeFrom.LAST), 0
+def _several(queues: MessageQueue | Iterable[MessageQueue]) -> list[MessageQueue]:
+    """Raises TypeError."""
+    chosen = [queues] if isinstance(queues, MessageQueue) else list(queues)
+    if wrong := [one for one in chosen if not isinstance(one, MessageQueue)]:
+        raise TypeError(f"{wrong[0]!r} is no MessageQueue")
+    return chosen

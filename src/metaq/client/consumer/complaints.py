@@ -13,11 +13,11 @@ class Complaints:
     def __init__(self) -> None:
         self._made: set[str] = set()
 
-    def once(self, key: str, text: str) -> None:
-        """Warn, unless that was done since the last `over`."""
+    def once(self, key: str, text: str, level: int = logging.WARNING) -> None:
+        """Say it, unless that was done since the last `over`."""
         if key not in self._made:
             self._made.add(key)
-            log.warning("%s", text)
+            log.log(level, "%s", text)
 
     def over(self, key: str) -> None:
         self._made.discard(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import datetime as dt
 import logging
 import signal
 import threading
@@ -10,10 +11,11 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Self
 
-from metaq.client.consumer.base import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
+from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.handlers import Handler, check_handler, handle
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.errors import ConfigError
+from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
 
@@ -137,6 +139,17 @@ class Consumer(ConsumerBase):
         finally:
             if signal.getsignal(signal.SIGTERM) is drain:  # The program may have set its own since.
                 signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    def seek(
+        self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None
+    ) -> None:
+        """Go on at an offset, or at the first message stored at a moment or later: in one queue or (None) in all of ours.
+
+        The progress is kept there at once. Messages in hand can be finished, which counts no more for the progress.
+        Raises ConfigError: the queue is not this member's now. NoRoute, BrokerError, RequestTimeout, ClientClosed.
+        """
+        self._check_open()
+        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
 
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now; it is kept every 5 s and by `close` anyway. Raises RequestTimeout, ClientClosed."""

@@ -7,8 +7,9 @@ set flags in them, and say that a message failed.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.delivery import ConcurrentDelivery, Delivery
@@ -18,16 +19,21 @@ from metaq.client.consumer.puller import Pulling, QueuePuller
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.sharing import Sharing
 from metaq.client.consumer.subscriptions import Subscriptions
-from metaq.client.consumer.window import Window
+from metaq.client.consumer.window import Chunk, Window
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.core import ClientCore
-from metaq.client.offset_store import OffsetStore
+from metaq.client.offset_store import BrokerOffsets, Offsets
+from metaq.client.together import together
+from metaq.errors import ConfigError
 from metaq.model import ConsumeFrom, ConsumerView, MessageModel, MessageQueue
 from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
+
+QUEUES_AT_ONCE = 64
+"""Queues that are taken side by side: a request or two each."""
 
 
 class GroupMember:
@@ -39,11 +45,11 @@ class GroupMember:
         group: str,
         topics: Mapping[str, str],
         options: GroupOptions,
-        offsets: OffsetStore,
+        offsets: Offsets,
         handover: Handover[ReceivedMessage],
     ) -> None:
         self.group, self.options = group, options
-        self._core, self._offsets = core, offsets
+        self._core, self._offsets, self._handover = core, offsets, handover
         self._retry_topic = RETRY_PREFIX + group
         everything = dict(topics)
         if options.model is MessageModel.CLUSTERING:
@@ -51,9 +57,21 @@ class GroupMember:
         self._subscriptions = Subscriptions(everything, core.clock)
         complaints = Complaints()
         self._delivery: Delivery = ConcurrentDelivery(core, group, self._retry_topic, options, handover)
-        self._pulling = Pulling(core, group, self._subscriptions, options, self._delivery, complaints)
+        self._pulling = Pulling(
+            core,
+            group,
+            self._subscriptions,
+            options,
+            self._delivery,
+            complaints,
+            commits=isinstance(offsets, BrokerOffsets),
+        )
         self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, complaints)
         self._pullers: dict[MessageQueue, QueuePuller] = {}
+        self._paused: frozenset[MessageQueue] = frozenset()
+        """Queues of which the user wants nothing for now. Exchanged whole: any thread reads it."""
+        self._unannounced: set[MessageQueue] = set()
+        """Ours, but the listener has not heard of it yet."""
         self._tasks: list[asyncio.Task[None]] = []
 
     # -------------------------------------------------------------- what the core needs
@@ -77,14 +95,7 @@ class GroupMember:
         for queue, offset in offsets.items():
             if queue in self._pullers:
                 log.info("an administrator moved %s of group %s to %d", queue, self.group, offset)
-                self._core.spawn(self._move(queue, offset))
-
-    async def _move(self, queue: MessageQueue, offset: int) -> None:
-        """Begin again at `offset`: with a new window, so that acks of the old one count no more."""
-        if queue in self._pullers:
-            self._pullers.pop(queue).release()
-        await self._offsets.persist({queue: offset})
-        self._sharing.soon()
+        self._core.spawn(self.move(offsets))
 
     # -------------------------------------------------------------- life
 
@@ -134,22 +145,112 @@ class GroupMember:
     def owned(self) -> Collection[MessageQueue]:
         return self._pullers.keys()
 
-    async def take(self, queue: MessageQueue) -> bool:
-        """Begin to consume a queue. Returns False if its start could not be found out."""
+    async def take(self, queues: Sequence[MessageQueue]) -> bool:
+        """Begin to consume queues. Returns False if the start of one could not be found out."""
+        if self.options.on_share is not None:
+            self._unannounced.update(queues)
+        return all(await together(self._take, queues, QUEUES_AT_ONCE))
+
+    async def _take(self, queue: MessageQueue) -> bool:
         try:
             offset = await self._start_offset(queue)
         except FAULTS as error:
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
             return False
-        self._pullers[queue] = QueuePuller(self._pulling, queue, offset)
+        self._begin(queue, offset)
         log.debug("group %s consumes %s from %d on", self.group, queue, offset)
         return True
 
-    async def give_up(self, queue: MessageQueue) -> None:
-        puller = self._pullers.pop(queue)
-        puller.release()
-        await self._offsets.persist({queue: puller.window.finished_offset()})
-        log.debug("group %s gave up %s", self.group, queue)
+    def _begin(self, queue: MessageQueue, offset: int) -> None:
+        self._pullers[queue] = QueuePuller(self._pulling, queue, offset, held=self._held(queue))
+
+    def _held(self, queue: MessageQueue) -> bool:
+        """Whether nothing of the queue is to be handed out for now."""
+        return queue in self._paused or queue in self._unannounced
+
+    def announced(self, queues: Sequence[MessageQueue]) -> None:
+        self._unannounced.difference_update(queues)
+        self._look_at(queues)
+
+    def _look_at(self, queues: Iterable[MessageQueue]) -> None:
+        """Any thread: queues may be held now that were not, or not any more."""
+        for queue in queues:
+            if (puller := self._pullers.get(queue)) is None:
+                continue
+            puller.window.held = self._held(queue)
+            if not puller.window.held:
+                self.unpark(puller.window)
+                self._core.thread.post(puller.look)
+
+    async def move(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """Go on at other offsets in queues that are ours: with new windows, so that acks of the old ones count no more."""
+        moved = {queue: offset for queue, offset in offsets.items() if queue in self._pullers}
+        for queue, offset in moved.items():
+            self._pullers.pop(queue).release()
+            self._begin(queue, offset)
+        await self._offsets.persist(moved)
+
+    async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
+        """Go on at an offset, or at the first message stored at `time_ms` or later; None: in all our queues.
+
+        Raises ConfigError: the queue is not ours. And what asking its broker raises.
+        """
+        chosen = [one for one in self._pullers if one.topic != self._retry_topic] if queue is None else [queue]
+        places = {
+            one: offset
+            if offset is not None
+            else await self._core.converse(one.broker, first_at_or_after(one, time_ms))
+            for one in chosen
+        }
+        self.check_ours(chosen)  # Now, not before the brokers were asked.
+        await self.move(places)
+
+    def check_ours(self, queues: Iterable[MessageQueue]) -> None:
+        """Any thread. Raises ConfigError."""
+        if others := [queue for queue in queues if queue not in self._pullers]:
+            raise ConfigError(
+                f"{', '.join(map(str, others))}: not this member's now; `queues` lists those that are, and on_share is told "
+                "when that changes"
+            )
+
+    def pause(self, queues: Collection[MessageQueue]) -> None:
+        """Any thread: hand out and pull nothing of these until `resume`. Forgotten when a queue goes to another member."""
+        self._paused |= frozenset(queues)
+        self._look_at(queues)
+
+    def resume(self, queues: Collection[MessageQueue]) -> None:
+        """Any thread: undo `pause`."""
+        self._paused -= frozenset(queues)
+        self._look_at(queues)
+
+    def park(self, chunk: Chunk[ReceivedMessage]) -> None:
+        """Any thread: these messages are of a queue that is held."""
+        chunk.window.parked.append(chunk)
+        if not chunk.window.held:  # It was resumed meanwhile, and may not have seen them.
+            self.unpark(chunk.window)
+
+    def unpark(self, window: Window[ReceivedMessage]) -> None:
+        """Any thread: what was parked while the queue was held is handed out."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._handover.give_back(window.parked.popleft())
+
+    @property
+    def paused(self) -> frozenset[MessageQueue]:
+        return self._paused
+
+    @property
+    def skipped(self) -> int:
+        """Messages that were never handed out."""
+        return self._pulling.skipped
+
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        released = [self._pullers.pop(queue) for queue in queues if queue in self._pullers]
+        for puller in released:
+            puller.release()
+        self._paused -= frozenset(queues)
+        await self._offsets.persist({puller.queue: puller.window.finished_offset() for puller in released})
+        log.debug("group %s gave up %s", self.group, ", ".join(map(str, queues)))
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         stored = await self._offsets.load(queue)

@@ -11,7 +11,9 @@ from metaq.client.rebalance import Strategy
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 
 OnSkip = Callable[[MessageQueue, range], object]
-"""Told which offsets of a queue were gone before they were consumed."""
+"""Told which offsets of a queue are never handed out: deleted before they were consumed, or skipped as wished."""
+OnShare = Callable[[str, list[MessageQueue], list[MessageQueue]], object]
+"""Told a topic, all its queues, and those of them that are this member's from now on."""
 
 
 class GroupOptions(Struct, frozen=True):
@@ -27,5 +29,15 @@ class GroupOptions(Struct, frozen=True):
     queue_bytes_max: int
     span_max: int
     max_reconsume_times: int
-    on_skip: OnSkip | None
+    on_skip: OnSkip | None = None
+    on_share: OnShare | None = None
+    skip_when_behind: int | None = None
+    """Messages of one queue that may wait; what is further behind is skipped."""
+    pull_interval: float = 0.0
+    """Seconds between two pulls of a queue."""
+    topic_messages_max: int | None = None
+    topic_bytes_max: int | None = None
+    """What of one topic may be pulled and unfinished here, shared evenly by the queues of it that are ours."""
+    keep_seconds: float = 0.0
+    """How long a broker of ours keeps the member's queues for it when it is gone."""
     seconds: GroupSeconds = USUAL

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import Counter
 
 from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.delivery import Delivery
@@ -15,9 +16,10 @@ from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.pulling import PLAIN_COUNT, PullResult, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.core import ClientCore
-from metaq.client.pulling import Wanted, pull
+from metaq.client.pulling import PulledMessages, Wanted, pull
+from metaq.client.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
-from metaq.model import MessageModel, MessageQueue
+from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
 
@@ -27,10 +29,15 @@ class Pulling:
 
     def __init__(
         self, core: ClientCore, group: str, subscriptions: Subscriptions, options: GroupOptions, delivery: Delivery,
-        complaints: Complaints,
+        complaints: Complaints, *, commits: bool,
     ) -> None:  # fmt: skip
+        """Args: commits: pulls tell the broker the progress as well."""
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
-        self.delivery, self.complaints = delivery, complaints
+        self.delivery, self.complaints, self.commits = delivery, complaints, commits
+        self.queues_of: Counter[str] = Counter()
+        """How many queues of each topic are pulled here."""
+        self.skipped = 0
+        """Messages that were never handed out: deleted before they were consumed, or skipped as wished."""
         self.wanted = Wanted(group, ReceivedMessage, options.pull_bytes)
         self._heartbeat_from = 0.0
         """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
@@ -47,25 +54,38 @@ class Pulling:
             self.complaints.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
         return judgement.pause
 
-    def skipped(self, queue: MessageQueue, gone: range) -> None:
-        """Say which messages will never be handed out."""
+    async def skip(self, queue: MessageQueue, gone: range, why: str) -> None:
+        """Say which messages will never be handed out. The listener may block: it runs in a thread."""
+        self.skipped += len(gone)
         log.warning(
-            "%d messages of %s were deleted before group %s consumed them: offsets %d to %d",
-            len(gone), queue, self.group, gone.start, gone.stop - 1,
+            "%d messages of %s %s group %s consumed them: offsets %d to %d",
+            len(gone), queue, why, self.group, gone.start, gone.stop - 1,
         )  # fmt: skip
         if self.options.on_skip is not None:
             try:
-                self.options.on_skip(queue, gone)
+                await in_thread(self.options.on_skip, queue, gone)
             except Exception:
                 log.exception("on_skip raised")
+
+    def limits(self, topic: str) -> tuple[int, int]:
+        """Messages and bytes of one queue of the topic that may be pulled and unfinished."""
+        options, queues = self.options, max(1, self.queues_of[topic])
+        messages, size = options.queue_messages_max, options.queue_bytes_max
+        if options.topic_messages_max is not None:
+            messages = max(1, options.topic_messages_max // queues)
+        if options.topic_bytes_max is not None:
+            size = max(1, options.topic_bytes_max // queues)
+        return messages, size
 
 
 class QueuePuller:
     """One queue of a member, from the moment it is taken until it is released."""
 
-    def __init__(self, pulling: Pulling, queue: MessageQueue, offset: int) -> None:
+    def __init__(self, pulling: Pulling, queue: MessageQueue, offset: int, *, held: bool = False) -> None:
         self._pulling, self._options = pulling, pulling.options
         self.window: Window[ReceivedMessage] = Window(queue, offset, pulling.delivery.failed)
+        self.window.held = held
+        pulling.queues_of[queue.topic] += 1
         self._wake = asyncio.Event()
         self.task = pulling.core.spawn(self._pull_for_ever())
 
@@ -80,6 +100,7 @@ class QueuePuller:
     def release(self) -> None:
         """Pull no more, and hand out nothing more."""
         self.window.dropped = True
+        self._pulling.queues_of[self.queue.topic] -= 1
         self.task.cancel()
 
     async def _pull_for_ever(self) -> None:
@@ -109,20 +130,35 @@ class QueuePuller:
         result = pulled.result
         window.broker_id = result.suggested_broker_id
         if result.status is PullStatus.OUT_OF_RANGE:
-            self._out_of_range(result)
+            await self._out_of_range(result)
             return seconds.pause
+        limit = self._options.skip_when_behind
+        if limit is not None and result.max_offset - window.next_offset > limit:
+            pulled = await self._skip_to(result.max_offset - limit, pulled)
         pulling.delivery.deliver(window, pulled)
         # A broker that does not hold pulls must not be asked all the time.
         unheld = result.status is PullStatus.NOTHING_NEW and pulling.core.clock.monotonic() - asked < seconds.pause
-        return seconds.pause if unheld else 0.0
+        return max(self._options.pull_interval, seconds.pause if unheld else 0.0)
 
     def _commit_offset(self) -> int:
-        return self.window.finished_offset() if self._options.model is MessageModel.CLUSTERING else 0
+        return self.window.finished_offset() if self._pulling.commits else 0
 
-    def _out_of_range(self, result: PullResult) -> None:
+    async def _skip_to(self, offset: int, pulled: PulledMessages[ReceivedMessage]) -> PulledMessages[ReceivedMessage]:
+        """The queue is too far behind: go on at `offset`. Returns what of `pulled` lies behind it."""
+        gone = range(self.window.next_offset, offset)
+        self.window.add([], offset)
+        limit = self._options.skip_when_behind
+        await self._pulling.skip(self.queue, gone, f"are skipped, because more than {limit} wait there, before")
+        return PulledMessages(
+            pulled.result._replace(next_offset=max(pulled.result.next_offset, offset)),
+            [message for message in pulled.messages if message.queue_offset >= offset],
+            tuple((message, why) for message, why in pulled.broken if message.queue_offset >= offset),
+        )
+
+    async def _out_of_range(self, result: PullResult) -> None:
         wanted = self.window.next_offset
         if wanted < result.min_offset:
-            self._pulling.skipped(self.queue, range(wanted, result.min_offset))
+            await self._pulling.skip(self.queue, range(wanted, result.min_offset), "were deleted before")
             self.window.add([], result.next_offset)
         else:
             log.warning(
@@ -137,24 +173,33 @@ class QueuePuller:
         most = options.pull_count if core.is_ours(self.queue.broker) else min(options.pull_count, PLAIN_COUNT)
         stalled_at = core.clock.monotonic() + options.seconds.stall
         while True:
+            if window.held:
+                await self._wait(options.seconds.retry)
+                stalled_at = core.clock.monotonic() + options.seconds.stall
+                continue
             finished = window.finished_offset()
-            free = options.queue_messages_max - window.unfinished
+            messages_max, bytes_max = self._pulling.limits(self.queue.topic)
+            free = messages_max - window.unfinished
             if (
-                free >= min(most, options.queue_messages_max)
+                free >= min(most, messages_max)
                 and window.next_offset - finished <= options.span_max
-                and window.unfinished_bytes <= options.queue_bytes_max
+                and window.unfinished_bytes <= bytes_max
             ):
                 window.paused = False
                 return max(1, min(most, free))
             window.paused = True
             if core.clock.monotonic() > stalled_at:
                 self._warn_of_stall()
-            self._wake.clear()
-            try:
-                async with asyncio.timeout(options.seconds.pause):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await self._wait(options.seconds.pause)
+
+    async def _wait(self, seconds: float) -> None:
+        """Until somebody says `look`, or so long."""
+        self._wake.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return
 
     def _warn_of_stall(self) -> None:
         self._pulling.complaints.once(

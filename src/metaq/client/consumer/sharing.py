@@ -1,14 +1,17 @@
 """Sharing out: which of its topics' queues are this member's, looked at again whenever somebody says that it changed.
 
-What taking and giving up a queue means is its owner's business.
+What taking and giving up a queue means is its owner's business. Topics, and the queues of one, are dealt with side by
+side: a group with a thousand queues must not be without owners while one after the other is asked for.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Protocol
+
+from msgspec import Struct
 
 from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.options import GroupOptions
@@ -16,10 +19,14 @@ from metaq.client.consumer.subscriptions import Subscriptions
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.groups import members_of
 from metaq.client.core import ClientCore
+from metaq.client.rebalance import checked_share, in_order, queues_in_order
+from metaq.client.together import in_thread, together
 from metaq.errors import ClientError, NoRoute
 from metaq.model import MessageModel, MessageQueue
 
 log = logging.getLogger("metaq.client")
+
+TOPICS_AT_ONCE = 16
 
 
 class Owner(Protocol):
@@ -29,11 +36,27 @@ class Owner(Protocol):
         """The queues that are its own now."""
         ...
 
-    async def take(self, queue: MessageQueue) -> bool:
-        """Begin to consume a queue. Returns False if that must be tried again soon."""
+    async def take(self, queues: Sequence[MessageQueue]) -> bool:
+        """Begin to consume queues of one topic. Returns False if some of it must be tried again soon."""
         ...
 
-    async def give_up(self, queue: MessageQueue) -> None: ...
+    async def give_up(self, queues: Sequence[MessageQueue]) -> None:
+        """Queues of one topic belong to others now."""
+        ...
+
+    def announced(self, queues: Sequence[MessageQueue]) -> None:
+        """The listener, if there is one, has heard that these are ours: not before, it may want to move them first."""
+        ...
+
+
+class _Outcome(Struct, frozen=True):
+    """Of one topic: whether all is as it should be, and whether our share is another than before."""
+
+    settled: bool
+    changed: bool = False
+
+
+_UNSETTLED, _AS_IT_WAS = _Outcome(settled=False), _Outcome(settled=True)
 
 
 class Sharing:
@@ -55,7 +78,7 @@ class Sharing:
 
     async def run(self) -> None:
         """Until it is cancelled."""
-        await self._learn_routes()
+        await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
         await self._core.send_heartbeats()
         while True:
             self._due.clear()
@@ -72,62 +95,104 @@ class Sharing:
             except TimeoutError:
                 continue
 
-    async def _learn_routes(self) -> None:
+    async def _learn_route(self, topic: str) -> None:
         """So that the first heartbeat finds the brokers."""
-        for topic in self._subscriptions:
-            try:
-                await self._core.routes.route(topic)
-            except FAULTS as error:
-                log.debug("no route for %s yet: %s", topic, error)
+        try:
+            await self._core.routes.route(topic)
+        except FAULTS as error:
+            log.debug("no route for %s yet: %s", topic, error)
 
     async def _rebalance(self) -> bool:
         """Take and give up queues. Returns False if something must be tried again soon."""
-        settled, changed = True, False
-        for topic in self._subscriptions:
-            try:
-                share = await self._share(topic)
-            except NoRoute as error:
-                if topic != self._retry_topic:
-                    self._complaints.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
-                    settled = False
-                continue
-            except _NotListed as error:
-                log.debug("the share of %s in %s stays as it is: %s", self._group, topic, error)
-                settled = False
-                continue
-            except FAULTS as error:
-                if topic != self._retry_topic:
-                    self._complaints.once(
-                        f"share {topic}",
-                        f"consumer group {self._group} cannot find its share of topic {topic}, trying again: {error}",
-                    )
-                settled = False
-                continue
-            self._complaints.over(f"share {topic}")
-            self._complaints.over(topic)
-            for queue in [queue for queue in self._owner.owned() if queue.topic == topic and queue not in share]:
-                if queue in self._owner.owned():  # An administrator may have moved it since.
-                    await self._owner.give_up(queue)
-                changed = True
-            for queue in share:
-                if queue not in self._owner.owned():
-                    taken = await self._owner.take(queue)
-                    changed, settled = changed or taken, settled and taken
-        if changed:
+        outcomes = await together(self._rebalance_topic, self._subscriptions, TOPICS_AT_ONCE)
+        if any(outcome.changed for outcome in outcomes):
             self._subscriptions.renew()
             await self._core.send_heartbeats()
-        return settled
+        return all(outcome.settled for outcome in outcomes)
 
-    async def _share(self, topic: str) -> list[MessageQueue]:
-        queues = await self._core.routes.subscribe_queues(topic)
+    async def _rebalance_topic(self, topic: str) -> _Outcome:
+        try:
+            queues = queues_in_order(await self._core.routes.subscribe_queues(topic))
+            share = await self._share(topic, queues)
+        except NoRoute as error:
+            if topic == self._retry_topic:
+                return _AS_IT_WAS
+            self._complaints.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
+            return _UNSETTLED
+        except _NotListed as error:
+            log.debug("the share of %s in %s stays as it is: %s", self._group, topic, error)
+            return _UNSETTLED
+        except FAULTS as error:
+            if topic != self._retry_topic:
+                self._complaints.once(
+                    f"share {topic}",
+                    f"consumer group {self._group} cannot find its share of topic {topic}, trying again: {error}",
+                )
+            return _UNSETTLED
+        self._complaints.over(f"share {topic}")
+        self._complaints.over(topic)
+        return _AS_IT_WAS if share is None else await self._change(topic, queues, share)
+
+    async def _change(self, topic: str, queues: list[MessageQueue], share: list[MessageQueue]) -> _Outcome:
+        """Make `share` ours, and no other queue of the topic."""
+        mine = frozenset(share)
+        before = self._owned(topic)
+        settled = True
+        if lost := sorted(before - mine):
+            await self._owner.give_up(lost)
+        if gained := [queue for queue in share if queue not in self._owner.owned()]:
+            settled = await self._owner.take(gained)
+        after = self._owned(topic)
+        if after != before and self._options.on_share is not None:
+            await self._tell(topic, queues, [queue for queue in queues if queue in after])
+        self._owner.announced(gained)
+        return _Outcome(settled, changed=after != before)
+
+    def _owned(self, topic: str) -> frozenset[MessageQueue]:
+        return frozenset(queue for queue in self._owner.owned() if queue.topic == topic)
+
+    async def _tell(self, topic: str, queues: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        """In a thread: a listener may block, or use the consumer."""
+        assert self._options.on_share is not None
+        if topic == self._retry_topic:
+            return
+        try:
+            await in_thread(self._options.on_share, topic, queues, mine)
+        except Exception:
+            log.exception("the listener for the share of topic %s raised", topic)
+
+    async def _share(self, topic: str, queues: list[MessageQueue]) -> list[MessageQueue] | None:
+        """The queues of the topic that are rightly ours; None: what we have, because the strategy failed."""
         if self._options.model is MessageModel.BROADCASTING:
             return queues
-        members = await self._members(queues)
-        if self._core.client_id not in members:
+        members = in_order(await self._members(queues))
+        me = self._core.client_id
+        if me not in members:
             # The broker has restarted, or our heartbeat is under way: no reason to give up what we have.
             self._core.spawn(self._core.send_heartbeats())
             raise _NotListed(f"the broker does not list this client as a member of {self._group} yet")
-        return self._options.strategy(queues, members, self._core.client_id)
+        key = f"strategy {topic}"
+        try:
+            share = checked_share(self._options.strategy, queues, members, me)
+        except Exception as error:  # noqa: BLE001  whatever a strategy of the user's raises
+            self._complaints.once(
+                key,
+                f"the allocation strategy of group {self._group} failed for topic {topic}, so this member keeps the queues "
+                f"that it has: {type(error).__name__}: {error}",
+                logging.ERROR,
+            )
+            return None
+        if share.wrong:
+            self._complaints.once(
+                key,
+                f"the allocation strategy of group {self._group} returned for topic {topic} {share.wrong}. This member takes "
+                "the others of its share. A strategy gives each queue to one member, and depends on its arguments alone "
+                "(metaq.client.rebalance.fixed is for a list that only this member knows)",
+                logging.ERROR,
+            )
+        else:
+            self._complaints.over(key)
+        return share.queues
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
         """Client ids of the group, from any broker of the topic."""

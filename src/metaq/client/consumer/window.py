@@ -62,6 +62,10 @@ class Window(Generic[M]):
         """Which of the broker's machines to pull from: what it suggested last; 0 is the master."""
         self.paused = False
         """Nothing is pulled because too much is unfinished."""
+        self.held = False
+        """The user wants nothing of the queue for now: what was pulled is parked, and no more is pulled."""
+        self.parked: deque[Chunk[M]] = deque()
+        """What takers found while it was held. Any thread appends, and looks at `held` again afterwards."""
         self._chunks: deque[Chunk[M]] = deque()
 
     def add(self, messages: Sequence[M], next_offset: int, size: int = 0) -> Chunk[M] | None:

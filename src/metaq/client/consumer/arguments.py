@@ -1,0 +1,100 @@
+"""What users pass to a consumer, checked, with errors for users."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Collection, Mapping, Sequence
+
+from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.options import GroupOptions
+from metaq.client.consumer.ranks import RankedHandover, Ranking, Ranks
+from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.names import EARLIEST, checked, start_of
+from metaq.errors import ConfigError
+from metaq.model import ConsumeFrom
+from metaq.model.subscription import ALL, checked_expression
+from metaq.model.topic import check_topic
+
+Topics = str | Sequence[str] | Mapping[str, str] | Mapping[str, str | Collection[str]]
+
+TOPICS_MAX = 1000
+"""Topics of one member. A broker of ours refuses heartbeats from 1024 on; every one costs it and us memory."""
+KEEP_SECONDS_MAX = 600.0
+
+
+def topics_of(topics: Topics) -> dict[str, str]:
+    """Topic → tag expression. Raises ConfigError, TypeError."""
+    given: Mapping[str, str | Collection[str]]
+    if isinstance(topics, Mapping):
+        given = topics
+    else:
+        given = dict.fromkeys([topics] if isinstance(topics, str) else topics, ALL)
+    if not given:
+        raise ConfigError("no topic to consume")
+    if len(given) > TOPICS_MAX:
+        raise ConfigError(
+            f"{len(given)} topics for one consumer: at most {TOPICS_MAX}; let consumers of several groups share them"
+        )
+    return {checked(check_topic, topic): checked_expression(topic, tags) for topic, tags in given.items()}
+
+
+def start_place(start: str | float | dt.datetime) -> tuple[ConsumeFrom, int]:
+    """Where a group without progress begins, and the milliseconds if that is a moment. Raises ConfigError, TypeError."""
+    place = start_of(start)
+    if isinstance(place, int):
+        return ConsumeFrom.TIMESTAMP, place
+    return (ConsumeFrom.FIRST if place == EARLIEST else ConsumeFrom.LAST), 0
+
+
+def check_limits(options: GroupOptions) -> None:
+    """Raises ConfigError."""
+    least = {
+        name: getattr(options, name)
+        for name in ("pull_count", "pull_bytes", "queue_messages_max", "queue_bytes_max", "span_max", "skip_when_behind",
+                     "topic_messages_max", "topic_bytes_max")
+    }  # fmt: skip
+    if wrong := [f"{name}={value!r}" for name, value in least.items() if value is not None and value < 1]:
+        raise ConfigError(f"{', '.join(wrong)}: the pull and queue limits must be positive")
+    if options.max_reconsume_times < 0:
+        raise ConfigError(f"max_reconsume_times={options.max_reconsume_times}: must not be negative")
+    checked_seconds("pull_interval", options.pull_interval, least=0.0)
+    checked_seconds("commit_interval", options.seconds.persist, least=0.1)
+
+
+def checked_seconds(name: str, value: float, *, least: float) -> float:
+    """Raises ConfigError, TypeError: it is no number of seconds, or too small."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}: need a number of seconds")
+    if not math.isfinite(value) or value < least:
+        raise ConfigError(f"{name}={value!r}: need at least {least:g} s")
+    return float(value)
+
+
+def check_keeping(seconds: float, instance_name: str, *, broadcast: bool) -> None:
+    """Whether a member can be known again after a restart. Raises ConfigError, TypeError."""
+    if checked_seconds("keep_queues", seconds, least=0.0) == 0:
+        return
+    if seconds > KEEP_SECONDS_MAX:
+        raise ConfigError(
+            f"keep_queues={seconds!r}: at most {KEEP_SECONDS_MAX:g} s, for nobody consumes them meanwhile"
+        )
+    if instance_name == "DEFAULT":
+        raise ConfigError(
+            "keep_queues needs an instance_name: brokers know a member again by its address and that name, which must be "
+            "the same after a restart, and another for each member"
+        )
+    if broadcast:
+        raise ConfigError("keep_queues with broadcast=True: every member has all queues anyway")
+
+
+def handover_for(ranks: Ranks | None, low_share: float, topics: Collection[str]) -> Handover[ReceivedMessage]:
+    """Raises ConfigError."""
+    if not ranks:
+        return Handover()
+    ranking = Ranking(ranks)
+    if unknown := sorted(ranking.topics() - set(topics)):
+        raise ConfigError(f"ranks: {', '.join(unknown)} is not among the topics")
+    if not 0 < low_share < 1:
+        raise ConfigError(f"low_share={low_share!r}: need a share above 0 and below 1")
+    return RankedHandover(ranking, low_share)

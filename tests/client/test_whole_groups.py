@@ -1,0 +1,516 @@
+"""What a group can do besides sharing messages: seek, pause, skip, ranks, stores and strategies of the user's."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import threading
+import time
+
+import pytest
+
+from metaq import Consumer, MessageQueue, Producer, aio
+from metaq.admin import Admin
+from metaq.admin.groups import GroupNotFound
+from metaq.errors import ClientClosed, ConfigError
+from metaq.testing.embedded import EmbeddedBroker
+from tests.support import PATIENCE, eventually
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def broker():
+    with EmbeddedBroker(options={"messageDelayLevel": " ".join(["1s"] * 18)}) as running:
+        yield running
+
+
+@pytest.fixture
+def topic(broker) -> str:
+    """A topic of two queues."""
+    name = f"whole_{os.getpid()}_{next(_names)}"
+    with Admin(broker.namesrv) as admin:
+        admin.create_topic(name, queues=2)
+    return name
+
+
+@pytest.fixture
+def producer(broker):
+    with Producer(broker.namesrv) as made:
+        yield made
+
+
+def queue_of(producer: Producer, topic: str, number: int = 0) -> MessageQueue:
+    return sorted(producer.queues(topic))[number]
+
+
+def fill(producer: Producer, queue: MessageQueue, numbers: range) -> None:
+    for future in [producer.submit(queue.topic, b"%d" % number, queue=queue) for number in numbers]:
+        future.result(PATIENCE)
+
+
+def numbers(consumer: Consumer, count: int) -> list[int]:
+    """Of the next `count` messages, which are acknowledged."""
+    got = []
+    for _ in range(count):
+        message = consumer.receive(PATIENCE)
+        assert message is not None, f"{len(got)} of {count} messages came"
+        message.ack()
+        got.append(int(message.body))
+    return got
+
+
+def nothing(consumer: Consumer) -> bool:
+    return consumer.receive(0.3) is None
+
+
+def consumed(broker, group: str, queue: MessageQueue) -> int | None:
+    """What the broker keeps of the group's progress."""
+    with Admin(broker.namesrv) as admin, contextlib.suppress(GroupNotFound):
+        return next((one.consumed for one in admin.group_progress(group).queues if one.queue == queue), None)
+    return None
+
+
+# ------------------------------------------------------------------ seek
+
+
+def test_seek_reads_again_what_was_consumed(broker, producer, topic):
+    """By offset and by time, on a running consumer; the progress is kept there at once."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(10))
+    time.sleep(0.01)  # The moment below must be later than the store times above.
+    moment = time.time()
+    fill(producer, queue, range(10, 15))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        assert numbers(consumer, 15) == list(range(15))
+        consumer.seek(queue, offset=4)
+        assert consumed(broker, topic, queue) == 4
+        assert numbers(consumer, 11) == list(range(4, 15))
+        consumer.seek(queue, time=moment)
+        assert numbers(consumer, 5) == list(range(10, 15))
+        assert nothing(consumer)
+    assert consumed(broker, topic, queue) == 15
+
+
+def test_seek_counts_for_nothing_what_was_in_hand(broker, producer, topic):
+    """An ack of a message that was received before the seek moves no progress; its fellows are handed out anew."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(3))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        held = consumer.receive(PATIENCE)
+        consumer.seek(queue, offset=0)
+        held.ack()
+        assert numbers(consumer, 3) == [0, 1, 2]
+        assert nothing(consumer)
+
+
+def test_seek_without_queue_moves_all(broker, producer, topic):
+    """Every queue of the member, but not the group's retry topic."""
+    for number in (0, 1):
+        fill(producer, queue_of(producer, topic, number), range(3))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        assert sorted(numbers(consumer, 6)) == [0, 0, 1, 1, 2, 2]
+        consumer.seek(offset=1)
+        assert sorted(numbers(consumer, 4)) == [1, 1, 2, 2]
+
+
+def test_seek_of_what_is_not_ours_is_refused(broker, producer, topic):
+    """A queue of another topic, no place or two, an offset before all, a closed consumer."""
+    queue = queue_of(producer, topic)
+    with Consumer(broker.namesrv, group=topic, topics=topic) as consumer:
+        consumer.wait_assigned(PATIENCE)
+        with pytest.raises(ConfigError, match=r"other@b:0: not this member's now"):
+            consumer.seek(MessageQueue("other", "b", 0), offset=0)
+        with pytest.raises(ConfigError, match="either offset= or time="):
+            consumer.seek(queue)
+        with pytest.raises(ConfigError, match="offsets begin at 0"):
+            consumer.seek(queue, offset=-1)
+    with pytest.raises(ClientClosed):
+        consumer.seek(queue, offset=0)
+
+
+# ------------------------------------------------------------------ pause and resume
+
+
+def test_paused_queue_hands_out_nothing_and_the_other_goes_on(broker, producer, topic):
+    """Not even what was pulled already; resumed, nothing is missing and the order of the queue is kept."""
+    first, second = queue_of(producer, topic, 0), queue_of(producer, topic, 1)
+    fill(producer, first, range(100))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        assert numbers(consumer, 10) == list(range(10))
+        consumer.pause(first)
+        assert consumer.paused == [first]
+        fill(producer, second, range(500, 503))
+        assert numbers(consumer, 3) == [500, 501, 502]
+        fill(producer, first, range(100, 110))
+        assert nothing(consumer)
+        consumer.resume([first, second])
+        assert consumer.paused == []
+        assert numbers(consumer, 100) == list(range(10, 110))
+
+
+def test_paused_queue_can_be_moved_and_stays_paused(broker, producer, topic):
+    """As in Kafka: seek does not resume."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(5))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        numbers(consumer, 5)
+        consumer.pause([queue])
+        consumer.seek(queue, offset=3)
+        assert nothing(consumer)
+        consumer.resume(queue)
+        assert numbers(consumer, 2) == [3, 4]
+
+
+def test_pause_lasts_over_a_rebalance_only_while_the_queue_stays(broker, producer, topic):
+    """A queue that went to another member and came back is not paused; one that stayed is."""
+    with Consumer(broker.namesrv, group=topic, topics=topic, instance_name="a") as consumer:
+        eventually(lambda: len(ours(consumer)) == 2)
+        stays, goes = ours(consumer)
+        consumer.pause([stays, goes])
+        with Consumer(broker.namesrv, group=topic, topics=topic, instance_name="b"):
+            eventually(lambda: ours(consumer) == [stays])
+            assert consumer.paused == [stays]
+        eventually(lambda: len(ours(consumer)) == 2)
+        assert consumer.paused == [stays]
+        fill(producer, stays, range(1))
+        fill(producer, goes, range(7, 8))
+        assert numbers(consumer, 1) == [7]
+        assert nothing(consumer)
+
+
+def ours(consumer: Consumer) -> list[MessageQueue]:
+    """Its queues without those of the retry topic."""
+    return [queue for queue in consumer.queues if not queue.topic.startswith("%")]
+
+
+def test_pausing_what_is_not_ours_is_refused(broker, topic):
+    """Kafka raises as well: a silent no would look like a pause."""
+    with Consumer(broker.namesrv, group=topic, topics=topic) as consumer:
+        with pytest.raises(ConfigError, match="not this member's now"):
+            consumer.pause(MessageQueue("other", "b", 0))
+        with pytest.raises(TypeError, match="no MessageQueue"):
+            consumer.pause("orders")
+
+
+def test_handler_may_pause_its_own_queue(broker, producer, topic):
+    """The rest of what its thread has of the queue is not handed out; another thread resumes."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(20))
+    got: list[int] = []
+
+    def handler(message) -> None:
+        got.append(int(message.body))
+        if len(got) == 5:
+            consumer.pause(message.queue)
+        if len(got) == 20:
+            consumer.stop()
+
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        worker = threading.Thread(target=consumer.run, args=(handler,))
+        worker.start()
+        eventually(lambda: len(got) == 5 and consumer.paused == [queue])
+        eventually(lambda: consumer._member.windows[queue].parked)
+        assert len(got) == 5
+        consumer.resume(queue)
+        worker.join(PATIENCE)
+    assert got == list(range(20))
+
+
+def test_asyncio_consumer_does_the_same(broker, producer, topic):
+    """seek is awaited; pause and resume are not."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(4))
+
+    async def scenario() -> list[int]:
+        got = []
+        async with aio.Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+            got += [int((await consumer.receive(PATIENCE)).body) for _ in range(2)]
+            consumer.pause(queue)
+            assert await consumer.receive(0.2) is None
+            consumer.resume(queue)
+            got += [int((await consumer.receive(PATIENCE)).body) for _ in range(2)]
+            await consumer.seek(queue, offset=1)
+            got += [int((await consumer.receive(PATIENCE)).body) for _ in range(3)]
+        return got
+
+    assert asyncio.run(scenario()) == [0, 1, 2, 3, 1, 2, 3]
+
+
+# ------------------------------------------------------------------ skipping a backlog
+
+
+def test_backlog_beyond_the_limit_is_skipped_and_told(broker, producer, topic, caplog):
+    """on_skip gets the offsets, the log and `skipped` the number; the newest messages up to the limit are handed out."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(1000))
+    told = []
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", skip_when_behind=100,
+        on_skip=lambda one, gone: told.append((one, gone)),
+    ) as consumer:  # fmt: skip
+        assert numbers(consumer, 100) == list(range(900, 1000))
+        assert nothing(consumer)
+        assert consumer.skipped == 900
+    assert told == [(queue, range(900))]
+    assert f"900 messages of {queue} are skipped, because more than 100 wait there" in caplog.text
+    assert consumed(broker, topic, queue) == 1000
+
+
+def test_consumer_that_falls_behind_skips(broker, producer, topic):
+    """Not only at the start; what it had pulled before is still handed out."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(10))
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", skip_when_behind=50, queue_messages_max=10,
+        pull_count=10,
+    ) as consumer:  # fmt: skip
+        assert numbers(consumer, 1) == [0]
+        fill(producer, queue, range(10, 200))
+        assert numbers(consumer, 9) == list(range(1, 10))
+        assert numbers(consumer, 50)[-1] == 199
+        assert consumer.skipped > 0
+
+
+def test_a_skip_listener_that_raises_harms_nothing(broker, producer, topic, caplog):
+    """It is logged."""
+    fill(producer, queue_of(producer, topic), range(30))
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", skip_when_behind=10, on_skip=lambda *_: 1 / 0
+    ) as consumer:
+        assert numbers(consumer, 10) == list(range(20, 30))
+    assert "on_skip raised" in caplog.text
+
+
+# ------------------------------------------------------------------ shares
+
+
+def test_listener_hears_of_every_change_of_the_share_and_may_seek(broker, producer, topic):
+    """(topic, all its queues, ours): as the member joins, when another comes, and when that goes."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(5))
+    heard: list[tuple[str, list[MessageQueue], list[MessageQueue]]] = []
+
+    def listener(name: str, everything: list[MessageQueue], mine: list[MessageQueue]) -> None:
+        heard.append((name, everything, mine))
+        if len(heard) == 1:
+            consumer.seek(queue, offset=3)
+
+    made = threading.Event()
+
+    def patient(*args) -> None:
+        made.wait(PATIENCE)
+        listener(*args)
+
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", instance_name="a", on_share=patient
+    ) as consumer:
+        made.set()
+        assert numbers(consumer, 2) == [3, 4], "nothing is handed out before the listener has returned"
+        both = sorted(producer.queues(topic))
+        assert heard == [(topic, both, both)]
+        with Consumer(broker.namesrv, group=topic, topics=topic, instance_name="b"):
+            eventually(lambda: len(heard) == 2)
+            assert len(heard[1][2]) == 1
+        eventually(lambda: len(heard) == 3)
+        assert heard[2] == (topic, both, both)
+
+
+@pytest.mark.parametrize("wrong", ["raises", "returns None"])
+def test_strategy_that_fails_is_told_and_costs_no_queue(broker, producer, topic, caplog, wrong):
+    """The member keeps what it has; when the strategy works again, so does the sharing."""
+    failing = threading.Event()
+
+    def strategy(queues, members, me):
+        if failing.is_set():
+            if wrong == "raises":
+                raise LookupError("no table of rooms")
+            return None
+        return list(queues) if me == members[0] else []
+
+    with Consumer(broker.namesrv, group=topic, topics=topic, strategy=strategy, instance_name="a") as consumer:
+        eventually(lambda: len(ours(consumer)) == 2)
+        failing.set()
+        consumer._member.rebalance_soon()
+        eventually(lambda: "the allocation strategy of group" in caplog.text)
+        assert len(ours(consumer)) == 2
+        assert "keeps the queues that it has" in caplog.text
+        fill(producer, queue_of(producer, topic), range(1))
+        assert numbers(consumer, 1) == [0]
+
+
+def test_strategy_that_takes_anothers_queues_is_told_and_no_queue_has_two_owners(broker, topic, caplog):
+    """Both members' shares are all queues: the first gets them, the second hears why it has none."""
+
+    def everything(queues, _members, _me):
+        return list(queues)
+
+    with (
+        Consumer(broker.namesrv, group=topic, topics=topic, strategy=everything, instance_name="a") as first,
+        Consumer(broker.namesrv, group=topic, topics=topic, strategy=everything, instance_name="b") as second,
+    ):
+        eventually(lambda: "gives to another member as well" in caplog.text)
+        eventually(lambda: sorted([len(ours(first)), len(ours(second))]) == [0, 2])
+
+
+# ------------------------------------------------------------------ where progress is kept
+
+
+class Table:
+    """A user's store: a dictionary, which a process would lose."""
+
+    def __init__(self) -> None:
+        self.kept: dict[MessageQueue, int] = {}
+        self.told: dict[MessageQueue, int] = {}
+        self.broken = threading.Event()
+
+    def load(self, queue):
+        if self.broken.is_set():
+            raise OSError("the database is down")
+        return self.kept.get(queue)
+
+    def update(self, queue, offset):
+        self.told[queue] = offset
+
+    def persist(self):
+        self.kept |= self.told
+
+
+def test_progress_in_a_store_of_the_users(broker, producer, topic):
+    """The next member goes on where the store says, whatever the broker has; nothing of it is at the broker."""
+    queue, table = queue_of(producer, topic), Table()
+    fill(producer, queue, range(10))
+    table.kept[queue] = 6
+    with Consumer(broker.namesrv, group=topic, topics=topic, offset_store=table) as consumer:
+        assert numbers(consumer, 4) == [6, 7, 8, 9]
+        consumer.commit()
+        assert table.kept[queue] == 10
+        fill(producer, queue, range(10, 11))
+        assert numbers(consumer, 1) == [10]
+    assert table.kept[queue] == 11
+    assert not consumed(broker, topic, queue)
+
+
+def test_store_that_is_down_delays_the_start_and_nothing_else(broker, producer, topic, caplog):
+    """No queue is begun at a guess; when the store is back, all are begun where it says."""
+    queue, table = queue_of(producer, topic), Table()
+    fill(producer, queue, range(10))
+    table.kept[queue] = 8
+    table.broken.set()
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest", offset_store=table) as consumer:
+        eventually(lambda: "the database is down" in caplog.text)
+        assert nothing(consumer)
+        table.broken.clear()
+        assert numbers(consumer, 2) == [8, 9]
+
+
+def test_progress_in_a_file(broker, producer, topic, tmp_path):
+    """A path, for a group of one member: clustering, but its progress is with the program."""
+    queue, path = queue_of(producer, topic), tmp_path / "progress" / "orders.json"
+    fill(producer, queue, range(4))
+    for expected in ([0, 1, 2, 3], [4]):
+        with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest", offset_store=path) as consumer:
+            assert numbers(consumer, len(expected)) == expected
+        fill(producer, queue, range(4, 5))
+    assert path.exists()
+    assert not consumed(broker, topic, queue)
+
+
+def test_progress_is_kept_as_often_as_wished(broker, producer, topic):
+    """commit_interval, without anybody calling commit."""
+    queue, table = queue_of(producer, topic), Table()
+    fill(producer, queue, range(3))
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", offset_store=table, commit_interval=0.1
+    ) as consumer:
+        numbers(consumer, 3)
+        eventually(lambda: table.kept.get(queue) == 3)
+
+
+# ------------------------------------------------------------------ ranks
+
+
+def test_topics_of_higher_rank_are_drained_first(broker, producer, topic):
+    """Both wait in full; the lower one gets its share meanwhile, and everything comes once."""
+    urgent = f"{topic}_urgent"
+    with Admin(broker.namesrv) as admin:
+        admin.create_topic(urgent, queues=2)
+    for name in (topic, urgent):
+        for number in (0, 1):
+            fill(producer, queue_of(producer, name, number), range(400))
+    with Consumer(
+        broker.namesrv, group=topic, topics=[topic, urgent], start="earliest", ranks={urgent: 1}, low_share=0.2
+    ) as consumer:
+        eventually(lambda: sum(window.unfinished for window in consumer._member.windows.values()) == 1600)
+        got = []
+        for _ in range(1600):
+            message = consumer.receive(PATIENCE)
+            message.ack()
+            got.append(message.topic)
+        assert nothing(consumer)
+    assert 150 <= got[:800].count(topic) <= 240
+    assert got.count(topic) == got.count(urgent) == 800
+
+
+# ------------------------------------------------------------------ limits
+
+
+def test_limits_of_a_topic_are_shared_by_its_queues(broker, producer, topic):
+    """pullThresholdForTopic: 100 messages for two queues are 50 each, whatever the queue's own limit."""
+    for number in (0, 1):
+        fill(producer, queue_of(producer, topic, number), range(300))
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", topic_messages_max=100, pull_count=10
+    ) as consumer:
+        eventually(lambda: sum(window.unfinished for window in consumer._member.windows.values()) == 100)
+        assert all(window.unfinished in {0, 50} for window in consumer._member.windows.values())
+        assert len(numbers(consumer, 600)) == 600
+
+
+def test_bytes_of_a_topic_are_limited(broker, producer, topic):
+    """pullThresholdSizeForTopic: no further pull while so many bytes are unfinished."""
+    queue = queue_of(producer, topic)
+    for future in [producer.submit(topic, bytes(1000), queue=queue) for _ in range(200)]:
+        future.result(PATIENCE)
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", topic_bytes_max=40_000, pull_count=5
+    ) as consumer:
+        window = eventually(lambda: consumer._member.windows.get(queue))
+        eventually(lambda: window.paused)
+        assert window.unfinished < 50
+
+
+def test_pulls_can_be_spaced(broker, producer, topic):
+    """pullInterval: seconds between two pulls of one queue."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(6))
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", pull_count=2, pull_interval=0.3
+    ) as consumer:
+        began = time.monotonic()
+        numbers(consumer, 6)
+        assert time.monotonic() - began >= 0.5
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"topic_messages_max": 0}, "must be positive"),
+        ({"skip_when_behind": 0}, "must be positive"),
+        ({"pull_interval": -1}, "pull_interval"),
+        ({"commit_interval": 0}, "commit_interval"),
+        ({"ranks": {"nope": 1}}, "nope is not among the topics"),
+        ({"ranks": {"t": 1}, "low_share": 1}, "low_share"),
+        ({"keep_queues": 30}, "needs an instance_name"),
+        ({"keep_queues": 3000, "instance_name": "a"}, "at most 600 s"),
+        ({"keep_queues": 30, "instance_name": "a", "broadcast": True}, "all queues anyway"),
+        ({"offset_store": "nowhere"}, "offset_store"),
+        ({"topics": [f"t{number}" for number in range(10_000)]}, "10000 topics for one consumer: at most 1000"),
+    ],
+)
+def test_wrong_options_are_told_before_anything_is_connected(wrong, text):
+    """The text names the option."""
+    with pytest.raises(ConfigError, match=text):
+        Consumer("127.0.0.1:1", group="g", **{"topics": "t", **wrong})
