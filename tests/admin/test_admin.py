@@ -74,6 +74,31 @@ def test_group_is_shown_though_its_messages_may_not_be_read(admin, metaq_broker)
     assert (progress.lag, progress.lag_seconds) == (2, None)
 
 
+def test_instances_of_a_producer_group_are_listed(admin, metaq_broker):
+    """A transactional producer from its start; one that sends from its first send; none once all are closed."""
+    with pytest.raises(GroupNotFound, match="is connected to a producer of group admin-pg"):
+        admin.group_producers("admin-pg")
+    address = metaq_broker.namesrv
+    with metaq.TransactionProducer(address, group="admin-pg", check=lambda _: None, instance_name="one"):
+        [one] = eventually(lambda: known(admin, 1), what="it is known")
+        assert one.client_id.endswith("@one")
+        assert (one.language, set(one.addresses)) == ("PYTHON", {admin.list_brokers()[0].broker})
+        with metaq.Producer(address, group="admin-pg", instance_name="two") as second:
+            second.send("admin-producers", b"x")
+            both = eventually(lambda: known(admin, 2), what="both are known")
+            assert [instance.client_id[-4:] for instance in both] == ["@one", "@two"]
+    with pytest.raises(GroupNotFound):
+        admin.group_producers("admin-pg")
+
+
+def known(admin, count):
+    try:
+        found = admin.group_producers("admin-pg")
+    except GroupNotFound:
+        return None
+    return found if len(found) == count else None
+
+
 def test_unknown_group_is_an_error_of_its_own(admin):
     """Nobody is in it and no broker has an offset of it."""
     with pytest.raises(GroupNotFound, match="admin-nobody"):

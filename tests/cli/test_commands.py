@@ -132,6 +132,19 @@ def test_consume_as_a_group_goes_on_where_it_stopped(cli, orders):
     assert (done["lag"], done["lag_seconds"]) == (0, 0.0)
 
 
+def test_group_producers_lists_the_instances(cli, metaq_broker):
+    """As a table and as JSON; nobody there is exit code 3, as of anything that is not found."""
+    nobody = cli("group", "producers", "cli-pg")
+    assert nobody.returncode == 3
+    assert "no broker" in nobody.stderr
+    with metaq.TransactionProducer(metaq_broker.namesrv, group="cli-pg", check=lambda _: None, instance_name="cli"):
+        eventually(lambda: not cli("group", "producers", "cli-pg").returncode, what="it is known")
+        [shown] = json.loads(cli("group", "producers", "cli-pg", "--json").stdout)
+        table = cli("group", "producers", "cli-pg").stdout
+    assert (shown["client_id"][-4:], shown["language"], len(shown["addresses"])) == ("@cli", "PYTHON", 1)
+    assert shown["client_id"] in table
+
+
 def test_group_show_marks_members_that_subscribe_differently(cli, metaq_broker, orders):
     """Each would miss messages; the page says who wants what, and what to do."""
     address = metaq_broker.namesrv

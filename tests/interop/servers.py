@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -94,10 +95,10 @@ class MetaqNamesrv:
 
 
 class MetaqServer:
-    """`metaq up` of this clone, or `metaq broker` at the name server `namesrv`; with small files."""
+    """`metaq up` of this clone, or `metaq broker` at the name server `namesrv`; with small files and more `options`."""
 
-    def __init__(self, folder: Path, data: Path | None = None, namesrv: str = "") -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, data: Path | None = None, namesrv: str = "", options: Sequence[str] = ()) -> None:
+        self._folder, self._options = folder, options
         self.data = data or folder / "data"
         self._alone = bool(namesrv)
         self.namesrv, self.broker = namesrv or "127.0.0.1:0", "127.0.0.1:0"
@@ -108,6 +109,8 @@ class MetaqServer:
         command += ["-n", self.namesrv] if self._alone else ["--namesrv-port", self.namesrv.rpartition(":")[2]]
         command += ["-o", f"messageDelayLevel={DELAY_LEVELS}", "-o", "mappedFileSizeCommitLog=67108864"]
         command += ["-o", "vipPortEnable=true"]  # as RocketMQ's own
+        for option in self._options:
+            command += ["-o", option]
         pattern = (
             r"^ready broker \S+ (?P<broker>\S+)"
             if self._alone
@@ -126,9 +129,10 @@ class MetaqServer:
 
 
 class RocketmqServer:
-    """The broker of RocketMQ 4.9.7 as its jars come, at the name server `namesrv` or one of its own; with small files."""
+    """The broker of RocketMQ 4.9.7 as its jars come, at the name server `namesrv` or one of its own; with small files and
+    more `options`."""
 
-    def __init__(self, folder: Path, data: Path | None = None, namesrv: str = "") -> None:
+    def __init__(self, folder: Path, data: Path | None = None, namesrv: str = "", options: Sequence[str] = ()) -> None:
         self._folder = folder
         self.data = data or folder / "store"
         self._alone = bool(namesrv)
@@ -146,6 +150,7 @@ class RocketmqServer:
             f"listenPort={self._port}\nnamesrvAddr={self.namesrv}\nstorePathRootDir={self.data}\n"
             f"storePathCommitLog={self.data}/commitlog\nmappedFileSizeCommitLog=67108864\n"
             f"messageDelayLevel={DELAY_LEVELS}\nwarmMapedFileEnable=false\n"
+            + "".join(f"{option}\n" for option in options)
         )
 
     def start_namesrv(self) -> None:

@@ -65,6 +65,10 @@ class Admin:
         """How far a consumer group has come, and who is in it. Raises also groups.GroupNotFound."""
         return self._run(groups.progress(self._open, group))
 
+    def group_producers(self, group: str) -> list[groups.ProducerInstance]:
+        """The instances of a producer group. Raises also groups.GroupNotFound: none is connected."""
+        return self._run(groups.producers(self._open, group))
+
     def list_brokers(self) -> list[brokers.BrokerStatus]:
         """All brokers of all clusters, with what each says of itself."""
         return self._run(brokers.statuses(self._open))

@@ -1,14 +1,15 @@
-"""Consumer groups: who is in them and how far they have come."""
+"""Groups: who is in them, and how far consumer groups have come."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Mapping
 
 from msgspec import Struct
 
 from metaq.admin.brokers import masters
-from metaq.client.conversation.groups import GetConnections, GetConsumeStats
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
 from metaq.client.conversation.time_search import store_time_from
 from metaq.client.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
@@ -20,6 +21,19 @@ _PULL_SECONDS = 5.0
 
 class GroupNotFound(MetaqError):
     """No broker has an offset of the group, and nobody is in it."""
+
+
+class ProducerInstance(Struct, frozen=True):
+    """A process that produces for a group, and may be asked about the group's transactions.
+
+    `version` is RocketMQ's number of the client's protocol. `addresses`: broker name → the instance's address as that
+    broker sees it.
+    """
+
+    client_id: str
+    language: str
+    version: int
+    addresses: Mapping[str, str]
 
 
 class QueueProgress(Struct, frozen=True):
@@ -82,6 +96,27 @@ class GroupProgress(Struct, frozen=True):
             return 0.0
         waiting = [queue.oldest_waiting_ms for queue in self.queues if queue.oldest_waiting_ms is not None]
         return max(0, self.now_ms - min(waiting)) / 1000 if waiting else None
+
+
+async def producers(core: ClientCore, group: str) -> list[ProducerInstance]:
+    """The instances of producer group `group`, by client id. Raises GroupNotFound: no broker knows one."""
+    addresses = await masters(core)
+    call = GetProducers(group)
+    found = await asyncio.gather(*(core.ask(address, call) for address in addresses.values()))
+    seen: dict[str, dict[str, ClientConnection]] = {}
+    for broker, connections in zip(addresses, found, strict=True):
+        for one in connections:
+            seen.setdefault(one.client_id, {})[broker] = one
+    if not seen:
+        raise GroupNotFound(
+            f"no broker at name servers {core.name_servers} is connected to a producer of group {group}; a producer is known "
+            "from its first send on, a transactional one from its start"
+        )
+    return [
+        ProducerInstance(client_id, one.language, one.version, {broker: it.address for broker, it in at.items()})
+        for client_id, at in sorted(seen.items())
+        for one in [next(iter(at.values()))]
+    ]
 
 
 async def progress(core: ClientCore, group: str) -> GroupProgress:

@@ -1,4 +1,4 @@
-"""`metaq group`: how far consumer groups have come."""
+"""`metaq group`: who is in a group, and how far consumer groups have come."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import typer
 
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, count, iso_time, print_json, print_table, span
 
-app = typer.Typer(help="Look at consumer groups.", no_args_is_help=True)
+app = typer.Typer(help="Look at groups of consumers and producers.", no_args_is_help=True)
 
 
 @app.callback()
 def groups() -> None:
-    """Look at consumer groups."""
+    """Look at groups of consumers and producers."""
 
 
 @app.command("show")
@@ -94,6 +94,40 @@ def show_group(
                 _age(group.now_ms, progress.oldest_waiting_ms),
             )
             for progress in group.queues
+        ),
+    )
+
+
+@app.command("producers")
+def show_producers(
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="name of the producer group")],
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List the processes that produce for a group: those that are asked what became of its transactions."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        instances = admin.group_producers(name)
+    if as_json:
+        print_json(
+            [
+                {
+                    "client_id": one.client_id,
+                    "language": one.language,
+                    "version": one.version,
+                    "addresses": dict(one.addresses),
+                }
+                for one in instances
+            ]
+        )
+        return
+    print_table(
+        ("client", "language", "version", "broker", "address"),
+        (
+            (one.client_id, one.language, one.version, broker, address)
+            for one in instances
+            for broker, address in one.addresses.items()
         ),
     )
 

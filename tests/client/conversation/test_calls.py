@@ -14,6 +14,7 @@ from metaq.client.conversation.call import FAULTS, Call, unknown_topic
 from metaq.client.conversation.groups import (
     GetConnections,
     GetConsumeStats,
+    GetProducers,
     LeaveGroup,
     ListMembers,
     SendHeartbeat,
@@ -110,6 +111,7 @@ REQUESTS = [
     (LeaveGroup("me@1", producer_group="p"), 35, {"clientID": "me@1", "producerGroup": "p"}),
     (ListMembers("g"), 38, {"consumerGroup": "g"}),
     (GetConnections("g"), 203, {"consumerGroup": "g"}),
+    (GetProducers("p"), 204, {"producerGroup": "p"}),
     (GetConsumeStats("g"), 208, {"consumerGroup": "g"}),
     (CreateTopic("orders", 8, 6), 17,
      {"topic": "orders", "defaultTopic": "TBW102", "readQueueNums": "8", "writeQueueNums": "8", "perm": "6",
@@ -160,6 +162,7 @@ def test_what_is_not_there_is_none_and_no_error():
     assert answered(GetPosition("g", QUEUE), ext={"offset": "-1"}) is None
     assert answered(GetConnections("g"), ResponseCode.CONSUMER_NOT_ONLINE) is None
     assert answered(ListMembers("g"), ResponseCode.SYSTEM_ERROR) == []
+    assert answered(GetProducers("p"), ResponseCode.SYSTEM_ERROR) == []
 
 
 def test_outcomes_of_lookups():
@@ -185,6 +188,7 @@ def test_outcomes_of_groups():
     one = ClientConnection("me@1", "10.0.0.2:5", "JAVA", 409)
     members, view = answered(GetConnections("g"), body=bodies.consumer_connections(BEAT.consumers[0], [one]))
     assert members == [one]
+    assert answered(GetProducers("p"), body=bodies.producer_connections([one])) == [one]
     assert view.subscriptions == BEAT.consumers[0].subscriptions
     assert answered(SendHeartbeat(BEAT)) == 0, "a RocketMQ"
     assert answered(SendHeartbeat(BEAT), ext={"METAQ": "2"}) == 2

@@ -95,6 +95,25 @@ class GetConnections(Call[tuple[list[ClientConnection], ConsumerView] | None], f
         return None if answer.code == ResponseCode.CONSUMER_NOT_ONLINE else bodies.connections_of(answer.body)
 
 
+class GetProducers(Call[list[ClientConnection]], frozen=True):
+    """The instances of a producer group that are connected to a broker; none if it knows nobody."""
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.SYSTEM_ERROR)
+
+    group: str
+
+    @property
+    def action(self) -> str:
+        return f"list the producers of group {self.group}"
+
+    def request(self) -> Command:
+        header = headers.ProducerGroupHeader(producer_group=self.group)
+        return request(RequestCode.GET_PRODUCER_CONNECTION_LIST, header)
+
+    def read(self, answer: Command) -> list[ClientConnection]:
+        return [] if answer.code == ResponseCode.SYSTEM_ERROR else bodies.connections_of(answer.body)[0]
+
+
 class GetConsumeStats(Call[tuple[dict[MessageQueue, ConsumeStats], float]], frozen=True):
     """How far a group has come in each queue of a broker, and its messages per second."""
 
