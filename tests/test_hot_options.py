@@ -17,7 +17,7 @@ import pytest
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.clock import FakeClock
-from metaq.model import DataVersion, Heartbeat, Perm, TopicConfig
+from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
 from metaq.namesrv.kv import ORDER_NAMESPACE
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.testing import FaultyDisk
@@ -257,6 +257,33 @@ def _(root):
         running.change(notify_consumer_ids_changed_enable=False)
         other.leave()
         assert not running.client.received()
+
+
+def locks(running, client_id, count=1):
+    queues = tuple(MessageQueue("T", "broker-a", queue_id) for queue_id in range(count))
+    body = bodies.queue_locks(QueueLocks("G", client_id, queues))
+    return len(bodies.locked_queues_of(running.client.ask(RequestCode.LOCK_BATCH_MQ, None, body).body))
+
+
+@effect_of("broker.rebalance_lock_max_live_time")
+def _(root):
+    with Running(root) as running:
+        running.fill(1)
+        assert locks(running, "a@1") == 1
+        running.clock.advance(2)
+        assert locks(running, "b@1") == 0
+        running.change(rebalance_lock_max_live_time=1000)
+        assert locks(running, "b@1") == 1
+
+
+@effect_of("broker.queue_locks_max")
+def _(root):
+    with Running(root) as running:
+        running.fill(1)
+        running.change(queue_locks_max=2)
+        assert locks(running, "a@1", 4) == 2
+        running.change(queue_locks_max=3)
+        assert locks(running, "a@1", 4) == 3
 
 
 @effect_of("broker.slave_read_enable")

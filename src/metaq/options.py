@@ -322,6 +322,16 @@ class BrokerOptions(OptionTable):
     long_polling_enable: bool = option(True, "Hold pulls that find nothing.", hot=True)
     short_polling_time_mills: int = option(1000, "Milliseconds a pull is held with long polling off.", low=0, hot=True)
     notify_consumer_ids_changed_enable: bool = option(True, "Tell consumers when a group's members change.", hot=True)
+    rebalance_lock_max_live_time: int = option(
+        60_000,
+        "Milliseconds after its last renewal that an orderly consumer's lock on a queue holds.",
+        aliases=("rocketmq.broker.rebalance.lockMaxLiveTime",),  # there it is a property of the Java process
+        low=1,
+        hot=True,
+    )
+    queue_locks_max: int = option(
+        200_000, "Locks on queues of all groups together; more are refused with SYSTEM_BUSY.", low=1, hot=True
+    )
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)
     register_name_server_period: int = option(30_000, "Milliseconds between registrations.", low=1000, high=60_000)

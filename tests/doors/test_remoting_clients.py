@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.model import ConsumerView, Heartbeat, MessageModel
+from metaq.model import ConsumerView, Heartbeat, MessageModel, MessageQueue, QueueLocks
 from metaq.model.subscription import subscribe
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -201,3 +201,85 @@ def test_members_that_differ_are_told_one_by_one_and_others_as_rocketmq_does(doo
     two.beat(topics={"orders": "open"}, client_id="b@1", version=2)
     connections, _ = bodies.connections_of(one.ask(RequestCode.GET_CONSUMER_CONNECTION_LIST, header).body)
     assert {one.client_id: one.wants for one in connections} == {"a@1": {"orders": "paid"}, "b@1": {"orders": "open"}}
+
+
+def queues_of(topic: str, *ids: int) -> tuple[MessageQueue, ...]:
+    return tuple(MessageQueue(topic, "broker-a", queue_id) for queue_id in ids)
+
+
+def lock(client: Client, client_id: str, queues: tuple[MessageQueue, ...], group: str = "G") -> list[int]:
+    """Ids of the queues that were granted."""
+    answer = client.ask(RequestCode.LOCK_BATCH_MQ, None, bodies.queue_locks(QueueLocks(group, client_id, queues)))
+    assert answer.code == 0, answer.remark
+    return [queue.queue_id for queue in bodies.locked_queues_of(answer.body)]
+
+
+def test_queues_are_locked_and_let_go_at_the_door(door):
+    """41 answers what was granted; 42 needs no answer, as Java sends it when it moves a queue on."""
+    one, two = Client(door), Client(door)
+    one.send("orders")
+    assert lock(one, "a@1", queues_of("orders", 0, 1, 2, 9)) == [0, 1, 2]
+    assert lock(two, "b@1", queues_of("orders", 0, 1, 2, 3)) == [3]
+    body = bodies.queue_locks(QueueLocks("G", "a@1", queues_of("orders", 1)))
+    one.feed(one.frame(RequestCode.UNLOCK_BATCH_MQ, None, body, oneway=True))
+    assert one.received() == []
+    assert lock(two, "b@1", queues_of("orders", 0, 1)) == [1]
+    assert one.ask(RequestCode.UNLOCK_BATCH_MQ, None, body).code == 0
+
+
+@pytest.mark.parametrize("how", ["close", "unregister"])
+def test_a_dead_clients_lock_frees_after_a_minute_and_not_when_it_leaves(door, clock, how):
+    """A Java member that is cut off consumes on for up to 30 s; nobody may start beside it."""
+    one, two = Client(door), Client(door)
+    one.send("orders")
+    one.beat(topics={"orders": "*"}, client_id="a@1")
+    two.beat(topics={"orders": "*"}, client_id="b@1")
+    assert lock(one, "a@1", queues_of("orders", 0)) == [0]
+    if how == "close":
+        one.leave()
+    else:
+        one.ask(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(client_id="a@1", consumer_group="G"))
+    assert members(two) == ["b@1"]
+    for _ in range(3):
+        clock.advance(20)
+        two.beat(topics={"orders": "*"}, client_id="b@1")
+        tick(door)
+        assert lock(two, "b@1", queues_of("orders", 0)) == []
+    clock.advance(0.5)
+    assert lock(two, "b@1", queues_of("orders", 0)) == [0]
+
+
+def test_locks_are_gone_after_a_restart(tmp_path):
+    """As with RocketMQ: whoever asks first has them, and the members ask every 20 s."""
+    for client_id in ("a@1", "b@1"):
+        with open_door(tmp_path) as (_, door):
+            client = Client(door)
+            client.send("orders")
+            assert lock(client, client_id, queues_of("orders", 0)) == [0]
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (b"", "cannot be read"),
+        (b'{"clientId":"a@1","consumerGroup":"G","mqSet":[{"queueId":"x"}]}', "mqSet[0].queueId"),
+        (b'{"consumerGroup":"G","mqSet":[]}', "client id has 0 characters"),
+        (b'{"clientId":"a@1","mqSet":[]}', "the group name is blank"),
+        (b'{"clientId":"' + b"a" * (5 << 20) + b'"}', "the limit is 4194304"),
+    ],
+)
+def test_a_broken_request_for_locks_is_answered_not_fatal(door, body, says):
+    """With what is wrong; the next request of the same connection is served."""
+    client = Client(door)
+    answer = client.ask(RequestCode.LOCK_BATCH_MQ, None, body)
+    assert (answer.code, says in answer.remark) == (1, True), answer.remark
+    assert client.send("orders").code == 0
+
+
+def test_a_lock_of_a_group_that_may_not_be_made_is_refused(tmp_path):
+    """26, as its pulls are."""
+    with open_door(tmp_path, auto_create_subscription_group=False) as (_, door):
+        client = Client(door)
+        client.send("orders")
+        body = bodies.queue_locks(QueueLocks("G", "a@1", queues_of("orders", 0)))
+        assert client.ask(RequestCode.LOCK_BATCH_MQ, None, body).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST

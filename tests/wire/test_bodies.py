@@ -7,6 +7,8 @@ import struct
 import zlib
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from metaq.errors import BadRequest
 from metaq.model import (
@@ -22,6 +24,7 @@ from metaq.model import (
     MessageModel,
     MessageQueue,
     QueueData,
+    QueueLocks,
     QueueStats,
     Route,
     TopicConfig,
@@ -161,6 +164,47 @@ def test_tables_by_queue_are_written_with_object_keys_and_read_in_both_forms():
     assert bodies.queue_offsets_of(bodies.queue_offsets({queue: 12})) == {queue: 12}
     pairs = b'{"offsetTable":[[{"brokerName":"b","queueId":3,"topic":"T"},12]]}'
     assert bodies.queue_offsets_of(pairs) == {queue: 12}
+
+
+LOCK_REQUEST = (
+    b'{"clientId":"10.0.0.1@12#123456","consumerGroup":"CG",'
+    b'"mqSet":[{"brokerName":"broker-a","queueId":3,"topic":"TopicA"},{"brokerName":"broker-a","queueId":0,"topic":"TopicA"}]}'
+)
+LOCK_ANSWER = b'{"lockOKMQSet":[{"brokerName":"broker-a","queueId":3,"topic":"TopicA"}]}'
+
+
+def test_locks_are_written_as_java_writes_them():
+    """41, 42 and the answer to 41, to the byte; a set has each queue once."""
+    three, none = MessageQueue("TopicA", "broker-a", 3), MessageQueue("TopicA", "broker-a", 0)
+    asked = QueueLocks("CG", "10.0.0.1@12#123456", (three, none))
+    assert bodies.queue_locks(asked) == LOCK_REQUEST
+    assert bodies.queue_locks_of(LOCK_REQUEST) == asked
+    assert bodies.locked_queues([three]) == LOCK_ANSWER
+    assert bodies.locked_queues_of(LOCK_ANSWER) == [three]
+    assert bodies.locked_queues_of(b'{"lockOKMQSet":[]}') == bodies.locked_queues_of(b"{}") == []
+    twice = LOCK_ANSWER.replace(b"}]", b'},{"topic":"TopicA","queueId":"3","brokerName":"broker-a"}]')
+    assert bodies.locked_queues_of(twice) == [three]
+
+
+NAMES = st.text(max_size=30)
+QUEUES = st.lists(st.builds(MessageQueue, NAMES, NAMES, st.integers(-(2**31), 2**31 - 1)), unique=True, max_size=8)
+
+
+@given(group=NAMES, client_id=NAMES, queues=QUEUES)
+def test_locks_round_trip(group, client_id, queues):
+    """Whatever the names are."""
+    asked = QueueLocks(group, client_id, tuple(queues))
+    assert bodies.queue_locks_of(bodies.queue_locks(asked)) == asked
+    assert bodies.locked_queues_of(bodies.locked_queues(queues)) == queues
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"[]", b'{"mqSet":5}', b'{"mqSet":[5]}', b'{"mqSet":[{"queueId":"x"}]}', b'{"clientId":"\xff"}']
+)
+def test_a_broken_list_of_queues_is_refused(body):
+    """It names body and field."""
+    with pytest.raises(BadRequest, match="the list of queues"):
+        bodies.queue_locks_of(body)
 
 
 def test_groups_topics_offsets_and_connections_round_trip():

@@ -19,6 +19,7 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.files import BrokerFiles
 from metaq.broker.groups import Groups
 from metaq.broker.hold import HeldPulls
+from metaq.broker.locks import Locks
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
 from metaq.broker.offsets import Offsets
@@ -91,6 +92,7 @@ class Broker:
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
+        self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
         self.reports = Reports(
             environment, tables, self.hold, self.lookup, self.schedule, self.stats, unsaved=self._unsaved
@@ -154,6 +156,7 @@ class Broker:
             self._expiry_due = now + EXPIRY_SECONDS
             self.deletions.prune()
             self._carry_out(self.members.expire())
+            self.locks.expire()
         self.answer_pulls()
         for pull, answer in self.pulls.overdue():
             pull.channel.answer_pull(pull, answer)

@@ -1,4 +1,7 @@
-"""Clients come, say what they want and go: heartbeats, goodbyes, member lists and filter checks (34, 35, 38, 46)."""
+"""Clients come, say what they want and go: heartbeats, goodbyes, member lists and filter checks (34, 35, 38, 46).
+
+And locks on queues, for those that consume in order (41, 42).
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from metaq.broker.broker import Broker
 from metaq.doors.handlers import Call, NoHeader, Reply, handles
 from metaq.doors.remoting_session import session_of
 from metaq.errors import BadRequest, Reason, Refused
+from metaq.model import QueueLocks
 from metaq.model.access import Action
 from metaq.options import MIB
 from metaq.wire import bodies, headers
@@ -14,6 +18,8 @@ from metaq.wire.extensions import OUR_MARK
 
 HEARTBEAT_BYTES_MAX = 4 * MIB
 """What a heartbeat says is kept as long as its connection lives."""
+LOCK_BYTES_MAX = 4 * MIB
+"""Some 16 000 queues with the longest names; one request must not stop the loop for long."""
 
 
 class ClientHandlers:
@@ -55,6 +61,15 @@ class ClientHandlers:
             raise Refused(Reason.INVALID, f"no consumer for this group, {group}")
         return bodies.consumer_ids(client_ids)
 
+    @handles(RequestCode.LOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
+    def _lock(self, call: Call[NoHeader]) -> bytes:
+        return bodies.locked_queues(self._broker.locks.lock(session_of(call).identity, _locks_of(call)))
+
+    @handles(RequestCode.UNLOCK_BATCH_MQ, NoHeader, Action.SUBSCRIBE)
+    def _unlock(self, call: Call[NoHeader]) -> None:
+        call.session.parked.in_turn()  # a lock before it that waits must not come back after it
+        self._broker.locks.unlock(session_of(call).identity, _locks_of(call))
+
     @handles(RequestCode.CHECK_CLIENT_CONFIG, NoHeader, Action.OBSERVE)
     def _check_filter(self, call: Call[NoHeader]) -> None:
         """A consumer asks before it starts whether its filter will work. Tags always do."""
@@ -63,3 +78,9 @@ class ClientHandlers:
             raise Refused(
                 Reason.INVALID, f"The broker does not support consumer to filter message by {wanted.expression_type}"
             )
+
+
+def _locks_of(call: Call[NoHeader]) -> QueueLocks:
+    if len(call.body) > LOCK_BYTES_MAX:
+        raise Refused(Reason.INVALID, f"a list of queues of {len(call.body)} bytes, the limit is {LOCK_BYTES_MAX}")
+    return bodies.queue_locks_of(call.body)

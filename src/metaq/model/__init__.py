@@ -1,6 +1,6 @@
 """Values that every layer shares. They check themselves when made and know no bytes, files or sockets."""
 
-from metaq.model.clients import ClientConnection, ConsumerView, Heartbeat
+from metaq.model.clients import ClientConnection, ConsumerView, Heartbeat, QueueLocks
 from metaq.model.group import ConsumeFrom, GroupConfig, MessageModel
 from metaq.model.message import Message, SendReceipt, SendStatus, StoredMessage, SysFlag
 from metaq.model.progress import DelayProgress
@@ -14,6 +14,6 @@ from metaq.model.version import DataVersion
 
 __all__ = [
     "BrokerData", "ClientConnection", "ClusterInfo", "ConsumeFrom", "ConsumeStats", "ConsumerView", "DataVersion", "DelayProgress",
-    "GroupConfig", "Heartbeat", "Message", "MessageModel", "MessageQueue", "Perm", "QueueData", "QueueStats",
+    "GroupConfig", "Heartbeat", "Message", "MessageModel", "MessageQueue", "Perm", "QueueData", "QueueLocks", "QueueStats",
     "Route", "SendReceipt", "SendStatus", "StoredMessage", "SubscriptionData", "SysFlag", "TopicConfig", "TransactionOutcome",
 ]  # fmt: skip

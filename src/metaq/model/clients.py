@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from msgspec import Struct, field
 
 from metaq.model.group import ConsumeFrom, MessageModel
+from metaq.model.queue import MessageQueue
 from metaq.model.subscription import SubscriptionData
 
 
@@ -28,6 +29,14 @@ class Heartbeat(Struct, frozen=True):
     consumers: tuple[ConsumerView, ...] = ()
     producers: tuple[str, ...] = ()
     """Names of its producer groups."""
+
+
+class QueueLocks(Struct, frozen=True):
+    """Queues that one client of a group wants to consume alone, or no longer."""
+
+    group: str
+    client_id: str
+    queues: tuple[MessageQueue, ...] = ()
 
 
 class ClientConnection(Struct, frozen=True):

@@ -29,6 +29,12 @@ from metaq.wire.bodies.groups import (
     group_table_tree,
     group_tree,
 )
+from metaq.wire.bodies.locks import (
+    locked_queues,
+    locked_queues_of,
+    queue_locks,
+    queue_locks_of,
+)
 from metaq.wire.bodies.offsets import (
     delay_offsets,
     delay_offsets_of_tree,
@@ -108,8 +114,12 @@ __all__ = [
     "heartbeat_of",
     "kv_table",
     "kv_table_of",
+    "locked_queues",
+    "locked_queues_of",
     "producer_connections",
     "queue_key",
+    "queue_locks",
+    "queue_locks_of",
     "queue_offsets",
     "queue_offsets_of",
     "registration",
