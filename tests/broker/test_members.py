@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker.members import SETS_MAX, Members
+from metaq.broker.members import KEEP_SECONDS_MAX, KEPT_MAX, KEPT_OF_GROUP_MAX, SETS_MAX, Members
 from metaq.clock import FakeClock
 from metaq.errors import Refused
 from metaq.model import ConsumerView, Heartbeat
@@ -129,3 +129,96 @@ def test_many_groups_that_differ_cannot_flood_the_log(members, caplog):
     for number in range(1000):
         join(members, f"b@{number}", {"orders": f"open-{number}"})
     assert len(caplog.records) == 1
+
+
+def keep(members, channel, client_id, seconds=60, group="G"):
+    view = ConsumerView(group, {"orders": subscribe("orders", "*", 1)}, keep_seconds=seconds)
+    return members.beat(channel, "PYTHON", 409, Heartbeat(client_id, (view,)))
+
+
+def test_a_member_that_comes_back_in_time_moves_no_queue(members, clock):
+    """Its id stays in the list, and nobody hears of its going or coming: by 35, or by its connection's end."""
+    other, first = FakeChannel(), FakeChannel()
+    beat(members, other, client_id="z@1")
+    keep(members, first, "a@static")
+    for leave in (lambda channel: members.unregister(channel, None, "G"), members.closed):
+        assert leave(first) == []
+        clock.advance(59)
+        assert members.give_up_kept() == []
+        assert sorted(members.client_ids("G")) == ["a@static", "z@1"]
+        first = FakeChannel()
+        assert keep(members, first, "a@static") == []
+        assert sorted(members.client_ids("G")) == ["a@static", "z@1"]
+
+
+def test_a_member_that_does_not_come_back_in_time_is_gone_and_all_hear_of_it(members, clock):
+    """The notice comes when the time is over."""
+    other, first = FakeChannel(), FakeChannel()
+    beat(members, other, client_id="z@1")
+    keep(members, first, "a@static")
+    members.closed(first)
+    clock.advance(60)
+    assert [effect.channel for effect in members.give_up_kept()] == [other]
+    assert members.client_ids("G") == ["z@1"]
+    assert next(effect.channel for effect in keep(members, FakeChannel(), "a@static")) is other
+
+
+def test_a_group_of_which_only_kept_members_are_left_is_offline(members, clock):
+    """And the first who comes back finds the others' places kept."""
+    first, second = FakeChannel(), FakeChannel()
+    keep(members, first, "a@static")
+    keep(members, second, "b@static")
+    members.closed(first)
+    members.closed(second)
+    assert members.client_ids("G") == []
+    assert members.consumers == {}
+    keep(members, FakeChannel(), "b@static")
+    assert sorted(members.client_ids("G")) == ["a@static", "b@static"]
+
+
+def test_a_silent_member_has_had_its_time(members, clock):
+    """The 120 s of its lease count."""
+    other, first = FakeChannel(), FakeChannel()
+    keep(members, first, "a@static", seconds=60)
+    clock.advance(121)
+    beat(members, other, client_id="z@1")
+    assert [effect.channel for effect in members.expire()] == [other]
+    assert members.client_ids("G") == ["z@1"]
+
+
+def test_a_member_on_two_connections_leaves_with_the_last(members):
+    """A new connection is made before the broker notices that the old one has ended."""
+    old, new = FakeChannel(), FakeChannel()
+    keep(members, old, "a@static")
+    keep(members, new, "a@static")
+    members.closed(old)
+    assert members.client_ids("G") == ["a@static"]
+
+
+def test_kept_members_are_bounded(members, caplog):
+    """Of one group and of all: who goes beyond leaves at once, which is said."""
+    other = FakeChannel()
+    beat(members, other, client_id="z@1")
+    for number in range(KEPT_OF_GROUP_MAX + 1):
+        channel = FakeChannel()
+        keep(members, channel, f"a@{number}", seconds=10**12)
+        effects = members.closed(channel)
+    assert [effect.channel for effect in effects] == [other]
+    assert len(members.client_ids("G")) == 1 + KEPT_OF_GROUP_MAX
+    assert "are not kept for it" in caplog.text
+    for group in range(KEPT_MAX // 200 + 1):
+        for number in range(200):
+            channel = FakeChannel()
+            keep(members, channel, f"a@{number}", group=f"G{group}")
+            members.closed(channel)
+    assert sum(map(len, members._kept.values())) == KEPT_MAX
+
+
+def test_keeping_has_an_end_whatever_is_asked_for(members, clock):
+    """Ten minutes."""
+    other, first = FakeChannel(), FakeChannel()
+    beat(members, other, client_id="z@1")
+    keep(members, first, "a@static", seconds=10**9)
+    members.closed(first)
+    clock.advance(KEEP_SECONDS_MAX)
+    assert members.give_up_kept() != []

@@ -413,3 +413,13 @@ def test_messages_taken_and_never_finished_are_noticed(cluster, caplog):
         assert len(member.receive()) == 10
         eventually(lambda: "with message" in caplog.text)
     assert caplog.text.count("with message") == 1
+
+
+def test_broker_that_keeps_no_queues_is_told_of_in_the_log(cluster, caplog):
+    """A RocketMQ: static membership is asked for and cannot be had."""
+    cluster.store(b"0")
+    with consumer_of(cluster, keep_queues=30, instance_name="worker-1") as consumer:
+        assert bodies_of(consumer, 1) == [b"0"]
+        consumer._member.rebalance_soon()
+        eventually(lambda: "broker broker-a does not keep the queues of a member" in caplog.text)
+    assert caplog.text.count("does not keep the queues") == 1

@@ -514,3 +514,38 @@ def test_wrong_options_are_told_before_anything_is_connected(wrong, text):
     """The text names the option."""
     with pytest.raises(ConfigError, match=text):
         Consumer("127.0.0.1:1", group="g", **{"topics": "t", **wrong})
+
+
+# ------------------------------------------------------------------ static membership
+
+
+def test_member_that_restarts_in_time_keeps_its_queues(broker, producer, topic, caplog):
+    """The others hear of nothing, so no queue moves; the one that is back goes on where it was."""
+    heard = []
+    options = {"group": topic, "topics": topic, "start": "earliest", "keep_queues": 60.0}
+    with Consumer(
+        broker.namesrv, instance_name=f"{topic}-a", on_share=lambda *told: heard.append(told), **options
+    ) as stays:
+        eventually(lambda: len(ours(stays)) == 2)
+        with Consumer(broker.namesrv, instance_name=f"{topic}-b", **options) as leaves:
+            eventually(lambda: len(ours(stays)) == len(ours(leaves)) == 1)
+            [queue] = ours(leaves)
+            fill(producer, queue, range(3))
+            assert numbers(leaves, 3) == [0, 1, 2]
+        before = len(heard)
+        fill(producer, queue, range(3, 5))
+        assert nothing(stays), "its queues are kept, not taken over"
+        with Consumer(broker.namesrv, instance_name=f"{topic}-b", **options) as back:
+            assert numbers(back, 2) == [3, 4]
+            assert ours(back) == [queue]
+            assert len(heard) == before
+    assert "does not keep" not in caplog.text
+
+
+def test_member_that_does_not_restart_in_time_loses_its_queues(broker, producer, topic):
+    """After keep_queues seconds the others take over."""
+    options = {"group": topic, "topics": topic, "start": "earliest", "keep_queues": 1.0}
+    with Consumer(broker.namesrv, instance_name=f"{topic}-a", **options) as stays:
+        with Consumer(broker.namesrv, instance_name=f"{topic}-b", **options) as leaves:
+            eventually(lambda: len(ours(stays)) == len(ours(leaves)) == 1)
+        eventually(lambda: len(ours(stays)) == 2)

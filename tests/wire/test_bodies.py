@@ -51,6 +51,14 @@ def test_a_java_heartbeat_is_read():
     assert consumer.subscriptions["TopicA"].version == 1795226548705
 
 
+def test_a_heartbeat_tells_for_how_long_a_member_is_to_be_kept():
+    """An extension: whole seconds, rounded up; the part is only there if it is asked for."""
+    for seconds, told in ((0.0, None), (0.5, 1), (60.0, 60)):
+        body = bodies.heartbeat(Heartbeat("a@1", (ConsumerView("CG", keep_seconds=seconds),)))
+        assert json.loads(body)["consumerDataSet"][0].get("metaqKeepSeconds") == told
+        assert bodies.heartbeat_of(body).consumers[0].keep_seconds == (told or 0)
+
+
 def test_a_node_heartbeat_without_expression_type_is_read():
     """A missing, null or empty expression type is TAG."""
     for spelling in ("", '"expressionType":null,', '"expressionType":"",'):

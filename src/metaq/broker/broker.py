@@ -157,6 +157,7 @@ class Broker:
             self.deletions.prune()
             self._carry_out(self.members.expire())
             self.locks.expire()
+        self._carry_out(self.members.give_up_kept())
         self.answer_pulls()
         for pull, answer in self.pulls.overdue():
             pull.channel.answer_pull(pull, answer)

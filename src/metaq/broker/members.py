@@ -3,6 +3,10 @@
 A member is one connection. It appears with its first heartbeat and goes when it unregisters, when its connection
 closes, or when it was silent for 120 s. Each change that a group's members must hear of is returned as effects.
 
+A member may ask in its heartbeats to be kept for some seconds when it goes (static membership): so long its client id
+stays in the list by which the group shares its queues, nobody hears of its going, and when it is back nobody hears of
+its coming, so that no queue moves. How many are kept so is bounded per group and over all.
+
 A broker keeps one subscription per group and topic, the newest. Members that subscribe to different things each miss
 messages, so that is said: in the log when one joins or changes, and to whoever asks for the group.
 """
@@ -10,6 +14,7 @@ messages, so that is said: in the log when one joins or changes, and to whoever 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
@@ -27,6 +32,11 @@ log = logging.getLogger(__name__)
 LEASE_SECONDS = 120.0
 SETS_MAX = 1024
 """Groups of one connection, or topics of one group: a heartbeat with more is refused before it is kept."""
+KEEP_SECONDS_MAX = 600.0
+"""A member that is gone is kept no longer, whatever it asked for: nobody consumes its queues meanwhile."""
+KEPT_OF_GROUP_MAX = 256
+KEPT_MAX = 4096
+"""Members that are gone and kept, of one group and of all: who goes beyond them leaves at once, as others do."""
 
 
 class Member(Struct):
@@ -40,6 +50,8 @@ class Member(Struct):
     """Monotonic seconds of its newest heartbeat."""
     wants: Mapping[str, str] = field(default_factory=dict)
     """Of a consumer: topic → what it lets through, without the group's retry topic."""
+    keep_seconds: float = 0.0
+    """How long it is to be kept when it is gone."""
 
 
 class ConsumerGroup(Struct):
@@ -76,6 +88,10 @@ class Members:
         self.producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[str]] = {}
         self._producing: dict[Channel, set[str]] = {}
+        self._kept: dict[str, dict[str, float]] = {}
+        """Group → client id of a member that is gone and is kept → until when (monotonic seconds)."""
+        self._next_kept = math.inf
+        """When the first of them has not come back in time; not later, perhaps sooner."""
         self.changes = 0
 
     # -- heartbeats
@@ -91,7 +107,9 @@ class Members:
         for view in beat.consumers:
             if len(view.subscriptions) > SETS_MAX:
                 raise Refused(Reason.INVALID, f"group {view.group} subscribes to more than {SETS_MAX} topics")
-            if self._join(Member(channel, beat.client_id, language, version, now), view):
+            member = Member(channel, beat.client_id, language, version, now)
+            member.keep_seconds = min(max(view.keep_seconds, 0.0), KEEP_SECONDS_MAX)
+            if self._join(member, view):
                 effects += self._everyone(view.group)
         for group in beat.producers:
             self.producers.setdefault(group, {})[channel] = Member(channel, beat.client_id, language, version, now)
@@ -108,7 +126,9 @@ class Members:
         member.wants = _wants(view)
         if old is None or old.wants != member.wants:
             self._compare(group, member)
-        changed = old is None or old.client_id != member.client_id
+        back = self._is_back(view.group, member.client_id)
+        changed = (old is None and not back) or (old is not None and old.client_id != member.client_id)
+        self.changes += back
         group.members[member.channel] = member
         self._groups_of.setdefault(member.channel, set()).add(view.group)
         for topic, wanted in view.subscriptions.items():
@@ -178,14 +198,67 @@ class Members:
 
     def _leave(self, channel: Channel, name: str) -> list[Effect]:
         group = self.consumers.get(name)
-        if group is None or group.members.pop(channel, None) is None:
+        if group is None or (member := group.members.pop(channel, None)) is None:
             return []
         self._forget(self._groups_of, channel, name)
         self.changes += 1
+        kept = self._keep(group, member)
         if not group.members:
             del self.consumers[name]
             return []
-        return list(self._everyone(name))
+        return [] if kept else list(self._everyone(name))
+
+    # -- members that are gone and kept
+    def _keep(self, group: ConsumerGroup, member: Member) -> bool:
+        """Returns whether the list of client ids stays as it was."""
+        if any(other.client_id == member.client_id for other in group.members.values()):
+            return False  # It came back on another connection before this one ended.
+        now = self._clock.monotonic()
+        # Who was silent until its lease ended has had its time.
+        until = member.keep_seconds + (now if now - member.seen <= LEASE_SECONDS else member.seen)
+        if member.keep_seconds <= 0 or until <= now:
+            return False
+        kept = self._kept.get(group.name, {})
+        if len(kept) >= KEPT_OF_GROUP_MAX or sum(map(len, self._kept.values())) >= KEPT_MAX:
+            self._log.warning(
+                ("kept", group.name),
+                "the queues of member %s of group %s are not kept for it: %d members of the group are kept already, and "
+                "%d of all groups (at most %d and %d)",
+                member.client_id, group.name, len(kept), sum(map(len, self._kept.values())), KEPT_OF_GROUP_MAX, KEPT_MAX,
+            )  # fmt: skip
+            return False
+        self._kept.setdefault(group.name, {})[member.client_id] = until
+        self._next_kept = min(self._next_kept, until)
+        log.info(
+            "member %s of group %s is gone; its queues are kept for it for %.0f s", member.client_id, group.name,
+            until - now,
+        )  # fmt: skip
+        return True
+
+    def _is_back(self, group: str, client_id: str) -> bool:
+        """Whether the client was kept; now it is online."""
+        kept = self._kept.get(group)
+        if kept is None or kept.pop(client_id, None) is None:
+            return False
+        if not kept:
+            del self._kept[group]
+        return True
+
+    def give_up_kept(self) -> list[Effect]:
+        """Drop who did not come back in time. Returns whom to notify."""
+        now, effects = self._clock.monotonic(), list[Effect]()
+        if now < self._next_kept:
+            return effects
+        for group in list(self._kept):
+            gone = [client_id for client_id, until in self._kept[group].items() if until <= now]
+            for client_id in gone:
+                self._is_back(group, client_id)
+                log.info("member %s of group %s did not come back in time: its queues go to others", client_id, group)
+            if gone and group in self.consumers:
+                self.changes += 1
+                effects += self._everyone(group)
+        self._next_kept = min((min(kept.values()) for kept in self._kept.values()), default=math.inf)
+        return effects
 
     def _stop_producing(self, channel: Channel, name: str) -> None:
         members = self.producers.get(name)
@@ -207,9 +280,12 @@ class Members:
 
     # -- questions
     def client_ids(self, group: str) -> list[str]:
-        """Client ids of a consumer group's members, in the order they joined; empty if it is offline."""
+        """Client ids of a consumer group's members, in the order they joined, and of those that are kept.
+
+        Empty if it is offline.
+        """
         online = self.consumers.get(group)
-        return online.client_ids() if online else []
+        return [*online.client_ids(), *self._kept.get(group, ())] if online else []
 
     def producing(self, group: str) -> list[Channel]:
         """The connections of a producer group's members, in the order they joined; empty if it is offline."""

@@ -214,6 +214,10 @@ class ClientCore:
         """Whether the broker of that name told us that it knows our extensions."""
         return self._levels.get(broker, 0) > 0
 
+    def level_of(self, broker: str) -> int | None:
+        """Which of our extensions the broker of that name knows; None: it has not answered a heartbeat yet."""
+        return self._levels.get(broker)
+
     def address_of(self, broker: str, broker_id: int = 0) -> str | None:
         """Where a broker listens, in the wanted role if that one is up, else in any."""
         data = self.routes.broker(broker)

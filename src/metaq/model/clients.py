@@ -20,6 +20,8 @@ class ConsumerView(Struct, frozen=True):
     model: MessageModel = MessageModel.CLUSTERING
     consume_from: ConsumeFrom = ConsumeFrom.LAST
     unit_mode: bool = False
+    keep_seconds: float = 0.0
+    """How long a member's queues are to be kept for it when it is gone; only a broker of ours does."""
 
 
 class Heartbeat(Struct, frozen=True):

@@ -9,8 +9,12 @@ MARK_FIELD: Final = "METAQ"
 """Ext field of heartbeat answers, and key of the runtime table (28): who sends it is a broker of ours."""
 MEMBER_WANTS: Final = "metaqSubscriptions"
 """In a member of 203's `connectionSet`, if the members of the group differ: topic → filter."""
-LEVEL: Final = 1
+KEEP_SECONDS: Final = "metaqKeepSeconds"
+"""In a consumer of a heartbeat: for so long its queues are kept for it when it is gone."""
+LEVEL: Final = 2
 """Raised by one with every extension that a client must know of before it uses it."""
+KEEPING_LEVEL: Final = 2
+"""From here on a broker keeps the queues of members that asked for it."""
 OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}
 
 

@@ -83,6 +83,7 @@ class GroupMember:
             push=True,
             model=self.options.model,
             consume_from=self.options.consume_from,
+            keep_seconds=self.options.keep_seconds,
         )
 
     def rebalance_soon(self) -> None:

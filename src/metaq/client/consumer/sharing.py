@@ -23,6 +23,7 @@ from metaq.client.rebalance import checked_share, in_order, queues_in_order
 from metaq.client.together import in_thread, together
 from metaq.errors import ClientError, NoRoute
 from metaq.model import MessageModel, MessageQueue
+from metaq.wire.extensions import KEEPING_LEVEL
 
 log = logging.getLogger("metaq.client")
 
@@ -131,7 +132,20 @@ class Sharing:
             return _UNSETTLED
         self._complaints.over(f"share {topic}")
         self._complaints.over(topic)
+        if self._options.keep_seconds:
+            self._check_keeping(queues)
         return _AS_IT_WAS if share is None else await self._change(topic, queues, share)
+
+    def _check_keeping(self, queues: list[MessageQueue]) -> None:
+        """Say which brokers will not keep our queues."""
+        for broker in {queue.broker for queue in queues}:
+            level = self._core.level_of(broker)
+            if level is not None and level < KEEPING_LEVEL:
+                self._complaints.once(
+                    f"keep {broker}",
+                    f"broker {broker} does not keep the queues of a member of group {self._group} that restarts (keep_queues): "
+                    "only a MetaQ broker does, from this version on; its queues go to other members meanwhile",
+                )
 
     async def _change(self, topic: str, queues: list[MessageQueue], share: list[MessageQueue]) -> _Outcome:
         """Make `share` ours, and no other queue of the topic."""

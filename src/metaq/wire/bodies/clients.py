@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from metaq.errors import BadRequest
@@ -10,7 +11,7 @@ from metaq.wire import beans, fastjson
 from metaq.wire.beans import Value
 from metaq.wire.bodies.parts import Body, Tree
 from metaq.wire.command import LANGUAGES
-from metaq.wire.extensions import MEMBER_WANTS
+from metaq.wire.extensions import KEEP_SECONDS, MEMBER_WANTS
 
 
 def subscription_tree(data: SubscriptionData) -> Tree:
@@ -61,6 +62,7 @@ def heartbeat(beat: Heartbeat) -> bytes:
             "subscriptionDataSet": [subscription_tree(data) for data in consumer.subscriptions.values()],
             "unitMode": consumer.unit_mode,
         }
+        | ({KEEP_SECONDS: math.ceil(consumer.keep_seconds)} if consumer.keep_seconds > 0 else {})
         for consumer in beat.consumers
     ]
     producers = [{"groupName": group} for group in beat.producers]
@@ -98,6 +100,7 @@ def _consumer(tree: Value, subscriptions: Iterable[SubscriptionData]) -> Consume
         MessageModel(tree.enum_in("messageModel", _MODELS, "CLUSTERING")),
         _CONSUME_FROM[tree.enum_in("consumeFromWhere", tuple(_CONSUME_FROM), "CONSUME_FROM_LAST_OFFSET")],
         tree.boolean_in("unitMode"),
+        tree.whole_in(KEEP_SECONDS),
     )
 
 
