@@ -51,13 +51,14 @@ def summary(row: Row, runs: list[Measured]) -> dict[str, Any]:
         "prototype": row.prototype,
         "peers": row.peers,
         "peer": row.beside,
+        "times_peer": row.times_peer,
         "runs": len(values),
         "median": statistics.median(values),
         "least": min(values),
         "most": max(values),
     }
     median = result["median"]
-    result["verdict"] = _verdict(median, row)
+    result["verdict"] = "–" if row.times_peer else _verdict(median, row)
     for name in ("p50_us", "p99_us", "cpu_us", "beside", "send_us", "aio_send_per_s"):
         if all(name in run for run in runs):
             result[name] = statistics.median(run[name] for run in runs)
@@ -65,10 +66,14 @@ def summary(row: Row, runs: list[Measured]) -> dict[str, Any]:
         ratios = [run["beside"] / run["value"] if row.lower_is_better else run["value"] / run["beside"] for run in runs]
         result["ratio"] = statistics.median(ratios)
         result["ratio_least"], result["ratio_most"] = min(ratios), max(ratios)
+        if row.times_peer:
+            result["verdict"] = _verdict(result["ratio"], row)
     return result
 
 
 def _verdict(value: float, row: Row) -> str:
+    """`value`: the median, or where the bounds are multiples of the peer's, the ratio."""
+
     def reached(bound: float) -> bool:
         return value <= bound if row.lower_is_better else value >= bound
 
@@ -96,8 +101,9 @@ def markdown(report: dict[str, Any]) -> str:
     for row in report["rows"]:
         ratio = f"{row['ratio']:.2f} ({row['ratio_least']:.2f}–{row['ratio_most']:.2f})" if "ratio" in row else "–"
         latency = f"{_number(row.get('p50_us'))}/{_number(row.get('p99_us'))}" if "p50_us" in row else "–"
+        bounds = [f"{_number(row[name])}{' ×' if row['times_peer'] else ''}" for name in ("must", "goal")]
         cells = [
-            row["work"], row["unit"], _number(row["must"]), _number(row["goal"]), f"**{_number(row['median'])}**",
+            row["work"], row["unit"], *bounds, f"**{_number(row['median'])}**",
             f"{_number(row['least'])}–{_number(row['most'])}", row["runs"], row["verdict"], _number(row.get("cpu_us")),
             latency, f"{row['peer']} {_number(row['beside'])}" if "beside" in row else "–", ratio, _number(row["prototype"]), row["peers"] or "–",
         ]  # fmt: skip

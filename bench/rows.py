@@ -17,6 +17,9 @@ class Bench:
     disk: Path
     scale: float = 1.0
     paired: bool = True
+    """Whether Redis is there to be measured beside."""
+    alone: bool = False
+    """No RocketMQ beside it either."""
     run: int = 0
     client_runs: dict[int, dict[str, float | list[float]]] = field(default_factory=dict)
 
@@ -43,6 +46,8 @@ class Row:
     runs: int = field(default=5)
     beside: str = "Redis"
     """The peer that is measured in the same run, if any is."""
+    times_peer: bool = False
+    """`must` and `goal` are multiples of what that peer reaches."""
 
 
 def _in_turn(bench: Bench, ours: Callable[[], Measured], theirs: Callable[[], float]) -> Measured:
@@ -78,6 +83,8 @@ def beside_rocketmq(
         with rocketmq.running(bench.disk, **options) as server:
             return work(server)["value"]
 
+    if bench.alone:
+        return ours()
     try:
         rocketmq.classpath()
     except RuntimeError as error:
@@ -161,6 +168,18 @@ def _pulls(bench: Bench) -> Measured:
         return {**result, "cpu_us": cpu_us, "value": result["requests_per_s"] / 1000}
 
 
+def _transactions(bench: Bench) -> Measured:
+    """Half message and answered commit, 4 × 16 under way. The generator checks that every message has become readable."""
+    count = bench.count(100_000)
+
+    def work(server: processes.Server) -> Measured:
+        result = processes.load(bench.cache, "tx", server.address, count=count, conns=4, outstanding=16)
+        return {**result, "value": result["requests_per_s"] / 1000}
+
+    measured = beside_rocketmq(bench, {}, work)
+    return {**measured, "cpu_us": measured["cpu_s"] / count * 1e6}
+
+
 def _start(bench: Bench) -> Measured:
     port = processes.free_port()
     processes.compiled("loadgen", bench.cache)
@@ -230,6 +249,10 @@ ROWS = (
     ),
     Row("batch", "batch of 100 × 100 B", "M msg/s", 1.3, 2.5, _batches, 1.47, "Kafka 1.7, RocketMQ 0.65"),
     Row("pull", "pulls of 32 × 100 B", "k/s", 35, 80, _pulls, 39, "RocketMQ 29"),
+    Row(
+        "tx-64", "half message + commit, 64 outstanding, 100 B", "k/s", 3, 6, _transactions, beside="RocketMQ",
+        times_peer=True,
+    ),
     Row(
         "client-submit", "Python client: submit, acknowledged, 100 B", "k/s", 200, 650, _client("submit_per_s"), 802,
         "confluent-kafka 424, aiokafka 66, nats-py 19",

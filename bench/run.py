@@ -68,6 +68,7 @@ def main() -> int:
     parser.add_argument("--rows", help=f"comma-separated, of {', '.join(row.key for row in ROWS)}; default all")
     parser.add_argument("--runs", type=int, help="runs of each row; default 5 to 7")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: shows that the benchmarks work")
+    parser.add_argument("--alone", action="store_true", help="without the peers that are measured in the same run")
     parser.add_argument("--disk", type=Path, default=CACHE / "disk", help="folder on a real disk for the stores")
     parser.add_argument("--output", type=Path, default=CACHE, help="folder for report.json and report.md")
     arguments = parser.parse_args()
@@ -86,8 +87,11 @@ def main() -> int:
         processes.compiled("loadgen", CACHE)
     except FileNotFoundError as error:
         parser.error(str(error))
-    bench = Bench(CACHE, arguments.disk, 0.01 if arguments.quick else 1.0, shutil.which("redis-server") is not None)
-    if not bench.paired:
+    redis = shutil.which("redis-server") is not None
+    bench = Bench(
+        CACHE, arguments.disk, 0.01 if arguments.quick else 1.0, redis and not arguments.alone, arguments.alone
+    )
+    if not redis:
         print("warning: no redis-server: the single sends have no pair", file=sys.stderr)
 
     result: dict[str, Any] = {"machine": report.machine(processes.ROOT, arguments.disk)}

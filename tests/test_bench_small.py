@@ -12,8 +12,8 @@ from tests.support import ROOT, WHOLE_PATIENCE, environment
 BENCH = ROOT / "bench"
 
 
-def _run(tmp_path: Path, rows: str) -> dict[str, dict[str, object]]:
-    command = [sys.executable, str(BENCH / "run.py"), "--quick", "--rows", rows]
+def _run(tmp_path: Path, rows: str, *options: str) -> dict[str, dict[str, object]]:
+    command = [sys.executable, str(BENCH / "run.py"), "--quick", "--rows", rows, *options]
     command += ["--disk", str(tmp_path / "disk"), "--output", str(tmp_path)]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
@@ -33,6 +33,13 @@ def test_broker_rows(tmp_path: Path) -> None:
     rows = _run(tmp_path, keys)
     assert list(rows) == keys.split(",")
     assert all(row["median"] > 0 for row in rows.values())
+
+
+@pytest.mark.slow
+def test_transactions_row(tmp_path: Path) -> None:
+    """Half messages and their commits: the generator checks that all have become readable."""
+    rows = _run(tmp_path, "tx-64", "--alone")
+    assert rows["tx-64"]["median"] > 0
 
 
 @pytest.mark.slow

@@ -5,6 +5,9 @@
 // MODE  send   one message per request: code 310, JSON V2 header, exactly as the Java client 4.9.8 writes it
 //       batch  `batch` messages per request: code 320
 //       pull   pulls of 32 messages, around and around over what the queues hold
+//       tx     half messages, and to the answer of each its commit (code 37): a slot is free again when the commit is
+//              answered, or with oneway=1, as the Java client sends it, when it is written; then the time lasts until all
+//              messages can be read. RocketMQ drops oneway commits that have waited for 3 s: keep those runs short.
 //       first  connect and send until the first acknowledgement; tells when it came
 //
 // With delay=N the messages of queue Q are sent with delay level 1 + Q mod N (and verify=0: the queues grow later); with
@@ -30,7 +33,8 @@ typedef struct {
     uint64_t sent_ns;
     int64_t offset;
     int queue;
-    bool busy;
+    bool busy, ending;  // ending: a commit is under way
+    char key[33];       // tx: of the half message
 } Slot;
 
 typedef struct {
@@ -43,7 +47,8 @@ typedef struct {
 
 static struct {
     const char *mode, *prefix;
-    int conns, outstanding, body, batch, topics, queues, verify, delay, rate;
+    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway;
+    bool tx;
     int64_t count;
     double seconds;
 } o = {.prefix = "bench", .conns = 4, .outstanding = 64, .body = 100, .batch = 100, .topics = 4, .queues = 4, .verify = 1, .count = 1000000, .seconds = 30};
@@ -87,10 +92,14 @@ static void next_key(uint8_t *end) {  // patches the 12 counting digits of a key
     for (int i = 1; i <= 12; i++, n >>= 4) end[-i] = (uint8_t)digits[n & 15];
 }
 
-static size_t json_header(char *to, size_t room, int code, const char *ext) {
+static size_t json_header_flagged(char *to, size_t room, int code, int flag, const char *ext) {
     return (size_t)snprintf(to, room,
-        "{\"code\":%d,\"extFields\":{%s},\"flag\":0,\"language\":\"JAVA\",\"opaque\":%d,"
-        "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}", code, ext, OPAQUE_BASE);
+        "{\"code\":%d,\"extFields\":{%s},\"flag\":%d,\"language\":\"JAVA\",\"opaque\":%d,"
+        "\"serializeTypeCurrentRPC\":\"JSON\",\"version\":409}", code, ext, flag, OPAQUE_BASE);
+}
+
+static size_t json_header(char *to, size_t room, int code, const char *ext) {
+    return json_header_flagged(to, room, code, 0, ext);
 }
 
 static size_t frame_of(uint8_t *to, const char *header, size_t header_bytes, size_t body_bytes) {
@@ -100,16 +109,17 @@ static size_t frame_of(uint8_t *to, const char *header, size_t header_bytes, siz
     return 8 + header_bytes;
 }
 
-static void prepare_send(Queue *q, bool batch) {
-    char ext[1024], header[2048], key[33], properties[160], delay[40] = "";
+static void prepare_send(Queue *q, bool batch, bool half) {
+    char ext[1024], header[2048], key[33], properties[240], delay[40] = "";
     make_key(key);
     if (o.delay) snprintf(delay, sizeof delay, "\\u0002DELAY\\u0001%d", 1 + q->id % o.delay);
     if (batch) snprintf(properties, sizeof properties, "WAIT\\u0001true");
-    else snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true%s", key, delay);
+    else snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true%s%s", key, delay,
+                  half ? "\\u0002TRAN_MSG\\u0001true\\u0002PGROUP\\u0001bench-producers" : "");
     snprintf(ext, sizeof ext,
-        "\"a\":\"bench-producers\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"0\",\"g\":\"%013lu\",\"h\":\"0\","
+        "\"a\":\"bench-producers\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"%d\",\"g\":\"%013lu\",\"h\":\"0\","
         "\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"",
-        q->topic, o.queues, q->id, (unsigned long)wall_ms(), properties, batch ? "true" : "false");
+        q->topic, o.queues, q->id, half ? 4 : 0, (unsigned long)wall_ms(), properties, batch ? "true" : "false");
     size_t header_bytes = json_header(header, sizeof header, batch ? 320 : 310, ext);
     size_t entry_bytes = 20 + (size_t)o.body + 2 + 9 + 32 + 1 + 9;
     size_t body_bytes = batch ? (size_t)o.batch * entry_bytes : (size_t)o.body;
@@ -166,6 +176,18 @@ static size_t write_pull(uint8_t *to, size_t room, const Queue *q, int64_t offse
     return 8 + bytes;
 }
 
+static size_t write_commit(uint8_t *to, size_t room, const char *key, int64_t half_offset, int64_t log_offset, int opaque) {
+    char ext[512], header[1024];
+    snprintf(ext, sizeof ext,
+        "\"commitLogOffset\":\"%ld\",\"commitOrRollback\":\"8\",\"fromTransactionCheck\":\"false\",\"msgId\":\"%s\","
+        "\"producerGroup\":\"bench-producers\",\"tranStateTableOffset\":\"%ld\"", (long)log_offset, key, (long)half_offset);
+    size_t bytes = json_header_flagged(header, sizeof header, 37, o.oneway ? 2 : 0, ext);
+    if (8 + bytes > room) die("commit header too long");
+    frame_of(to, header, bytes, 0);
+    put_opaque(memmem(to, 8 + bytes, "\"opaque\":", 9) + 9, opaque);
+    return 8 + bytes;
+}
+
 static void issue(Conn *c, int slot, uint64_t now) {
     Slot *s = &c->slots[slot];
     s->queue = (int)(issued++ % (uint64_t)queue_count);
@@ -184,6 +206,7 @@ static void issue(Conn *c, int slot, uint64_t now) {
     memcpy(q->frame + q->born_at, born_text, 13);
     if (q->entry_keys) for (int i = 0; i < o.batch; i++) next_key(q->frame + q->entry_keys[i]);
     else next_key(q->frame + q->key_at);
+    if (o.tx) memcpy(s->key, q->frame + q->key_at - 32, 32);
     memcpy(reserve(c, q->frame_bytes), q->frame, q->frame_bytes);
     c->out_bytes += q->frame_bytes;
 }
@@ -207,6 +230,18 @@ static int opaque_of(Conn *c, const char *header, size_t bytes) {
     return (int)member(header, bytes, "\"opaque\":");
 }
 
+// The answer to a half message says where it is: its offset id ends with the log offset, 16 hex digits.
+static void commit_half(Conn *c, Slot *s, int slot, const char *header, size_t bytes) {
+    const char *id = memmem(header, bytes, "\"msgId\":\"", 9);
+    char digits[17] = "";
+    if (!id || id + 9 + 32 > header + bytes) refuse("a half message without its offset id", (const uint8_t *)header, bytes);
+    memcpy(digits, id + 9 + 16, 16);
+    int64_t half_offset = member(header, bytes, "\"queueOffset\":"), log_offset = (int64_t)strtoull(digits, NULL, 16);
+    int opaque = OPAQUE_BASE + c->index * OUTSTANDING_MAX + slot;
+    c->out_bytes += write_commit(reserve(c, 1024), 1024, s->key, half_offset, log_offset, opaque);
+}
+
+// Returns the slot that is free now; -1 if it waits for one answer more.
 static int take_answer(Conn *c, const uint8_t *frame, size_t bytes, uint64_t now) {
     size_t header_bytes = get32(frame + 4) & 0xFFFFFF;
     const char *header = (const char *)frame + 8;
@@ -219,10 +254,17 @@ static int take_answer(Conn *c, const uint8_t *frame, size_t bytes, uint64_t now
         if (member(header, header_bytes, "\"nextBeginOffset\":") != s->offset + PULL_COUNT) refuse("not 32 messages", frame + 8, header_bytes);
         if (bytes < 8 + header_bytes + 8 || get32(frame + 8 + header_bytes + 4) != 0xDAA320A7) refuse("no record", frame + 8, header_bytes);
     }
-    s->busy = false;
+    bytes_in += bytes;
+    if (o.tx && !s->ending) {
+        commit_half(c, s, index, header, header_bytes);
+        if (!o.oneway) {
+            s->ending = true;
+            return -1;
+        }
+    }
+    s->busy = s->ending = false;
     record_latency(now - s->sent_ns);
     answered++;
-    bytes_in += bytes;
     return index;
 }
 
@@ -272,7 +314,7 @@ static int64_t queue_total(int fd) {  // RocketMQ indexes behind the acknowledge
 static void touch_queues(int fd) {  // creates the topics and reserves the queues' first pages
     char answer[65536];
     for (int i = 0; i < queue_count; i++) {
-        prepare_send(&queues[i], false);
+        prepare_send(&queues[i], false, false);
         if (!exchange(fd, queues[i].frame, queues[i].frame_bytes, answer, sizeof answer)) die("no answer to the first send");
         if (member(answer, strlen(answer), "\"code\":") != 0) refuse("first send refused", (uint8_t *)answer, strlen(answer));
         free(queues[i].frame);
@@ -283,7 +325,7 @@ static void touch_queues(int fd) {  // creates the topics and reserves the queue
 static int first_ack(void) {
     uint64_t give_up = now_ns() + (uint64_t)(o.seconds * 1e9);
     char answer[65536];
-    prepare_send(&queues[0], false);
+    prepare_send(&queues[0], false, false);
     while (now_ns() < give_up) {
         int fd = dial_blocking();
         bool good = fd >= 0 && exchange(fd, queues[0].frame, queues[0].frame_bytes, answer, sizeof answer) && member(answer, strlen(answer), "\"code\":") == 0;
@@ -349,6 +391,7 @@ static void read_answers(Conn *c, uint64_t stop_ns) {
         if (c->in_bytes - at < bytes) break;
         int slot = take_answer(c, c->in + at, bytes, now);
         at += bytes;
+        if (slot < 0) continue;
         if (o.rate) idle[idle_count++] = (Idle){c, slot};
         else if ((int64_t)issued < o.count && now < stop_ns) issue(c, slot, now);
     }
@@ -391,6 +434,9 @@ static double run_load(void) {
             flush_out(epoll, c);
         }
     }
+    for (int i = 0; i < o.conns; i++) {
+        while (conns[i].out_sent < conns[i].out_bytes) flush_out(epoll, &conns[i]);  // commits that nobody answers
+    }
     double seconds = (double)(now_ns() - start) / 1e9;
     for (int i = 0; i < o.conns; i++) close(conns[i].fd);
     return seconds;
@@ -411,6 +457,7 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(k, "prefix")) o.prefix = v;
         else if (!strcmp(k, "delay")) o.delay = atoi(v);
         else if (!strcmp(k, "rate")) o.rate = atoi(v);
+        else if (!strcmp(k, "oneway")) o.oneway = atoi(v);
         else if (!strcmp(k, "verify")) o.verify = atoi(v);
         else if (!strcmp(k, "count")) o.count = atoll(v);
         else if (!strcmp(k, "seconds")) o.seconds = atof(v);
@@ -424,7 +471,7 @@ static void parse_options(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: loadgen send|batch|pull|first 127.0.0.1:PORT [key=value ...]\n");
+        fprintf(stderr, "usage: loadgen send|batch|pull|tx|first 127.0.0.1:PORT [key=value ...]\n");
         return 2;
     }
     o.mode = argv[1];
@@ -438,22 +485,28 @@ int main(int argc, char **argv) {
         }
     }
     if (!strcmp(o.mode, "first")) return first_ack();
-    if (!batch && !pull && strcmp(o.mode, "send")) die("unknown mode");
+    o.tx = !strcmp(o.mode, "tx");
+    if (!batch && !pull && !o.tx && strcmp(o.mode, "send")) die("unknown mode");
 
     int fd = dial_blocking();
     if (fd < 0) die("connect");
     if (!pull) touch_queues(fd);
     int64_t before = queue_total(fd);
     for (int i = 0; i < queue_count; i++) {
-        if (!pull) prepare_send(&queues[i], batch);
+        if (!pull) prepare_send(&queues[i], batch, o.tx);
         else {
             queues[i].min = queues[i].cursor = ask_offset(fd, 31, &queues[i]);
             if (queues[i].max - queues[i].min < PULL_COUNT) die("a queue holds less than one pull");
         }
     }
+    uint64_t start = now_ns();
     double seconds = run_load();
     int64_t messages = (int64_t)answered * (batch ? o.batch : pull ? PULL_COUNT : 1);
     int64_t grown = queue_total(fd) - before;
+    if (o.tx && o.oneway) {
+        while (grown < messages && now_ns() < start + (uint64_t)(o.seconds * 2e9)) grown = queue_total(fd) - before;
+        seconds = (double)(now_ns() - start) / 1e9;
+    }
     if (o.verify && grown != (pull ? 0 : messages)) {
         fprintf(stderr, "%ld messages were acknowledged, the queues grew by %ld\n", (long)messages, (long)grown);
         return 1;
