@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import processes
+import rebalance_bench
 import rocketmq
 
 
@@ -180,6 +181,17 @@ def _transactions(bench: Bench) -> Measured:
     return {**measured, "cpu_us": measured["cpu_s"] / count * 1e6}
 
 
+def _rebalance(bench: Bench) -> Measured:
+    """kill -9 of a member: until every queue has an owner again. Our client's members, on our broker and on RocketMQ's."""
+    queues, members = bench.count(1000, least=40), max(3, int(20 * bench.scale))
+
+    def work(server: processes.Server) -> Measured:
+        result = rebalance_bench.measure(server, queues, members)
+        return {**result, "value": result["seconds"]}
+
+    return beside_rocketmq(bench, {}, work)
+
+
 def _start(bench: Bench) -> Measured:
     port = processes.free_port()
     processes.compiled("loadgen", bench.cache)
@@ -260,6 +272,10 @@ ROWS = (
     Row(
         "client-consume", "Python client: consume loop, 100 B", "k/s", 150, 700, _client("consume_per_s"), None,
         "confluent-kafka 211 (tuned 631), redis-py 265, aiokafka 116",
+    ),
+    Row(
+        "rebalance", "1 000 queues, 20 members: all owned after kill -9", "s", 2.0, 0.5, _rebalance, runs=3,
+        lower_is_better=True, beside="RocketMQ",
     ),
     Row("spark", "Spark source, 100 B, lean rows", "M rows/s", 0.6, 1.0, _spark, runs=1),
 )  # fmt: skip

@@ -48,6 +48,17 @@ def test_client_rows(tmp_path: Path) -> None:
     assert list(_run(tmp_path, "client-submit,client-consume")) == ["client-submit", "client-consume"]
 
 
+def test_rebalance(tmp_path: Path) -> None:
+    """Members tell their shares, one is killed, and the others have all queues."""
+    command = [sys.executable, str(BENCH / "rebalance_bench.py"), "--queues", "30", "--members", "3"]
+    done = subprocess.run(
+        [*command, "--disk", str(tmp_path)], env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads(done.stdout)["queues_of_the_dead"] == 10
+
+
 @pytest.mark.all  # and in `make bench-small`, as every row
 @pytest.mark.spark
 @pytest.mark.slow

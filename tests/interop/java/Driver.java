@@ -11,9 +11,13 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
+import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
 import org.apache.rocketmq.client.exception.MQBrokerException;
 import org.apache.rocketmq.client.exception.MQClientException;
 import org.apache.rocketmq.client.producer.DefaultMQProducer;
@@ -97,6 +101,8 @@ public final class Driver {
                     found.add(describe(message));
                 }
                 return found;
+            case "owned":
+                return owned(request.getString("consumer"), request.getString("topic"));
             case "queues":
                 return queues(producers.get(request.getString("producer")), request.getString("topic"));
             default:
@@ -132,6 +138,9 @@ public final class Driver {
         if (request.containsKey("max_reconsume_times")) {
             consumer.setMaxReconsumeTimes(request.getIntValue("max_reconsume_times"));
         }
+        if (request.containsKey("strategy")) {
+            consumer.setAllocateMessageQueueStrategy(strategy(request.getString("strategy")));
+        }
         JSONObject topics = request.getJSONObject("topics");
         for (String topic : topics.keySet()) {
             consumer.subscribe(topic, topics.getString(topic));
@@ -151,6 +160,31 @@ public final class Driver {
         consumer.start();
         consumers.put(name, consumer);
         return null;
+    }
+
+    private static AllocateMessageQueueStrategy strategy(String name) {
+        switch (name) {
+            case "circle":
+                return new AllocateMessageQueueAveragelyByCircle();
+            case "consistent_hash":
+                return new AllocateMessageQueueConsistentHash();
+            default:
+                return new AllocateMessageQueueAveragely();
+        }
+    }
+
+    /** Broker and queue id of the topic's queues that the consumer pulls now. */
+    private Object owned(String name, String topic) {
+        JSONArray queues = new JSONArray();
+        consumers.get(name).getDefaultMQPushConsumerImpl().getRebalanceImpl().getProcessQueueTable().forEach((queue, taken) -> {
+            if (queue.getTopic().equals(topic) && !taken.isDropped()) {
+                JSONArray pair = new JSONArray();
+                pair.add(queue.getBrokerName());
+                pair.add(queue.getQueueId());
+                queues.add(pair);
+            }
+        });
+        return queues;
     }
 
     private Object shutdown(String name) {
