@@ -71,7 +71,7 @@ def ask(cluster, message_id="A" * 32, queue_offset=8, log_offset=5000, group="pa
     eventually(lambda: cluster.count(RequestCode.HEART_BEAT), what="the broker knows us")
     command = check_command(
         properties=f"PGROUP\x01{group}",
-        msgId=message_id,
+        message_id=message_id,
         tranStateTableOffset=str(queue_offset),
         commitLogOffset=str(log_offset),
     )

@@ -25,12 +25,13 @@ from typing import Protocol
 from msgspec import Struct
 
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.transactions import EndTransaction
+from metaq.client.conversation.transactions import EndTransaction, half_of
 from metaq.client.core import ClientCore
 from metaq.errors import BufferFull, MetaqError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage, TransactionOutcome
-from metaq.model.transactions import HalfMessage, TransactionCheck
+from metaq.model.notices import TransactionCheck
+from metaq.model.transactions import HalfMessage
 
 log = logging.getLogger("metaq.client")
 
@@ -123,7 +124,7 @@ class TransactionLedger:
             transaction = self._open.get(question.half.message_id)
         if decided is not None or transaction is None:
             return decided
-        transaction.moved(question.half, address)
+        transaction.moved(half_of(question.half), address)
         return TransactionOutcome.UNKNOWN
 
 
@@ -274,7 +275,7 @@ class CheckPool(abc.ABC):
         """Any thread: the application's check failed."""
         self._log.error(
             ("raised", type(error)), "the check of transaction %s (topic %s, group %s) failed: %r; the broker asks again",
-            question.check.half.message_id, question.check.message.topic, self.group, error, error=error,
+            question.check.half.message_id, question.check.half.topic, self.group, error, error=error,
         )  # fmt: skip
         return TransactionOutcome.UNKNOWN, repr(error)
 
@@ -283,8 +284,8 @@ class CheckPool(abc.ABC):
         half = question.check.half
         call = EndTransaction(
             group=question.check.group,
-            broker=question.check.message.broker or None,
-            half=half,
+            broker=half.broker or None,
+            half=half_of(half),
             ending=outcome,
             from_check=True,
             remark=remark,
@@ -324,7 +325,7 @@ class ThreadedChecks(CheckPool):
 
     def _asked(self, question: Question) -> tuple[TransactionOutcome, str | None]:
         try:
-            answer = self._function(question.check.message)
+            answer = self._function(question.check.half)
             if inspect.iscoroutine(answer):
                 answer.close()  # or it would warn that it was never awaited, beside our error
             return outcome_of(answer), None
@@ -399,7 +400,7 @@ class AwaitedChecks(CheckPool):
 
     async def _asked(self, question: Question) -> tuple[TransactionOutcome, str | None]:
         try:
-            answer = self._function(question.check.message)
+            answer = self._function(question.check.half)
             if not inspect.isawaitable(answer):
                 raise TypeError(  # noqa: TRY301  told as any other fault of the check
                     "the check returned nothing that can be awaited: make it `async def`"

@@ -29,8 +29,7 @@ from metaq.client.transport import Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
 from metaq.model import BrokerData, ConsumerView, Heartbeat, MessageQueue
-from metaq.model.notices import MembersChanged, OffsetsReset
-from metaq.model.transactions import TransactionCheck
+from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.local import local_address
 from metaq.wire.command import Command
 

@@ -6,8 +6,6 @@ import enum
 
 from msgspec import Struct
 
-from metaq.model.message import StoredMessage
-
 
 class TransactionOutcome(enum.Enum):
     """How a local transaction ended, as far as it is known: what becomes of its half message."""
@@ -28,11 +26,3 @@ class HalfMessage(Struct, frozen=True):
     queue_offset: int
     """In the broker's queue of half messages. Each check moves it."""
     log_offset: int
-
-
-class TransactionCheck(Struct, frozen=True):
-    """A broker asks how a transaction of `group` ended. `message` is as it will be delivered if it is committed."""
-
-    group: str
-    half: HalfMessage
-    message: StoredMessage

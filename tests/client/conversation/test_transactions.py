@@ -10,12 +10,13 @@ from hypothesis import strategies as st
 
 from metaq.client.conversation.notices import notice_of
 from metaq.client.conversation.sending import Outgoing
-from metaq.client.conversation.transactions import EndTransaction, check_of, half_at, half_message
+from metaq.client.conversation.transactions import EndTransaction, check_of, half_at, half_message, half_of
 from metaq.errors import BadRequest
 from metaq.model import TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.message import COMPRESSION_ZLIB, SysFlag
-from metaq.model.transactions import HalfMessage, TransactionCheck
+from metaq.model.notices import TransactionCheck
+from metaq.model.transactions import HalfMessage
 from metaq.wire import compression
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command
@@ -25,14 +26,18 @@ HALF = HalfMessage("7F0000012A0B18B4AAC276DB9D2B0000", 7, 4711)
 
 
 def check_command(
-    body: bytes = b"body", sys_flag: int = 0, properties: str = "PGROUP\x01payments", **ext: str
+    body: bytes = b"body",
+    sys_flag: int = 0,
+    properties: str = "PGROUP\x01payments",
+    message_id: str = HALF.message_id,
+    **ext: str,
 ) -> Command:
     record = encode_record(
         topic=b"orders", queue_id=3, queue_offset=8, log_offset=5000, flag=7, sys_flag=sys_flag, born_ms=1700,
         born_host=bytes(8), store_ms=1800, store_host=bytes(8), reconsume_times=0, prepared_offset=0, body=body,
-        properties=f"{properties}\x02UNIQ_KEY\x01{HALF.message_id}".encode(),
+        properties=f"{properties}\x02UNIQ_KEY\x01{message_id}".encode(),
     )  # fmt: skip
-    named = {"tranStateTableOffset": "8", "commitLogOffset": "5000", "msgId": HALF.message_id, **ext}
+    named = {"tranStateTableOffset": "8", "commitLogOffset": "5000", "msgId": message_id, **ext}
     return Command(RequestCode.CHECK_TRANSACTION_STATE, ext=named, body=record)
 
 
@@ -95,17 +100,17 @@ def test_check_brings_the_message_as_it_will_be_delivered():
     command = check_command(packed, int(SysFlag.COMPRESSED) | COMPRESSION_ZLIB, transactionId="t", offsetMsgId="0")
     found = notice_of(command, "broker-a")
     assert isinstance(found, TransactionCheck)
-    assert (found.group, found.half) == ("payments", HalfMessage(HALF.message_id, 8, 5000))
-    message = found.message
+    assert (found.group, half_of(found.half)) == ("payments", HalfMessage(HALF.message_id, 8, 5000))
+    message = found.half
     assert (message.topic, message.queue_id, message.body, message.flag) == ("orders", 3, body, 7)
     assert (message.message_id, message.broker, message.born_ms) == (HALF.message_id, "broker-a", 1700)
 
 
-def test_check_without_an_id_is_known_by_its_message():
-    """The header's id is optional."""
-    command = check_command()
+def test_check_names_the_newest_place_whatever_the_record_says():
+    """The header's offsets are those that the answer must have; its id is optional."""
+    command = check_command(tranStateTableOffset="9", commitLogOffset="6000")
     del command.ext["msgId"]
-    assert check_of(command).half.message_id == HALF.message_id
+    assert half_of(check_of(command).half) == HalfMessage(HALF.message_id, 9, 6000)
 
 
 def test_check_that_cannot_be_read_is_a_bad_request():

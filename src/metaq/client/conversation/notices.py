@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from metaq.client.conversation.transactions import check_of
-from metaq.model.notices import MembersChanged, OffsetsReset
-from metaq.model.transactions import TransactionCheck
+from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode, request_name
 from metaq.wire.command import Command, reply

@@ -16,9 +16,11 @@ from msgspec import structs
 from metaq.client.conversation.call import Order
 from metaq.client.conversation.sending import Outgoing
 from metaq.errors import BadRequest, MetaqError
+from metaq.model import StoredMessage
 from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX, SysFlag
-from metaq.model.transactions import HalfMessage, TransactionCheck, TransactionOutcome
+from metaq.model.notices import TransactionCheck
+from metaq.model.transactions import HalfMessage, TransactionOutcome
 from metaq.wire import compression, headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
@@ -51,6 +53,11 @@ def half_message(outgoing: Outgoing, group: str, check_after: int | None = None)
 def half_at(message_id: str, queue_offset: int, offset_id: str) -> HalfMessage:
     """Where a half message was stored, as the answer to its send says. Raises BadRequest: that is no offset id."""
     return HalfMessage(message_id, queue_offset, parse_offset_id(offset_id)[2])
+
+
+def half_of(checked: StoredMessage) -> HalfMessage:
+    """What names the half message of a check."""
+    return HalfMessage(checked.message_id, checked.queue_offset, checked.log_offset)
 
 
 class EndTransaction(Order, frozen=True, kw_only=True):
@@ -88,7 +95,10 @@ class EndTransaction(Order, frozen=True, kw_only=True):
 
 
 def check_of(command: Command, broker: str = "") -> TransactionCheck:
-    """What a broker's check asks. `broker`: its name. Raises BadRequest: it cannot be read, or names no group."""
+    """What a broker's check asks, the message's body expanded. `broker`: its name.
+
+    Raises BadRequest: it cannot be read, or names no group.
+    """
     header = headers.CheckTransactionHeader.from_ext(command.ext)
     try:
         message = decode_record(command.body)
@@ -99,5 +109,5 @@ def check_of(command: Command, broker: str = "") -> TransactionCheck:
     group = message.properties.get(props.PRODUCER_GROUP)
     if not group:
         raise BadRequest(f"the half message {message.message_id} names no producer group")
-    message_id = header.message_id or message.message_id
-    return TransactionCheck(group, HalfMessage(message_id, header.half_queue_offset, header.log_offset), message)
+    message.queue_offset, message.log_offset = header.half_queue_offset, header.log_offset  # The record's may be older.
+    return TransactionCheck(group, message)
