@@ -370,7 +370,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     async def _tell(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> tuple[Told, str]:
-        """In the loop. Tried again while the word has surely not arrived: a RocketMQ that is told twice does it twice."""
+        """In the loop. Tried again while the word has surely not arrived: twice, it might be done twice."""
         clock = asyncio.get_running_loop().time
         call = EndTransaction(
             group=self.group,
@@ -386,8 +386,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             except FAULTS as failure:
                 failed += 1
                 judgement = judge(failure, Purpose.COMMIT, failed)
-                twice_is_once = not judgement.maybe_done or self._core.is_ours(receipt.queue.broker)
-                if judgement.again and twice_is_once and clock() + judgement.pause < deadline:
+                if judgement.again and not judgement.maybe_done and clock() + judgement.pause < deadline:
                     await asyncio.sleep(judgement.pause)
                     continue
                 refused = isinstance(failure, BrokerError) and not judgement.again
