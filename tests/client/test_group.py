@@ -18,6 +18,7 @@ from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.core import ClientCore
 from metaq.client.offset_store import BrokerOffsets
+from metaq.client.options import ClientOptions
 from metaq.client.rebalance import average
 from metaq.clock import FakeClock
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
@@ -51,16 +52,17 @@ def impatient(cluster: FakeCluster, queue_messages_max: int = 1000, **seconds: f
         pull_bytes=1 << 20, queue_messages_max=queue_messages_max, queue_bytes_max=1 << 20, span_max=2000,
         max_reconsume_times=16, on_skip=None, seconds=GroupSeconds(**seconds),
     )  # fmt: skip
-    core, handover = cores.acquire(cluster.namesrv, "impatient"), Handover()
+    client = ClientOptions(instance_name="impatient")
+    core, handover = cores.acquire(cluster.namesrv, client), Handover()
     member = GroupMember(core, GROUP, {"orders": "*"}, options, BrokerOffsets(core, GROUP), handover)
-    core.claim(member)
+    core.claim(member, client)
     core.thread.post(member.start)
     try:
         yield Impatient(core, member, handover)
     finally:
         handover.close()
         core.thread.run(member.stop(), PATIENCE)
-        core.thread.run(cores.release(core), PATIENCE)
+        core.thread.run(cores.release(core, client), PATIENCE)
 
 
 class Impatient(NamedTuple):

@@ -390,6 +390,25 @@ def test_end_without_an_answer_is_not_told_twice(cluster, make):
     assert len(ends(cluster)) == 1
 
 
+def test_end_without_an_answer_is_told_again_to_a_broker_of_ours(cluster, make):
+    """Which does it once, however often it is told."""
+    cluster.script[RequestCode.HEART_BEAT] = lambda session, command: reply(command, 0, {"METAQ": "1"})
+    first = refuse(0, times=1)
+    cluster.script[RequestCode.END_TRANSACTION] = lambda session, command: (
+        hang_up(session) if first(session, command) is not NotImplemented else reply(command)
+    )
+    producer = make(confirm=True)
+    eventually(lambda: producer._core.is_ours("broker-a"), what="the broker has said that it is ours")
+    with producer.transaction("orders", b"x") as tx:
+        pass
+    assert tx.result.told is Told.CONFIRMED
+    assert len(ends(cluster)) == 2
+
+
+def hang_up(session) -> None:
+    session.peer.abort("the test says so")
+
+
 def test_end_is_told_again_to_a_busy_broker(cluster, make):
     busy = refuse(ResponseCode.SYSTEM_BUSY, "busy", times=2)
     cluster.script[RequestCode.END_TRANSACTION] = lambda session, command: (

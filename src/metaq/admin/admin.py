@@ -9,6 +9,7 @@ from typing import Any, Self, TypeVar
 from metaq.admin import brokers, groups, topics
 from metaq.client import core as cores
 from metaq.client.core import ClientCore
+from metaq.client.options import ClientOptions
 from metaq.errors import ClientClosed
 
 Result = TypeVar("Result")
@@ -24,7 +25,7 @@ class Admin:
     """
 
     def __init__(self, namesrv: str | None = None) -> None:
-        self._core: ClientCore | None = cores.acquire(namesrv, "DEFAULT")
+        self._core: ClientCore | None = cores.acquire(namesrv, ClientOptions())
 
     def __repr__(self) -> str:
         core = getattr(self, "_core", None)
@@ -77,7 +78,7 @@ class Admin:
         """Let go of the connections. Safe to call twice."""
         core, self._core = self._core, None
         if core is not None:
-            core.thread.run(cores.release(core), timeout=5)
+            core.thread.run(cores.release(core, ClientOptions()), timeout=5)
 
     @property
     def _open(self) -> ClientCore:

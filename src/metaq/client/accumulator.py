@@ -25,6 +25,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.core import ClientCore
 from metaq.client.futures import SendBatch, SendFuture, future_of
@@ -111,8 +112,8 @@ SEALED = _sealed()
 class Accumulator:
     """The batches of one producer."""
 
-    def __init__(self, core: ClientCore, sender: Sender, limits: SendLimits) -> None:
-        self._core, self._sender, self.limits = core, sender, limits
+    def __init__(self, core: ClientCore, sender: Sender, limits: SendLimits, callbacks: CallbackThreads) -> None:
+        self._core, self._sender, self.limits, self._callbacks = core, sender, limits, callbacks
         self.streams: dict[str, BatchStream] = {}
         """Unordered streams by topic."""
         self._ordered: dict[tuple[MessageQueue, bool], BatchStream] = {}
@@ -134,6 +135,11 @@ class Accumulator:
         key = queue, strict
         return self._ordered.get(key) or self._ordered.setdefault(key, BatchStream(queue.topic, queue, strict=strict))
 
+    def _batch(self, bytes_max: int) -> SendBatch:
+        batch = SendBatch(self._core.id_prefixes.next(), bytes_max)
+        batch.threads = self._callbacks
+        return batch
+
     def append(self, stream: BatchStream, add: Callable[[SendBatch], int], *, urgent: bool) -> SendFuture:
         """Append with `add` to the stream's open batch, or to a new one.
 
@@ -151,7 +157,7 @@ class Accumulator:
                 self._wait_for_room()
                 if stream.batch is not SEALED:
                     continue  # Another thread began a batch while we waited.
-                batch = SendBatch(self._core.id_prefixes.next(), self.limits.batch_bytes)
+                batch = self._batch(self.limits.batch_bytes)
                 if (index := add(batch)) < 0:
                     raise LocalProtocolError("the message fits no batch")
                 stream.batch, begun = batch, True
@@ -180,7 +186,7 @@ class Accumulator:
         self._core.check_process()
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")
-        batch = SendBatch(self._core.id_prefixes.next(), 0)
+        batch = self._batch(0)
         batch.take()
         if message_id is not None:
             batch.prefix, batch.first = _split_id(message_id)
@@ -195,7 +201,7 @@ class Accumulator:
         Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: an empty body, or too much for one request.
         """
         self._core.check_process()
-        batch = SendBatch(self._core.id_prefixes.next(), self.limits.message_bytes_max)
+        batch = self._batch(self.limits.message_bytes_max)
         for flag, body, properties in entries:
             check_body(body, self.limits.message_bytes_max)
             if batch.add(flag, body, properties) < 0:

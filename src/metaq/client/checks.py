@@ -291,7 +291,7 @@ class CheckPool(abc.ABC):
             remark=remark,
         )
         try:
-            await self._core.transport.tell(question.address, call.request())
+            await self._core.tell(question.address, call)
         except FAULTS as error:
             self._log.warning(
                 ("untold", question.address), "the answer to a check, %s transaction %s, did not reach %s: %s; it asks again",

@@ -1,10 +1,10 @@
 """The client core: what all producers and consumers of a process share.
 
-One core per (name servers, instance name): one connection per broker, one heartbeat, one route poll, whichever threads
-and event loops its users live in. The first user makes it, the last one to leave closes it.
+One core per name servers and client id: one connection per broker, one heartbeat, one route poll, whichever threads and
+event loops its users live in. The first user makes it, the last one to leave closes it.
 
-The instance name makes the client id under which brokers know us. Two members of one consumer group in one process
-need two names, because a client is a member once.
+The client id, under which brokers know us, is made of the instance name, and of the address and unit name if they are
+given. Two members of one consumer group in one process need two names, because a client is a member once.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import logging
 import os
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Protocol, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
 
 from metaq.client import loop as loops
 from metaq.client.conversation import asking
@@ -24,11 +24,15 @@ from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.notices import not_supported, notice_of
 from metaq.client.ids import IdPrefixes
+from metaq.client.names import Namespace
+from metaq.client.namespaces import NamespacedChecker, NamespacedMember, NamespacedRoutes, plain_outcome, wrapped_call
+from metaq.client.options import DEFAULT_INSTANCE, ClientOptions
+from metaq.client.roles import Checker, Member
 from metaq.client.routes import KnownRoutes
-from metaq.client.transport import Transport
+from metaq.client.transport import CONNECT_SECONDS, Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
-from metaq.model import BrokerData, ConsumerView, Heartbeat, MessageQueue
+from metaq.model import BrokerData, Heartbeat
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.local import local_address
 from metaq.wire.command import Command
@@ -37,58 +41,32 @@ log = logging.getLogger("metaq.client")
 
 T = TypeVar("T")
 
-ROUTE_POLL_SECONDS = 30.0
-HEARTBEAT_SECONDS = 30.0
 MEET_SECONDS = 1.0
 """Between two tries to find the brokers that may ask about transactions."""
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 
-class Member(Protocol):
-    """A consumer group's member, as the core needs it."""
-
-    group: str
-
-    def heartbeat(self) -> ConsumerView:
-        """What brokers are told of the member."""
-        ...
-
-    def rebalance_soon(self) -> None:
-        """The group's members or the queues may have changed."""
-        ...
-
-    def uses(self, topic: str) -> bool: ...
-
-    def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
-        """An administrator moved the group's progress."""
-        ...
-
-
-class Checker(Protocol):
-    """Whoever answers for the transactions of a producer group, as the core needs it."""
-
-    group: str
-
-    def check(self, question: TransactionCheck, address: str) -> None:
-        """The broker at `address` asks. In the loop: returns at once, and answers later."""
-        ...
-
-
 class ClientCore:
     """Everything shared. Its methods, unless they say otherwise, run in the background loop."""
 
-    def __init__(self, addresses: tuple[str, ...], instance_name: str, clock: Clock = SYSTEM) -> None:
+    namespace = Namespace()
+    """Of whoever holds this."""
+
+    def __init__(self, addresses: tuple[str, ...], options: ClientOptions, clock: Clock = SYSTEM) -> None:
         self.thread = loops.background()
         self.clock = clock
         self.pid = os.getpid()
         host = local_address()
-        instance = instance_name if instance_name != "DEFAULT" else f"{self.pid}#{clock.now_ms()}"
-        self.client_id = f"{host}@{instance}"
-        self.id_prefixes = IdPrefixes(host, clock)
+        instance = f"{self.pid}#{clock.now_ms()}" if options.instance_name == DEFAULT_INSTANCE else None
+        self.client_id = options.client_id(host, instance)
+        self.id_prefixes = IdPrefixes(options.client_ip or host, clock)
         self.transport = Transport(self._on_request, self._on_connected, self._on_lost)
         self.name_servers = NameServers(addresses, clock.random_below(len(addresses)))
-        self.routes = KnownRoutes(self.name_servers, self.consult, self._on_route_change)
-        self.users = 0
+        self.routes: KnownRoutes | NamespacedRoutes = KnownRoutes(
+            self.name_servers, self.consult, self._on_route_change
+        )
+        self.users: Counter[ClientOptions] = Counter()
+        self._paces: dict[Callable[[], Awaitable[None]], tuple[float, asyncio.Task[None]]] = {}
         self._producer_groups: Counter[str] = Counter()
         self._members: dict[str, Member] = {}
         self._checkers: dict[str, list[Checker]] = {}
@@ -98,10 +76,20 @@ class ClientCore:
         """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self) -> None:
-        """Begin the periodic work."""
-        self.every(ROUTE_POLL_SECONDS, self._poll_routes)
-        self.every(HEARTBEAT_SECONDS, self.send_heartbeats)
+    def set_pace(self) -> None:
+        """Do the periodic work as often as the one of our users wants it who wants it most often."""
+        users = list(self.users)
+        if not users:
+            return
+        for work, seconds in (
+            (self._poll_routes, min(options.poll_name_server_interval for options in users)),
+            (self.send_heartbeats, min(options.heartbeat_broker_interval for options in users)),
+        ):
+            known, task = self._paces.get(work, (0.0, None))
+            if known != seconds:
+                if task is not None:
+                    task.cancel()
+                self._paces[work] = seconds, self.every(seconds, work)
 
     async def close(self) -> None:
         """End the periodic work and drop all connections."""
@@ -139,6 +127,10 @@ class ClientCore:
             log.error("a task of the client ended with an error", exc_info=error)
 
     # -------------------------------------------------------------- members
+
+    def shared(self) -> ClientCore:
+        """What all clients of this client id have in common."""
+        return self
 
     @property
     def in_own_process(self) -> bool:
@@ -191,10 +183,13 @@ class ClientCore:
     async def _find_brokers(self) -> None:
         self._cluster = (await self.consult(self.name_servers.cluster())).brokers if self._checkers else {}
 
-    def claim(self, member: Member) -> None:
-        """Any thread. Raises ConfigError: this client is a member of the group already; the core is released."""
+    def claim(self, member: Member, options: ClientOptions) -> None:
+        """Any thread. Raises ConfigError: this client is a member of the group already; the core is released.
+
+        `options`: what the core was acquired with.
+        """
         if self._members.setdefault(member.group, member) is not member:
-            self.thread.start(release(self))
+            self.thread.start(release(self, options))
             raise ConfigError(
                 f"this process already consumes as group {member.group} under the instance name of this client: "
                 "give the second consumer an instance_name of its own"
@@ -239,7 +234,11 @@ class ClientCore:
         address = self.address_of(broker, broker_id)
         if address is None:
             raise NoRoute(f"no broker named {broker} is up")
-        return asking.ask(self.transport, address, call)
+        return self.ask(address, call)
+
+    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        """Hand the call to the connection; nobody answers it. Raises as `Transport.tell`."""
+        await self.transport.tell(address, call.request(), seconds)
 
     async def converse(self, broker: str, conversation: Conversation[T]) -> T:
         """A conversation with the broker of that name. Raises what `ask_broker` and the conversation raise."""
@@ -369,38 +368,96 @@ class ClientCore:
             )  # fmt: skip
 
 
-_cores: dict[tuple[tuple[str, ...], str], ClientCore] = {}
+class NamespacedCore(ClientCore):
+    """The same core for a client with a namespace: names are wrapped where they leave, and plain for the client."""
+
+    def __init__(self, shared: ClientCore, namespace: Namespace) -> None:
+        object.__setattr__(self, "_shared", shared)
+        object.__setattr__(self, "namespace", namespace)
+        assert isinstance(shared.routes, KnownRoutes)
+        object.__setattr__(self, "routes", NamespacedRoutes(shared.routes, namespace))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(object.__getattribute__(self, "_shared"), name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        setattr(self._shared, name, value)  # all state is the shared core's
+
+    def shared(self) -> ClientCore:
+        shared: ClientCore = self._shared
+        return shared
+
+    async def ask(self, address: str, call: Call[T], seconds: float | None = None) -> T:
+        outcome = await super().ask(address, wrapped_call(call, self.namespace), seconds)
+        plain: T = plain_outcome(outcome, self.namespace)
+        return plain
+
+    async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
+        await super().tell(address, wrapped_call(call, self.namespace), seconds)
+
+    def add_producer(self, group: str) -> None:
+        super().add_producer(self.namespace.wrapped(group))
+
+    def remove_producer(self, group: str) -> bool:
+        return super().remove_producer(self.namespace.wrapped(group))
+
+    def add_checker(self, checker: Checker) -> None:
+        super().add_checker(NamespacedChecker(checker, self.namespace, self.namespace.wrapped(checker.group)))
+
+    def remove_checker(self, checker: Checker) -> None:
+        super().remove_checker(NamespacedChecker(checker, self.namespace, self.namespace.wrapped(checker.group)))
+
+    def claim(self, member: Member, options: ClientOptions) -> None:
+        super().claim(NamespacedMember(member, self.namespace, self.namespace.wrapped(member.group)), options)
+
+    def member(self, group: str) -> Member | None:
+        found = super().member(self.namespace.wrapped(group))
+        return found.member if isinstance(found, NamespacedMember) else found
+
+    def remove_member(self, member: Member) -> None:
+        super().remove_member(NamespacedMember(member, self.namespace, self.namespace.wrapped(member.group)))
+
+
+_cores: dict[tuple[tuple[str, ...], str | None, str, str], ClientCore] = {}
 _lock = threading.Lock()
 
 
-def acquire(namesrv: str | None, instance_name: str, clock: Clock = SYSTEM) -> ClientCore:
-    """Any thread: the core of these name servers and this instance name; pair with `release`.
+def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) -> ClientCore:
+    """Any thread: the core of these name servers and this client id; pair with `release`.
 
     `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, or an address is malformed.
     """
     addresses = parse_addresses(namesrv if namesrv is not None else os.environ.get(NAMESRV_ENVIRONMENT, ""))
-    key = (addresses, instance_name)
+    key = (addresses, options.client_ip, options.instance_name, options.unit_name)
     with _lock:
         core = _cores.get(key)
         if core is None:
-            core = _cores[key] = ClientCore(addresses, instance_name, clock)
-            core.thread.post(core.start)
-        core.users += 1
-        return core
+            core = _cores[key] = ClientCore(addresses, options, clock)
+        core.users[options] += 1
+        core.thread.post(core.set_pace)
+        return NamespacedCore(core, options.namespace) if options.namespace else core
 
 
 def fellow_members(core: ClientCore, member: Member) -> list[Member]:
     """Any thread: the other members of the group in this process, which live in cores of other instance names."""
+    group = core.namespace.wrapped(member.group)
+    core = core.shared()
     with _lock:
         same = [other for other in _cores.values() if other.name_servers.addresses == core.name_servers.addresses]
-    return [found for other in same if (found := other.member(member.group)) is not None and found is not member]
+    found = [fellow for other in same if (fellow := other.member(group)) is not None]
+    fellows = [fellow.member if isinstance(fellow, NamespacedMember) else fellow for fellow in found]
+    return [fellow for fellow in fellows if fellow is not member]
 
 
-async def release(core: ClientCore) -> None:
-    """In the loop: one user less; the last one closes the core."""
+async def release(core: ClientCore, options: ClientOptions) -> None:
+    """In the loop: one user less; the last one closes the core. `options`: what it was acquired with."""
+    core = core.shared()
     with _lock:
-        core.users -= 1
+        core.users[options] -= 1
+        if core.users[options] <= 0:
+            del core.users[options]
         if core.users:
+            core.set_pace()
             return
         for key in [key for key, other in _cores.items() if other is core]:
             del _cores[key]

@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Stored
 from metaq.errors import RequestTimeout
 from metaq.model import SendReceipt
@@ -42,10 +43,13 @@ class SendBatch(hot.Batch):
 
     __slots__ = (
         "_callbacks", "_each", "_error", "_event", "_loops", "_offset_ids", "first", "prefix", "settled", "stored",
+        "threads",
     )  # fmt: skip
 
     def __init__(self, id_prefix: bytes, bytes_max: int) -> None:
         super().__init__(id_prefix, bytes_max)
+        self.threads: CallbackThreads | None = None
+        """They call what wants to be called; None: whoever settles the batch does."""
         self.prefix = id_prefix.decode()
         self.first = 0
         """Number of the first message in its id; other than 0 for a message that is sent again under its old id."""
@@ -148,8 +152,15 @@ class SendBatch(hot.Batch):
                 loop.call_soon_threadsafe(_release, futures)
             except RuntimeError:  # The waiting loop was closed: nobody waits any more.
                 log.debug("a loop was closed with %d sends awaited in it", len(futures))
-        for function, future in callbacks or ():
-            _call(function, future)
+        if callbacks and self.threads is not None:
+            self.threads.do(lambda: _call_all(callbacks))
+        elif callbacks:
+            _call_all(callbacks)
+
+
+def _call_all(callbacks: list[tuple[Callable[[SendFuture], object], SendFuture]]) -> None:
+    for function, future in callbacks:
+        _call(function, future)
 
 
 def _release(futures: list[asyncio.Future[None]]) -> None:
@@ -168,8 +179,8 @@ def _call(function: Callable[[SendFuture], object], future: SendFuture) -> None:
 class SendFuture:
     """One message's send. Has the methods of `concurrent.futures.Future` and can be awaited in any event loop.
 
-    A send cannot be cancelled: it may already be at the broker. Callbacks run in the client's own thread and must
-    not block.
+    A send cannot be cancelled: it may already be at the broker. Callbacks run in threads of the producer
+    (`client_callback_executor_threads`).
     """
 
     __slots__ = ("_batch", "_index")  # Filled by who makes it: an __init__ would cost a tenth of `submit`.

@@ -11,19 +11,23 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from typing import Self
+from typing import Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, check_body
+from metaq.client.callbacks import CallbackThreads
+from metaq.client.conversation.sending import Template
 from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.names import checked
-from metaq.client.sending import Choose, Sender
+from metaq.client.options import ClientArguments, client_options
+from metaq.client.sending import Choose, Sender, SendRules
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError
+from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt
 from metaq.model.message import BODY_BYTES_MAX, as_body, as_keys, check_tag
 from metaq.model.subscription import java_string_hash
-from metaq.model.topic import check_group, check_topic
+from metaq.model.system import AUTO_CREATE_TOPIC
+from metaq.model.topic import QUEUES_MAX, check_group, check_topic
 
 DEFAULT_GROUP = "metaq_producer"
 CLOSE_SECONDS = 30.0
@@ -54,25 +58,34 @@ class ProducerBase:
         namesrv: str | None = None,
         *,
         group: str = DEFAULT_GROUP,
-        instance_name: str = "DEFAULT",
         timeout: float = 3.0,
         retries: int = 2,
+        retry_another_broker_when_not_store_ok: bool = False,
+        send_latency_fault_enable: bool = False,
         linger: float = 0.001,
         batch_bytes: int = 64 * 1024,
         max_pending_bytes: int = 64 * 1024 * 1024,
         when_full: str = "block",
         compress_over: int = 4096,
         max_message_bytes: int = BODY_BYTES_MAX,
+        create_topic_key: str = AUTO_CREATE_TOPIC,
+        default_topic_queue_nums: int = 4,
         clock: Clock = SYSTEM,
+        **common: Unpack[ClientArguments],
     ) -> None:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
-              group: matters for transactions only. instance_name: clients of one process with one name share their
-              connections. timeout: seconds for one send, all tries together. retries: tries after the first.
+              group: matters for transactions only. timeout: seconds for one send, all tries together. retries: tries
+              after the first, each on another broker than one that failed. retry_another_broker_when_not_store_ok: also
+              after a status other than SEND_OK, which is a result otherwise. send_latency_fault_enable: avoid brokers
+              that were slow or failed, for up to ten minutes, as long as there are others.
               linger: seconds that `submit` waits for more messages to fill a batch. batch_bytes: size of a full batch.
               max_pending_bytes: unacknowledged bytes above which a send waits (`when_full="block"`) or raises
               BufferFull (`"raise"`). compress_over: bodies of so many bytes are compressed and sent alone.
-              max_message_bytes: largest body; the broker has a limit of its own, `maxMessageSize`.
+              max_message_bytes: largest body; the broker has a limit of its own, `maxMessageSize`. create_topic_key: the
+              topic whose settings one gets that is made because this producer sends to it; default_topic_queue_nums: with
+              at most so many queues. common: `instance_name` and what else every client takes, see
+              `metaq.client.options.ClientArguments`.
         Raises: ConfigError. No connection is made until the first send.
         """
         if when_full not in {"block", "raise"}:
@@ -81,10 +94,23 @@ class ProducerBase:
             raise ConfigError(
                 "timeout, batch_bytes and max_pending_bytes must be positive, retries and linger not negative"
             )
+        if not 1 <= default_topic_queue_nums <= QUEUES_MAX:
+            raise ConfigError(f"default_topic_queue_nums={default_topic_queue_nums}: need 1..{QUEUES_MAX}")
         self._open = False
+        self._options = client_options(**common)
         self.group = checked(check_group, group)
-        self._core = cores.acquire(namesrv, instance_name, clock)
-        self._sender = Sender(self._core, group, retries)
+        self._options.namespace.check_group(group)
+        rules = SendRules(
+            retries=retries,
+            another_when_not_ok=retry_another_broker_when_not_store_ok,
+            avoid_slow=send_latency_fault_enable,
+            template=Template(
+                checked(check_topic, create_topic_key), default_topic_queue_nums, self._options.unit_mode
+            ),
+        )
+        self._core = cores.acquire(namesrv, self._options, clock)
+        self._sender = Sender(self._core, self.group, rules)
+        self._callbacks = CallbackThreads(self._options.client_callback_executor_threads)
         limits = SendLimits(
             timeout=timeout,
             linger=linger,
@@ -95,12 +121,12 @@ class ProducerBase:
             message_bytes_max=max_message_bytes,
         )
         self._waits_when_full = when_full == "block"
-        self._accumulator = Accumulator(self._core, self._sender, limits)
+        self._accumulator = Accumulator(self._core, self._sender, limits, self._callbacks)
         self._streams = self._accumulator.streams
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
         """Messages of so many bytes go in a request of their own."""
-        self._core.thread.post(self._core.add_producer, group)
+        self._core.thread.post(self._core.add_producer, self.group)
         self._open = True
         _open_producers.add(self)
 
@@ -236,7 +262,12 @@ class ProducerBase:
         finally:
             if self._core.remove_producer(self.group):
                 await self._core.leave(producer_group=self.group)
-            await cores.release(self._core)
+            await cores.release(self._core, self._options)
+
+    def _wait_for_callbacks(self, timeout: float | None) -> None:
+        """Until the functions have returned that sends which are done have called. Raises RequestTimeout."""
+        if not self._callbacks.wait(timeout):
+            raise RequestTimeout("functions of add_done_callback are still running")
 
     def _check_open(self) -> None:
         """Raises ClientForked, ClientClosed."""
@@ -276,6 +307,7 @@ def _flush_forgotten() -> None:
             producer._forgotten()  # noqa: SLF001  the module's own class
             with contextlib.suppress(MetaqError):
                 producer._core.thread.run(producer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
+                producer._callbacks.wait(EXIT_SECONDS)  # noqa: SLF001  the module's own class
 
 
 def _chosen(selector: Selector, queues: Sequence[MessageQueue]) -> MessageQueue:
@@ -387,7 +419,9 @@ class Producer(ProducerBase):
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything submitted so far has its outcome. Raises RequestTimeout after `timeout` seconds."""
         self._core.check_process()
+        deadline = None if timeout is None else self._core.clock.monotonic() + timeout
         self._core.thread.run(self._accumulator.flush(), timeout)
+        self._wait_for_callbacks(None if deadline is None else deadline - self._core.clock.monotonic())
 
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues. Raises NoRoute, ClientClosed."""
@@ -399,7 +433,12 @@ class Producer(ProducerBase):
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self._open = False
-        self._core.thread.run(self._close(), timeout)
+        deadline = self._core.clock.monotonic() + timeout
+        try:
+            self._core.thread.run(self._close(), timeout)
+            self._wait_for_callbacks(deadline - self._core.clock.monotonic())
+        finally:
+            self._callbacks.close()
 
     def __enter__(self) -> Self:
         return self

@@ -85,6 +85,9 @@ async def pull(
     )
     if subscription.tags:  # Brokers compare hashes of tags; here the tags themselves are compared.
         messages = [message for message in messages if message.tag in subscription.tags]
+    if core.namespace:
+        for message in messages:
+            message.topic = core.namespace.plain(message.topic)
     return PulledMessages(result, messages, _expand(messages, wanted.body_bytes_max))
 
 

@@ -12,7 +12,7 @@ import datetime as dt
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self
+from typing import Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.consumer.handover import Handover
@@ -24,6 +24,7 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.core import ClientCore
 from metaq.client.names import EARLIEST, LATEST, checked, milliseconds, start_of
+from metaq.client.options import ClientArguments, client_options
 from metaq.client.pulling import Wanted, pull
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
@@ -230,17 +231,18 @@ class ReaderBase:
         tags: str = "*",
         queues: Iterable[MessageQueue] | None = None,
         stop_at_end: bool = False,
-        instance_name: str = "DEFAULT",
         pull_count: int = 1000,
         pull_bytes: int = 1024 * 1024,
         clock: Clock = SYSTEM,
+        **common: Unpack[ClientArguments],
     ) -> None:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; None reads the environment's NAMESRV_ADDR.
               start: "earliest", "latest" (or "first", "last"), or a moment (datetime, or seconds since the epoch): the first message stored
               then or later. tags: tag expression, as in a subscription. queues: only these; by default all of the
               topic. stop_at_end: iteration ends where each queue ended when it began. pull_count, pull_bytes: size of
-              one pull from a MetaQ broker.
+              one pull from a MetaQ broker. common: `instance_name` and what else every client takes, see
+              `metaq.client.options.ClientArguments`.
         Raises: ConfigError.
         """
         self._open = False
@@ -249,7 +251,9 @@ class ReaderBase:
             raise ConfigError("pull_count and pull_bytes must be positive")
         tags = checked_expression(topic, tags)
         self._start: str | int | None = start_of(start)
-        self._core = cores.acquire(namesrv, instance_name, clock)
+        self._options = client_options(**common)
+        self._options.namespace.check_topic(topic)
+        self._core = cores.acquire(namesrv, self._options, clock)
         self._handover: Handover[StoredMessage] = Handover()
         self._reading = ReaderCore(
             self._core, topic, tags, self._handover,
@@ -307,7 +311,7 @@ class ReaderBase:
         try:
             await self._reading.stop()
         finally:
-            await cores.release(self._core)
+            await cores.release(self._core, self._options)
 
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._core.in_own_process:

@@ -15,17 +15,16 @@ from msgspec import structs
 from metaq.client.conversation.call import FAULTS, Consultation
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.retry import Purpose, judge
+from metaq.client.conversation.sending import Template
 from metaq.errors import NoRoute
 from metaq.model import BrokerData, MessageQueue, Route
-from metaq.model.system import AUTO_CREATE_TOPIC
 
 log = logging.getLogger("metaq.client")
 
 T = TypeVar("T")
 
 _PATIENCE = (0.05, 0.15, 0.3)
-AUTO_CREATE_QUEUES = 4
-"""RocketMQ's `defaultTopicQueueNums` of a producer."""
+USUAL_TEMPLATE = Template()
 
 
 class Consult(Protocol):
@@ -58,8 +57,10 @@ class KnownRoutes:
             task.add_done_callback(lambda done: self._asked(topic, done))
         return await asyncio.shield(task)
 
-    async def publish_queues(self, topic: str, *, fresh: bool = False) -> list[MessageQueue]:
-        """Queues that can be sent to; for an unknown topic those that automatic creation will make.
+    async def publish_queues(
+        self, topic: str, *, fresh: bool = False, template: Template = USUAL_TEMPLATE
+    ) -> list[MessageQueue]:
+        """Queues that can be sent to; for an unknown topic those that automatic creation by `template` will make.
 
         Raises NoRoute: unknown, and the cluster creates none; or no broker of it is writable.
         """
@@ -68,7 +69,7 @@ class KnownRoutes:
             try:
                 known = await self.route(topic, fresh=True)
             except NoRoute:
-                known = await self._guess(topic)
+                known = await self._guess(topic, template)
             except FAULTS as error:
                 if known is None or not judge(error, Purpose.LOOK_UP).again:
                     raise
@@ -158,20 +159,20 @@ class KnownRoutes:
         if not task.cancelled():
             task.exception()
 
-    async def _guess(self, topic: str) -> Route:
+    async def _guess(self, topic: str, template: Template) -> Route:
         try:
-            template = await self._consult(self._name_servers.route(AUTO_CREATE_TOPIC))
+            known = await self._consult(self._name_servers.route(template.topic))
         except NoRoute:
             raise await self._consult(self._name_servers.no_route(topic)) from None
         queues = tuple(
             structs.replace(
                 data,
-                read_queues=min(data.read_queues, AUTO_CREATE_QUEUES),
-                write_queues=min(data.read_queues, AUTO_CREATE_QUEUES),
+                read_queues=min(data.read_queues, template.queues),
+                write_queues=min(data.read_queues, template.queues),
             )
-            for data in template.queues
+            for data in known.queues
         )
-        route = Route(topic, queues, template.brokers)
+        route = Route(topic, queues, known.brokers)
         self._guessed.add(topic)
         self._keep(route)
         return route

@@ -12,15 +12,30 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Collection, Coroutine
 from typing import Any
 
+from msgspec import Struct
+
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.retry import Purpose, judge
-from metaq.client.conversation.sending import Outgoing, Send, Stored
+from metaq.client.conversation.latency import BrokerLatencies
+from metaq.client.conversation.retry import Judgement, Purpose, judge
+from metaq.client.conversation.sending import Outgoing, Send, Stored, Template
 from metaq.client.core import ClientCore
-from metaq.errors import NoRoute, RequestTimeout, SendFailed
-from metaq.model import MessageQueue
+from metaq.errors import MetaqError, NoRoute, RequestTimeout, SendFailed
+from metaq.model import MessageQueue, SendStatus
+
+
+class SendRules(Struct, frozen=True):
+    """How a producer sends, apart from batches."""
+
+    retries: int = 2
+    """Tries after the first."""
+    another_when_not_ok: bool = False
+    """Try another broker when one has stored the messages without the promise that was asked for."""
+    avoid_slow: bool = False
+    """Avoid brokers that were slow or failed, for a while (`metaq.client.conversation.latency`)."""
+    template: Template = Template()
 
 
 class QueueRotation:
@@ -29,12 +44,13 @@ class QueueRotation:
     def __init__(self, start: int) -> None:
         self._count = itertools.count(start)
 
-    def next(self, queues: list[MessageQueue], failed_broker: str | None = None) -> MessageQueue:
-        """The next queue, on another broker than `failed_broker` if there is one."""
-        for _ in queues:
-            queue = queues[next(self._count) % len(queues)]
-            if queue.broker != failed_broker:
-                return queue
+    def next(self, queues: list[MessageQueue], failed: Collection[str] = ()) -> MessageQueue:
+        """The next queue, on a broker that has not failed, if there is one; else on another than the last that did."""
+        for avoided in (failed, list(failed)[-1:]):
+            for _ in queues:
+                queue = queues[next(self._count) % len(queues)]
+                if queue.broker not in avoided:
+                    return queue
         return queues[next(self._count) % len(queues)]
 
 
@@ -45,62 +61,72 @@ Choose = Callable[[list[MessageQueue]], MessageQueue]
 class Sender:
     """Sends requests with retries. Lives in the background loop."""
 
-    def __init__(self, core: ClientCore, group: str, retries: int) -> None:
-        self._core, self._group, self._retries = core, group, retries
+    def __init__(self, core: ClientCore, group: str, rules: SendRules) -> None:
+        self._core, self._group, self.rules = core, group, rules
         self.rotation = QueueRotation(core.clock.random_below(1 << 16))
+        self.latencies = BrokerLatencies()
 
-    async def send(self, outgoing: Outgoing, timeout: float, choose: Choose | None = None) -> Stored:
+    async def send(
+        self, outgoing: Outgoing, timeout: float, choose: Choose | None = None, *, insist: bool = False
+    ) -> Stored:
         """Send until it is stored, the tries are used up, or `timeout` seconds have passed.
 
-        `choose` None rotates over the queues, and leaves a broker that failed.
+        `choose` None rotates over the queues, and leaves a broker that failed. `insist`: a status other than SEND_OK is a
+        reason to try again, and the last such status is the outcome if no try brings a better one.
 
         Raises: SendFailed with what each try said; NoRoute; BrokerError: the broker refuses this message for good.
         """
         loop = asyncio.get_running_loop()
-        started = loop.time()
-        deadline = started + timeout
-        attempts: list[tuple[str, str]] = []
-        tries, waits, failed_broker, unknown = 0, 0, None, False
+        tries = _Tries(outgoing, self.rules.retries, loop.time(), timeout)
         while True:
             queue, queues = None, []
             try:
-                known = self._core.routes.publish_queues_now(outgoing.topic) if not tries else None
-                queues = known or await self._queues(outgoing.topic, deadline, fresh=tries > 0)
-                queue = choose(queues) if choose is not None else self.rotation.next(queues, failed_broker)
-                stored = await self._try(outgoing, queue, deadline - loop.time())
+                known = self._core.routes.publish_queues_now(outgoing.topic) if not tries.count else None
+                queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
+                began = loop.time()
+                queue = choose(queues) if choose is not None else self._next(queues, tries.failed, began)
+                stored = await self._try(outgoing, queue, tries.deadline - began)
             except FAULTS as error:
-                judgement = judge(error, Purpose.SEND, waits + 1)
+                judgement = judge(error, Purpose.SEND, tries.waits + 1)
                 if not judgement.again:
+                    if tries.kept is not None:
+                        return tries.kept
                     raise
-                failed_broker = queue.broker if queue is not None else None
-                unknown = unknown or (queue is not None and judgement.maybe_done)
-                attempt = (failed_broker or "name server", str(error))
-                if attempt not in attempts:
-                    attempts.append(attempt)
-                pause = judgement.pause
-                if not judgement.only_busy:
-                    tries += 1
-                    if judgement.elsewhere and choose is None and any(one.broker != failed_broker for one in queues):
-                        pause = 0.0
-                    else:
-                        waits += 1
-                over = loop.time() + pause >= deadline
-                if tries > self._retries or over:
-                    if len(attempts) == 1 and queue is None and isinstance(error, NoRoute):
+                if queue is not None and self.rules.avoid_slow:
+                    self.latencies.failed(queue.broker, loop.time() - began, loop.time())
+                pause = tries.failure(error, judgement, queue, queues if choose is None else [])
+                if tries.over(loop.time() + pause):
+                    if tries.kept is not None:
+                        return tries.kept
+                    if tries.nowhere and isinstance(error, NoRoute):
                         raise
-                    count = "1 try" if tries == 1 else f"{tries} tries"
-                    spent = f"{count} in {loop.time() - started:.2f} s"
-                    why = f"the timeout of {timeout:g} s is over" if over else f"retries={self._retries}"
-                    raise _failure(outgoing, attempts, f"{spent}, {why}", unknown=unknown) from error
-                await asyncio.sleep(pause)
+                    raise tries.error(loop.time(), pause) from error
             else:
                 self._core.routes.forget_guess(outgoing.topic)
-                return stored
+                if self.rules.avoid_slow:
+                    self.latencies.answered(queue.broker, loop.time() - began, loop.time())
+                again = insist or (self.rules.another_when_not_ok and choose is None)
+                if stored.status is SendStatus.SEND_OK or not again:
+                    return stored
+                pause = tries.not_ok(stored, queue, queues if choose is None else [])
+                if tries.over(loop.time() + pause):
+                    return stored
+            await asyncio.sleep(pause)
+
+    def _next(self, queues: list[MessageQueue], failed: Collection[str], now: float) -> MessageQueue:
+        if not self.rules.avoid_slow:
+            return self.rotation.next(queues, failed)
+        avoided = {queue.broker for queue in queues if not self.latencies.available(queue.broker, now)}
+        usable = [queue for queue in queues if queue.broker not in avoided]
+        if not usable:
+            best = self.latencies.pick(avoided)
+            usable = [queue for queue in queues if queue.broker == best]
+        return self.rotation.next(usable, failed)
 
     async def _queues(self, topic: str, deadline: float, *, fresh: bool) -> list[MessageQueue]:
         try:
             async with asyncio.timeout_at(deadline):
-                return await self._core.routes.publish_queues(topic, fresh=fresh)
+                return await self._core.routes.publish_queues(topic, fresh=fresh, template=self.rules.template)
         except TimeoutError:
             raise RequestTimeout(f"no name server told the route of topic {topic} in time") from None
 
@@ -119,20 +145,84 @@ class Sender:
         return data.master
 
     def _call(self, outgoing: Outgoing, queue: MessageQueue) -> Send:
-        return Send(self._group, outgoing, queue, self._core.clock.now_ms())
+        return Send(self._group, outgoing, queue, self._core.clock.now_ms(), self.rules.template)
 
     async def send_oneway(self, outgoing: Outgoing, choose: Choose | None = None) -> None:
         """Hand it to a connection and forget it. Raises NoRoute, ConnectionFailed: it was not even sent."""
-        queues = await self._core.routes.publish_queues(outgoing.topic)
-        queue = choose(queues) if choose is not None else self.rotation.next(queues)
-        await self._core.transport.tell(self._master_of(queue), self._call(outgoing, queue).request())
+        queues = await self._core.routes.publish_queues(outgoing.topic, template=self.rules.template)
+        now = asyncio.get_running_loop().time()
+        queue = choose(queues) if choose is not None else self._next(queues, (), now)
+        await self._core.tell(self._master_of(queue), self._call(outgoing, queue))
 
 
-def _failure(outgoing: Outgoing, attempts: list[tuple[str, str]], spent: str, *, unknown: bool) -> SendFailed:
-    reasons = "; ".join(f"{broker}: {text}" for broker, text in attempts)
-    outcome = (
-        "Whether a try without an answer was stored is unknown: sending again may store it twice"
-        if unknown
-        else "All tries failed before a broker took it, so nothing was stored"
-    )
-    return SendFailed(f"sending to topic {outgoing.topic} failed after {spent} ({reasons}). {outcome}", tuple(attempts))
+class _Tries:
+    """The tries of one send: what went wrong so far, and whether there may be another."""
+
+    def __init__(self, outgoing: Outgoing, retries: int, now: float, timeout: float) -> None:
+        self._outgoing, self._retries, self._timeout, self._started = outgoing, retries, timeout, now
+        self.deadline = now + timeout
+        self.count = self.waits = 0
+        """Tries that failed, and those of them after which the next may only go to where the last one went."""
+        self.failed: dict[str, None] = {}
+        """Brokers, in the order in which they failed."""
+        self.kept: Stored | None = None
+        """The newest outcome that is stored without its promise."""
+        self._attempts: list[tuple[str, str]] = []
+        self._unknown = False
+
+    def failure(
+        self, error: MetaqError, judgement: Judgement, queue: MessageQueue | None, others: list[MessageQueue]
+    ) -> float:
+        """Note a try that failed; `others` may be tried next. Returns the seconds to wait before."""
+        self._unknown = self._unknown or (queue is not None and judgement.maybe_done)
+        broker = queue.broker if queue is not None else None
+        attempt = (broker or "name server", str(error))
+        if attempt not in self._attempts:
+            self._attempts.append(attempt)
+        if broker is not None:
+            self.failed.pop(broker, None)
+            self.failed[broker] = None
+        if judgement.only_busy:
+            return judgement.pause
+        self.count += 1
+        if judgement.elsewhere and any(one.broker != broker for one in others):
+            return 0.0
+        self.waits += 1
+        return judgement.pause
+
+    def not_ok(self, stored: Stored, queue: MessageQueue, others: list[MessageQueue]) -> float:
+        """Note a try that was stored without its promise. Returns the seconds to wait before the next."""
+        self.kept = stored
+        self.failed.pop(queue.broker, None)
+        self.failed[queue.broker] = None
+        self.count += 1
+        if any(one.broker != queue.broker for one in others):
+            return 0.0
+        self.waits += 1
+        return judge(RequestTimeout(""), Purpose.SEND, self.waits).pause
+
+    def over(self, next_at: float) -> bool:
+        """Whether there is none left at `next_at`."""
+        return self.count > self._retries or next_at >= self.deadline
+
+    @property
+    def nowhere(self) -> bool:
+        """Whether all there was to say is that nobody could be asked."""
+        return len(self._attempts) == 1 and not self.failed
+
+    def error(self, now: float, pause: float) -> SendFailed:
+        """What to tell the user, after the last try."""
+        count = "1 try" if self.count == 1 else f"{self.count} tries"
+        late = now + pause >= self.deadline
+        why = f"the timeout of {self._timeout:g} s is over" if late else f"retries={self._retries}"
+        reasons = "; ".join(f"{broker}: {text}" for broker, text in self._attempts)
+        outcome = (
+            "Whether a try without an answer was stored is unknown: sending again may store it twice"
+            if self._unknown
+            else "All tries failed before a broker took it, so nothing was stored"
+        )
+        return SendFailed(
+            f"sending to topic {self._outgoing.topic} failed after {count} in {now - self._started:.2f} s, {why} "
+            f"({reasons}). {outcome}",
+            tuple(self._attempts),
+        )

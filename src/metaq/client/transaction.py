@@ -337,7 +337,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         """Send a half message on its way. Raises as `submit`."""
 
         def finish(outgoing: Outgoing) -> Outgoing:
-            return half_message(outgoing, self.group, wanted.check_after)
+            return half_message(outgoing, self._core.namespace.wrapped(self.group), wanted.check_after)
 
         return self._accumulator.send_alone(wanted.message, stream.apart(), None, wanted.timeout, finish)
 
@@ -370,7 +370,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
     async def _tell(
         self, receipt: SendReceipt, half: HalfMessage, outcome: TransactionOutcome, error: Exception | None
     ) -> tuple[Told, str]:
-        """In the loop. Tried again while the word has surely not arrived: twice, it might be done twice."""
+        """In the loop. Tried again while the word has surely not arrived: a RocketMQ that is told twice does it twice."""
         clock = asyncio.get_running_loop().time
         call = EndTransaction(
             group=self.group,
@@ -386,7 +386,8 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             except FAULTS as failure:
                 failed += 1
                 judgement = judge(failure, Purpose.COMMIT, failed)
-                if judgement.again and not judgement.maybe_done and clock() + judgement.pause < deadline:
+                twice_is_once = not judgement.maybe_done or self._core.is_ours(receipt.queue.broker)
+                if judgement.again and twice_is_once and clock() + judgement.pause < deadline:
                     await asyncio.sleep(judgement.pause)
                     continue
                 refused = isinstance(failure, BrokerError) and not judgement.again
@@ -403,7 +404,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         if self._confirmed(call.ending):
             await self._core.ask(address, call, seconds)
         else:
-            await self._core.transport.tell(address, call.request(), seconds)
+            await self._core.tell(address, call, seconds)
 
     def _untold(self, receipt: SendReceipt, call: EndTransaction, told: Told, failure: MetaqError) -> tuple[Told, str]:
         what = f"could not {call.ending.value}" if call.ending is not TransactionOutcome.UNKNOWN else "could not leave"

@@ -11,6 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator
+from typing import Unpack
 
 from msgspec import structs
 
@@ -19,22 +20,21 @@ from metaq.client.consumer.arguments import (
     Topics,
     check_keeping,
     check_limits,
-    checked_seconds,
     handover_for,
     start_place,
     topics_of,
 )
 from metaq.client.consumer.group import GroupMember
 from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
-from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.ranks import Ranks
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import USUAL
-from metaq.client.consumer.watch import Watch
 from metaq.client.consumer.window import Chunk
 from metaq.client.names import LATEST, checked, milliseconds
 from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
+from metaq.client.options import ClientArguments, client_options
 from metaq.client.rebalance import Strategy, strategy_of
+from metaq.client.roles import Member
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, MetaqError
 from metaq.model import MessageModel, MessageQueue
@@ -48,7 +48,6 @@ CALL_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
 EXIT_SECONDS = 5.0
 MIB = 1024 * 1024
-_RECONSUME_TIMES = 16
 
 
 class ConsumerBase:
@@ -62,7 +61,6 @@ class ConsumerBase:
         topics: Topics,
         start: str | float | dt.datetime = LATEST,
         broadcast: bool = False,
-        instance_name: str = "DEFAULT",
         strategy: str | Strategy = "average",
         pull_count: int = 500,
         pull_bytes: int = 1 * MIB,
@@ -72,7 +70,7 @@ class ConsumerBase:
         topic_messages_max: int | None = None,
         topic_bytes_max: int | None = None,
         span_max: int = 2000,
-        max_reconsume_times: int | None = None,
+        max_reconsume_times: int = 16,
         on_skip: OnSkip | None = None,
         skip_when_behind: int | None = None,
         on_share: OnShare | None = None,
@@ -81,23 +79,19 @@ class ConsumerBase:
         ranks: Ranks | None = None,
         low_share: float = 0.1,
         keep_queues: float = 0.0,
-        orderly: bool = False,
-        consume_timeout: float = 900.0,
         clock: Clock = SYSTEM,
+        **common: Unpack[ClientArguments],
     ) -> None:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
               group: its members share the messages; each group gets all. topics: one name, several, or name → tag
               expression such as `"paid || refunded"`, or a list of tags. start: where a group without progress begins: "earliest",
               "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
-              is kept in a file here, a failed message is not sent again. instance_name: clients of one process with
-              one name share their connections; two members of one group in one process need two. strategy: how queues
-              are shared out, see `metaq.client.rebalance`; the same for all members. pull_count, pull_bytes: size of one
+              is kept in a file here, a failed message is not sent again. strategy: how queues are shared out, see `metaq.client.rebalance`; the same for all members. pull_count, pull_bytes: size of one
               pull from a MetaQ broker (a RocketMQ gives at most 32 messages). pull_interval: seconds between two pulls of
               a queue. queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished;
               topic_messages_max, topic_bytes_max: of one topic, shared evenly by its queues here, instead of the former.
-              max_reconsume_times: failures after which a message is a dead letter; 16, in orderly consumption without
-              limit. on_skip: called, in a thread, with
+              max_reconsume_times: failures after which a message is a dead letter. on_skip: called, in a thread, with
               (queue, offsets) when messages were deleted before they were consumed, or skipped. skip_when_behind: what of
               a queue is further behind its end is never handed out. on_share: called, in a thread, with (topic, all its
               queues, those that are this member's now) when the latter change. offset_store: where progress is kept:
@@ -105,14 +99,17 @@ class ConsumerBase:
               describes. commit_interval: seconds between two commits. ranks: topic, or (topic, range of queue ids), →
               rank: messages of higher rank are handed out first, those of lower ones get `low_share` of all meanwhile.
               keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a
-              restart moves none; needs an instance_name. See docs/groups.md. orderly: one message of a queue at a time,
-              in order, see docs/order.md. consume_timeout: seconds after which a handler of `run` that has not returned
-              is named in the log, and its message delivered again (not in orderly consumption).
+              restart moves none; needs an instance_name. See docs/groups.md. common: `instance_name` and what else every client
+              takes, see `metaq.client.options.ClientArguments`.
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False
+        self._options = client_options(**common)
         self.group = checked(check_group, group)
         self.topics = topics_of(topics)
+        outside = self._options.namespace.check_group(group)
+        for topic in self.topics:
+            self._options.namespace.check_topic(topic)
         consume_from, start_ms = start_place(start)
         options = GroupOptions(
             model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
@@ -127,30 +124,25 @@ class ConsumerBase:
             topic_messages_max=topic_messages_max,
             topic_bytes_max=topic_bytes_max,
             span_max=span_max,
-            max_reconsume_times=_RECONSUME_TIMES
-            if max_reconsume_times is None and not orderly
-            else max_reconsume_times,
+            max_reconsume_times=max_reconsume_times,
             on_skip=on_skip,
             on_share=on_share,
             skip_when_behind=skip_when_behind,
             keep_seconds=keep_queues,
-            orderly=orderly,
             seconds=structs.replace(USUAL, persist=commit_interval),
+            unit_mode=self._options.unit_mode,
         )
         check_limits(options)
-        checked_seconds("consume_timeout", consume_timeout, least=0.01)
-        check_keeping(keep_queues, instance_name, broadcast=broadcast)
+        check_keeping(keep_queues, self._options.instance_name, broadcast=broadcast)
         checked_store(offset_store, broadcast=broadcast)
         self._handover = handover_for(ranks, low_share, self.topics)
-        self._core = cores.acquire(namesrv, instance_name, clock)
-        client = f"{local_address()}@{instance_name}"
-        offsets = offsets_of(offset_store, self._core, group, client=client, broadcast=broadcast)
+        self._core = cores.acquire(namesrv, self._options, clock)
+        client = self._options.client_id(local_address())
+        offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
         self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
-        self._core.claim(self._member)
+        self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
-        self._orderly = orderly
-        self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
-        self._core.thread.post(self._begin)
+        self._core.thread.post(self._member.start)
         self._one_by_one = threading.Lock()
         self._beginning = threading.RLock()
         """`run` begins, or `close` does, one after the other."""
@@ -184,30 +176,10 @@ class ConsumerBase:
         self._member.check_ours(chosen)
         self._member.pause(chosen)
 
-    def resume(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
-        """Undo `pause` of these queues; of one that is not paused, nothing happens. Without queues: undo `suspend`.
-
-        Raises ClientClosed.
-        """
+    def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
+        """Undo `pause`; of a queue that is not paused, nothing happens. Raises ClientClosed."""
         self._check_open()
-        if queues is None:
-            self._member.go_on()
-        else:
-            self._member.resume(_several(queues))
-
-    def suspend(self) -> None:
-        """Hand out nothing from now on, until `resume()`; from any thread. What is in hand is finished as usual.
-
-        The consumer stays a member of its group, with its queues and its progress; it goes on pulling until its buffers
-        are full, and what they hold waits. Whoever iterates or receives waits too. Raises ClientClosed.
-        """
-        self._check_open()
-        self._member.suspend()
-
-    @property
-    def suspended(self) -> bool:
-        """Whether `suspend` was called, and `resume()` not since."""
-        return self._handover.suspended
+        self._member.resume(_several(queues))
 
     async def _seek(self, queue: MessageQueue | None, offset: int | None, time: float | dt.datetime | None) -> None:
         if (offset is None) == (time is None):
@@ -233,10 +205,6 @@ class ConsumerBase:
             raise ClientClosed(f"the consumer of group {self.group} was closed")
 
     def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
-        """The messages of a chunk, or of an ordered queue whose turn it is."""
-        return chunk.queue.each() if isinstance(chunk, Turn) else self._of_chunk(chunk)
-
-    def _of_chunk(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
         """The messages of a chunk, then word to the loop that they are in somebody's hands.
 
         Closed early, it leaves the rest to the next taker.
@@ -244,41 +212,32 @@ class ConsumerBase:
         window, messages, number = chunk.window, chunk.messages, 0
         try:
             for message in messages:
-                if window.shut:
+                if window.dropped:  # We are stopping, or the queue went to another member: the rest is the group's.
+                    number = len(messages)
+                    break
+                if window.held:
                     break
                 number += 1
                 yield message
         finally:
             if number < len(messages):
-                self._put_off(chunk.rest(number))
+                if window.held:
+                    self._member.park(chunk.rest(number))
+                else:
+                    self._handover.give_back(chunk.rest(number))
             elif window.paused:
                 self._core.thread.post(self._member.handed_out, window)
             chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
-
-    def _put_off(self, rest: Chunk[ReceivedMessage]) -> None:
-        """Nobody has begun these messages. If we are stopping, or the queue went elsewhere, they are the group's."""
-        if rest.window.dropped:
-            return
-        if rest.window.held:
-            self._member.park(rest)
-        else:
-            self._handover.give_back(rest)
-
-    def _begin(self) -> None:
-        """In the loop."""
-        self._member.start()
-        self._watching = self._core.every(self._watch.every, self._watch.look)
 
     async def _assigned(self) -> None:
         await self._member.assigned()
 
     async def _close(self) -> None:
         """In the loop."""
-        self._watching.cancel()
         try:
             await self._member.stop()
         finally:
-            await cores.release(self._core)
+            await cores.release(self._core, self._options)
 
     def _forgotten(self) -> None:
         """Nobody closed us: warn, and hand out nothing more."""
@@ -318,7 +277,7 @@ def _commit_forgotten() -> None:
                 consumer._core.thread.run(consumer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
 
 
-def warn_of_differences(core: cores.ClientCore, member: cores.Member) -> None:
+def warn_of_differences(core: cores.ClientCore, member: Member) -> None:
     """Tell when another member of the group in this process subscribes to something else."""
     mine = _expressions(member)
     for fellow in cores.fellow_members(core, member):
@@ -339,7 +298,7 @@ def warn_of_busy(group: str, count: int) -> None:
         )
 
 
-def _expressions(member: cores.Member) -> dict[str, str]:
+def _expressions(member: Member) -> dict[str, str]:
     """Topic → its tags in one spelling, without the group's retry topic."""
     return {
         topic: " || ".join(sorted(data.tags)) or ALL

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, SendStatus
+from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
@@ -36,6 +37,15 @@ class Stored(Struct, frozen=True):
     offset_ids: str
 
 
+class Template(Struct, frozen=True):
+    """What a topic is made like if it is made for a send: `topic`'s settings, with at most so many queues."""
+
+    topic: str = AUTO_CREATE_TOPIC
+    queues: int = 4
+    unit: bool = False
+    """It is one of a unit."""
+
+
 class Send(Call[Stored], frozen=True):
     """Store what is outgoing in `queue`. `born_ms`: when the client made it, ms since the epoch."""
 
@@ -45,6 +55,7 @@ class Send(Call[Stored], frozen=True):
     outgoing: Outgoing
     queue: MessageQueue
     born_ms: int
+    template: Template = Template()
 
     @property
     def action(self) -> str:
@@ -55,6 +66,9 @@ class Send(Call[Stored], frozen=True):
         header = headers.SendHeader(
             producer_group=self.group,
             topic=outgoing.topic,
+            default_topic=self.template.topic,
+            default_topic_queues=self.template.queues,
+            unit_mode=self.template.unit,
             queue_id=self.queue.queue_id,
             sys_flag=outgoing.sys_flag,
             born_ms=self.born_ms,

@@ -1,0 +1,69 @@
+"""Threads that call what users want to be called: their functions may block there, and heartbeats go on.
+
+Threads are made when there is something to call, up to a number, and are daemons: a function that never returns keeps no
+process from its end. Who closes waits for what was to be called before.
+"""
+
+from __future__ import annotations
+
+import itertools
+import queue
+import threading
+from collections.abc import Callable
+
+Job = Callable[[], None]
+
+
+class CallbackThreads:
+    """Up to `count` threads; with 0 jobs are done at once, in the thread that brings them."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._jobs: queue.SimpleQueue[tuple[int, Job] | None] = queue.SimpleQueue()
+        self._numbers = itertools.count(1)
+        self._changed = threading.Condition()
+        self._unfinished: set[int] = set()
+        self._threads: set[int | None] = set()
+        self._closed = False
+
+    def do(self, job: Job) -> None:
+        """Do `job`, which raises nothing, soon; jobs begin in the order in which they come."""
+        if not self._count:
+            job()
+            return
+        with self._changed:
+            number = next(self._numbers)
+            self._unfinished.add(number)
+            self._jobs.put((number, job))
+            if len(self._threads) < min(self._count, len(self._unfinished)):
+                thread = threading.Thread(target=self._work, name="metaq-callback", daemon=True)
+                thread.start()
+                self._threads.add(thread.ident)
+
+    def _work(self) -> None:
+        while (taken := self._jobs.get()) is not None:
+            number, job = taken
+            try:
+                job()
+            finally:
+                with self._changed:
+                    self._unfinished.discard(number)
+                    self._changed.notify_all()
+
+    def wait(self, timeout: float | None) -> bool:
+        """Wait until all jobs that came before are done. Returns False: they are not after `timeout` seconds.
+
+        A job does not wait: it would be for itself.
+        """
+        with self._changed:
+            if threading.get_ident() in self._threads:
+                return True
+            before = set(self._unfinished)
+            return self._changed.wait_for(lambda: not before & self._unfinished, timeout)
+
+    def close(self) -> None:
+        """End the threads when the jobs are done. What comes later is done by who brings it."""
+        with self._changed:
+            self._count = 0
+            for _ in self._threads:
+                self._jobs.put(None)

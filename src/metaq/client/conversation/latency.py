@@ -1,0 +1,59 @@
+"""Which brokers a producer avoids because they were slow: RocketMQ's `sendLatencyFaultEnable` (reference, section 5.3).
+
+Decisions only: times come in as arguments.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Collection
+
+from msgspec import Struct
+
+LATENCIES_MS = (50, 100, 550, 1000, 2000, 3000, 15000)
+AVOIDED_MS = (0, 0, 30_000, 60_000, 120_000, 180_000, 600_000)
+"""For how long a broker is avoided whose answer took at least so long; a quicker one is not."""
+FAILURE_MS = 30_000
+"""What a request that failed counts as."""
+
+
+def avoided_seconds(latency: float) -> float:
+    """For how long a broker is avoided after a request that took `latency` seconds."""
+    at = bisect.bisect_right(LATENCIES_MS, latency * 1000) - 1
+    return AVOIDED_MS[at] / 1000 if at >= 0 else 0.0
+
+
+class _Seen(Struct, frozen=True):
+    """What a broker's newest request was like. In seconds."""
+
+    latency: float
+    available_from: float
+
+
+class BrokerLatencies:
+    """The newest latency of each broker that a producer has sent to."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._picked = 0
+
+    def answered(self, broker: str, latency: float, now: float) -> None:
+        """A request to `broker` was answered after `latency` seconds."""
+        self._seen[broker] = _Seen(latency, now + avoided_seconds(latency))
+
+    def failed(self, broker: str, latency: float, now: float) -> None:
+        """A request to `broker` failed after so long."""
+        self._seen[broker] = _Seen(latency, now + avoided_seconds(FAILURE_MS / 1000))
+
+    def available(self, broker: str, now: float) -> bool:
+        seen = self._seen.get(broker)
+        return seen is None or seen.available_from <= now
+
+    def pick(self, brokers: Collection[str]) -> str:
+        """Of brokers that are all avoided one of the better half, in turn: the quickest, then those free soonest."""
+        ranked = sorted(brokers, key=lambda name: (self._seen[name].latency, self._seen[name].available_from))
+        half = len(ranked) // 2
+        if half == 0:
+            return ranked[0]
+        self._picked += 1
+        return ranked[self._picked % half]
