@@ -135,12 +135,28 @@ def test_a_record_that_is_not_there_is_told(broker, place):
         back(broker, place)
 
 
-def test_an_unknown_group_is_told(broker):
-    """A group that nobody made is answered 26."""
+def test_an_unknown_group_is_made(broker):
+    """As by a heartbeat, also by the send to its retry topic; so RocketMQ does."""
     place = send(broker)
-    with pytest.raises(Refused) as caught:
-        broker.retries.send_back(send_back_of(SendBackHeader(offset=place, group="nobody", delay_level=0), JAVA))
-    assert caught.value.reason is Reason.NO_GROUP
+    back = SendBackHeader(offset=place, group="new", delay_level=0)
+    broker.retries.send_back(send_back_of(back, JAVA))
+    broker.sends.send(send_of(send_header("%RETRY%newer", 0), b"again", BORN_HOST, JAVA))
+    assert {"new", "newer"} <= broker.groups.table.keys()
+
+
+def test_an_unknown_group_is_told_where_none_may_be_made(tmp_path, clock):
+    """autoCreateSubscriptionGroup=false: giving back and sending to the retry topic are answered 26."""
+    with open_broker(tmp_path, clock, auto_create_subscription_group=False) as broker:
+        place = send(broker)
+        back = SendBackHeader(offset=place, group="nobody", delay_level=0)
+        header = send_header("%RETRY%nobody", 0)
+        for wanted in (
+            lambda: broker.retries.send_back(send_back_of(back, JAVA)),
+            lambda: broker.sends.send(send_of(header, b"again", BORN_HOST, JAVA)),
+        ):
+            with pytest.raises(Refused) as caught:
+                wanted()
+            assert caught.value.reason is Reason.NO_GROUP
 
 
 # -------------------------------------------------------------------- given back once more

@@ -127,7 +127,7 @@ OTHERS = [
     (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": "5"}, b"", 1),
     (RequestCode.VIEW_MESSAGE_BY_ID, {"offset": str((1 << 63) - 1)}, b"", 1),
     (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "-1", "group": "TOOLS_CONSUMER", "delayLevel": "0"}, b"", 1),
-    (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "nobody", "delayLevel": "0"}, b"", 26),
+    (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "../x", "delayLevel": "0"}, b"", 1),
     (RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "orders", "queueId": "0", "commitOffset": "-1"}, b"", 1),
     (RequestCode.UPDATE_CONSUMER_OFFSET, {"consumerGroup": "G", "topic": "nope", "queueId": "0", "commitOffset": "1"}, b"", 17),
     (RequestCode.UPDATE_AND_CREATE_TOPIC, {"topic": "a/b", "readQueueNums": "1", "writeQueueNums": "1", "perm": "6"}, b"", 1),

@@ -132,7 +132,6 @@ REFUSALS = [
     ("a topic of our extensions", {"topic": "rmq_sys_METAQ_STAGE"}, ResponseCode.NO_PERMISSION, "broker itself"),
     ("a template without inherit", {"topic": "new", "default_topic": "orders"}, ResponseCode.TOPIC_NOT_EXIST, "inherit"),
     ("an unknown template", {"topic": "new", "default_topic": "nope"}, ResponseCode.TOPIC_NOT_EXIST, "metaq topic create"),
-    ("a retry topic of no group", {"topic": "%RETRY%nobody"}, ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST, "nobody"),
     ("a half message of nobody", {"topic": "orders", "producer_group": "", "properties": {"TRAN_MSG": "true"}}, ResponseCode.MESSAGE_ILLEGAL, "PGROUP"),
     ("transaction bits", {"topic": "orders", "sys_flag": 4}, ResponseCode.NO_PERMISSION, "TRAN_MSG"),
     ("properties beyond the format", {"topic": "orders", "properties": {"p": "x" * 33000}}, ResponseCode.MESSAGE_ILLEGAL, "32767"),

@@ -135,7 +135,7 @@ def test_check_is_the_half_message_under_its_own_topic(tmp_path, clock):
     with open_door(tmp_path, clock) as (broker, door):
         client = Client(door)
         produce(client)
-        half(client, properties={props.TAGS: "paid"}, flag=3)
+        half(client, properties={props.TAGS: "paid", props.WAIT: "true"}, flag=3)
         pass_time(door, clock, 61)
         (check,) = client.received()
         assert (check.code, check.is_oneway) == (RequestCode.CHECK_TRANSACTION_STATE, True)
@@ -145,7 +145,7 @@ def test_check_is_the_half_message_under_its_own_topic(tmp_path, clock):
         record = decode_record(check.body)
         assert (record.topic, record.queue_id, record.body, record.flag) == ("orders", 2, b"hello", 3)
         assert (record.queue_offset, record.log_offset) == (header.half_queue_offset, header.log_offset)
-        assert record.properties[props.TAGS] == "paid"
+        assert (record.properties[props.TAGS], record.properties[props.WAIT]) == ("paid", "false")
         answer = headers.EndTransactionHeader(
             producer_group="PG", half_queue_offset=header.half_queue_offset, log_offset=header.log_offset, outcome=8,
             from_check=True, message_id=UNIQUE_ID,

@@ -62,9 +62,7 @@ class RetryService:
 
         Raises Refused: NO_GROUP, NO_PERMISSION: not writable, or INVALID: no record at that offset. Saving: not yet.
         """
-        group = self._groups.get(back.group)
-        if group is None:
-            raise Refused(Reason.NO_GROUP, f"subscription group not exist, {back.group}")
+        group = self._groups.require(back.group)
         if not self._environment.options.broker_permission & Perm.WRITE:
             raise Refused(Reason.NO_PERMISSION, "the broker may not be written to")
         if group.retry_queues <= 0:

@@ -147,12 +147,8 @@ class SendService:
             )
 
     def _retry_group(self, topic: str) -> int:
-        """How often the group of a retry topic is served again. Raises Refused NO_GROUP."""
-        group = topic.removeprefix(RETRY_PREFIX)
-        config = self._groups.get(group)
-        if config is None:
-            raise Refused(Reason.NO_GROUP, f"subscription group [{group}] does not exist")
-        return config.retry_max
+        """How often the group of a retry topic is served again. Raises Refused NO_GROUP, Saving while it is being made."""
+        return self._groups.require(topic.removeprefix(RETRY_PREFIX)).retry_max
 
     def _is_spent(self, send: Send) -> bool:
         limit = self._retry_group(send.topic)

@@ -111,6 +111,8 @@ def renewed(half: StoredMessage, *, checked: bool) -> PutRecord:
     pairs.setdefault(props.PREPARED_QUEUE_OFFSET, str(half.queue_offset))
     if checked:
         pairs[props.CHECK_TIMES] = str(whole(pairs.get(props.CHECK_TIMES), 0) + 1)
+    else:
+        pairs[props.WAIT] = "false"  # RocketMQ stores it in this one alone
     return _copy(half, HALF_TOPIC, pairs)
 
 

@@ -21,6 +21,9 @@ def check_of(check: TransactionCheck) -> Command:
         transaction_id=unique_id,
         offset_message_id=half.offset_id,
     )
+    pairs = dict(half.properties)
+    if props.WAIT in pairs:
+        pairs[props.WAIT] = "false"  # so RocketMQ asks, whatever it has stored
     body = encode_record(
         topic=half.topic.encode(),
         queue_id=half.queue_id,
@@ -35,6 +38,6 @@ def check_of(check: TransactionCheck) -> Command:
         reconsume_times=half.reconsume_times,
         prepared_offset=0,
         body=half.body,
-        properties=half.properties_raw,
+        properties=props.join(pairs).encode(),
     )
     return request(RequestCode.CHECK_TRANSACTION_STATE, header, body, oneway=True)
