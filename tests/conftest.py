@@ -46,7 +46,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if item.get_closest_marker("spark"):
             shared = "spark" in getattr(item, "fixturenames", ())
             item.add_marker(pytest.mark.xdist_group("spark" if shared else "spark-programs"))
-        elif "interop" in item.path.parts:
+        elif {"interop", "differential"} & set(item.path.parts):
             item.add_marker(pytest.mark.xdist_group(item.path.stem))
     items.sort(key=_place)
 

@@ -1,0 +1,40 @@
+"""One pair of servers for all scenarios of a module; one foreign program of each kind for all of them."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.differential.foreign import MAKERS
+from tests.differential.peers import Peer, peer_of
+from tests.differential.world import Programs, World
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if "differential" in item.path.parts:
+            item.add_marker(pytest.mark.interop)
+
+
+@pytest.fixture(scope="module", params=["metaq", pytest.param("rocketmq", marks=pytest.mark.all)])
+def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
+    """A name server and a broker with the module's SETTINGS in its broker.conf."""
+    settings = getattr(request.module, "SETTINGS", {})
+    running = peer_of(request.param, tmp_path_factory.mktemp(request.param), settings)
+    running.start()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Programs]:
+    made = Programs(MAKERS, tmp_path_factory.mktemp)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def world(peer: Peer, programs: Programs, request: pytest.FixtureRequest) -> Iterator[World]:
+    name = request.function.__name__.removeprefix("test_")
+    made = World(peer, programs, name)
+    yield made
+    made.close()

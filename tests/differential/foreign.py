@@ -1,0 +1,63 @@
+"""How each foreign program is made: compiled once, from sources beside this file, into the clone's `.cache`."""
+
+import fcntl
+import hashlib
+import shutil
+import subprocess
+from pathlib import Path
+
+from tests.differential.program import ForeignProgram
+from tests.interop import maven
+from tests.support import PATIENCE
+
+PROGRAMS = Path(__file__).parent / "programs"
+JAVA_3 = ("com.alibaba.rocketmq:rocketmq-client:3.2.6",)
+
+
+def _compiled(generation: str, classpath: str) -> Path:
+    """The folder with the classes of Driver.java for that generation of the client."""
+    sources = {
+        name: (PROGRAMS / "java" / name).read_text()
+        for name in ("Driver.java", f"{generation}/Generation.java")
+    }  # fmt: skip
+    if generation == "v3":
+        sources["Driver.java"] = sources["Driver.java"].replace("org.apache.rocketmq", "com.alibaba.rocketmq")
+    digest = hashlib.sha256("".join(sources.values()).encode()).hexdigest()[:16]
+    folder = maven.CACHE / "differential" / f"{generation}-{digest}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with (folder.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.is_dir():
+            fresh = folder.with_suffix(".new")
+            shutil.rmtree(fresh, ignore_errors=True)
+            fresh.mkdir()
+            for name, text in sources.items():
+                (fresh / Path(name).name).write_text(text)
+            files = [str(fresh / Path(name).name) for name in sources]
+            compiler = [maven.java(compiler=True), "-XDsuppressNotes", "-nowarn", "-cp", classpath, "-d", str(fresh)]
+            subprocess.run([*compiler, *files], check=True, timeout=PATIENCE)
+            fresh.rename(folder)
+    return folder
+
+
+def _java(folder: Path, generation: str, classpath: str, *options: str) -> ForeignProgram:
+    command = [maven.java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", f"-Duser.home={folder}", *options]
+    for module in ("java.lang", "sun.nio.ch", "java.nio"):
+        command += [f"--add-opens=java.base/{module}=ALL-UNNAMED"]
+    command += ["-cp", f"{_compiled(generation, classpath)}:{classpath}", "Driver"]
+    return ForeignProgram(command, folder)
+
+
+def java_4(folder: Path) -> ForeignProgram:
+    """RocketMQ's Java client 4.9.8."""
+    offsets = f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}"
+    return _java(folder, "v4", f"{maven.jars(*maven.CLIENT)}/*", offsets)
+
+
+def java_3(folder: Path) -> ForeignProgram:
+    """The Java client 3.2.6 of the developer guide, which sends to the VIP port."""
+    offsets = f"-Drocketmq.client.localOffsetStoreDir={folder / 'offsets'}"
+    return _java(folder, "v3", f"{maven.jars(*JAVA_3)}/*", offsets)
+
+
+MAKERS = {"java": java_4, "java3": java_3}

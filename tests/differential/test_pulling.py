@@ -1,0 +1,131 @@
+"""Java pull consumers: what each pull answers, offsets, shared work, the scheduled form, the lite pull consumer."""
+
+import pytest
+
+from tests.differential.program import Event
+from tests.differential.world import World, bodies, scenario
+from tests.support import eventually
+
+
+@scenario
+def test_each_pull_answers_with_status_and_next_offset(world: World) -> None:
+    """Found, nothing yet, no match, before the begin and past the end; how many at a time; a held pull."""
+    topic = world.topic(queues=1)
+    producer = world.producer()
+    queue = world.queue(topic, 0)
+    for number in range(40):
+        producer.send(topic, f"m{number}", tag="even" if number % 2 == 0 else "odd", queue=queue)
+    consumer = world.pull_consumer()
+
+    def pull(expression: str = "*", offset: int = 0, most: int = 32, **more: object) -> Event:
+        answer = consumer.outcome("pull", queue=queue, expression=expression, offset=offset, max=most, **more)
+        if "messages" in answer:
+            answer["messages"] = bodies(answer["messages"])
+        return answer
+
+    world.note("first", pull())
+    world.note("two", pull(most=2))
+    world.note("more than the broker gives", pull(most=100))
+    world.note("one tag", pull("even", 10, 4))
+    world.note("no such tag", pull("none"))
+    world.note("at the end", pull(offset=40))
+    world.note("past the end", pull(offset=1000))
+    world.note("far past the end", pull(offset=1 << 40))
+    world.note("before the begin", pull(offset=-1))
+    world.note("illegal expression", pull("a || || b"))
+    held = consumer.start("pull", queue=queue, expression="*", offset=40, max=32, hold=True)
+    producer.send(topic, "awaited", queue=queue)
+    answer = held.result(300)
+    world.note("held", {**answer, "messages": bodies(answer["messages"])})
+    world.note(
+        "unknown topic", consumer.outcome("pull", queue=world.queue("no-such", 0), expression="*", offset=0, max=1)
+    )
+    world.note("unknown queue", consumer.outcome("pull", queue=world.queue(topic, 9), expression="*", offset=0, max=1))
+
+
+@scenario
+def test_offsets_of_a_pull_consumer(world: World) -> None:
+    """Fetched, updated, from memory and from the broker; queues of a topic, and of one that is not there."""
+    topic = world.topic(queues=2)
+    consumer = world.pull_consumer()
+    queue = world.queue(topic, 0)
+    world.note("queues", consumer.ask("fetchSubscribeMessageQueues", topic))
+    world.note("unknown", _outcome(consumer, "fetchSubscribeMessageQueues", "no-such-topic"))
+    world.note("before", consumer.ask("fetchConsumeOffset", queue, True))
+    consumer.ask("updateConsumeOffset", queue, 5)
+    world.note("in memory", consumer.ask("fetchConsumeOffset", queue, False))
+    consumer.shutdown()
+    again = world.pull_consumer(name="again")
+    world.note("at the broker", again.ask("fetchConsumeOffset", queue, True))
+    for method in ("minOffset", "maxOffset"):
+        world.note(method, again.ask(method, queue))
+
+
+def _outcome(consumer, method: str, *arguments: object) -> object:
+    return consumer.outcome("call", method=method, arguments=list(arguments))
+
+
+@scenario
+def test_members_that_pull_are_told_their_share(world: World) -> None:
+    """A listener hears all queues and its own as members come and go."""
+    topic = world.topic(queues=4)
+    first = world.pull_consumer(name="m1", topics=[topic])
+    eventually(lambda: _share(first) == [0, 1, 2, 3])
+    second = world.pull_consumer(name="m2", topics=[topic])
+    eventually(lambda: _share(first) == [0, 1] and _share(second) == [2, 3])
+    event = first.program.events("m1", "queues")[-1]
+    world.note("told", {key: event[key] for key in ("topic", "all", "mine")})
+    second.shutdown()
+    eventually(lambda: _share(first) == [0, 1, 2, 3])
+
+
+def _share(consumer) -> list[int] | None:
+    events = consumer.program.events(consumer.name, "queues")
+    return [queue["queue_id"] for queue in events[-1]["mine"]] if events else None
+
+
+@scenario
+def test_the_scheduled_form_calls_for_each_owned_queue(world: World) -> None:
+    topic = world.topic(queues=2)
+    producer = world.producer()
+    for queue in range(2):
+        producer.send(topic, f"m{queue}", queue=world.queue(topic, queue))
+    service = world.scheduled(topic)
+
+    def found() -> list[Event] | None:
+        events = [one for one in service.program.events(service.name, "pulled") if one["result"]["status"] == "FOUND"]
+        return events if len(events) == 2 else None
+
+    events = eventually(found)
+    world.note_set("found", [{key: event[key] for key in ("queue", "offset", "result")} for event in events])
+
+
+@pytest.mark.all
+@scenario
+def test_the_lite_pull_consumer_polls_seeks_and_commits(world: World) -> None:
+    """Subscribed and assigned; what was committed, and what comes after a seek."""
+    topic = world.topic(queues=1)
+    producer = world.producer()
+    queue = world.queue(topic, 0)
+    for number in range(5):
+        producer.send(topic, f"m{number}", queue=queue)
+    lite = world.client("java", "lite")
+    world.on_close(lambda: lite.call("lite_shutdown"))
+    lite.call("lite", namesrv=world.peer.namesrv, group=world.group(), auto_commit=False)
+    lite.call("lite_assign", queues=[queue])
+    lite.call("lite_seek", queue=queue, offset=1)
+    got: list[Event] = []
+
+    def polled(count: int) -> bool:
+        got.extend(lite.call("lite_poll", timeout_ms=500))
+        return len(got) >= count
+
+    eventually(lambda: polled(4))
+    world.note("from 1", got)
+    lite.call("lite_commit")
+    eventually(lambda: lite.call("lite_committed", queue=queue) == 5)
+    world.note("committed", lite.call("lite_committed", queue=queue))
+    got.clear()
+    lite.call("lite_seek", queue=queue, offset=3)
+    eventually(lambda: polled(2))
+    world.note("from 3", bodies(got))
