@@ -7,6 +7,7 @@ import pytest
 from metaq.broker import transactions_checks
 from metaq.broker.requests import Outcome
 from metaq.broker.transactions_checks import Verdict, judge
+from metaq.broker.transactions_records import renewed
 from metaq.clock import FakeClock
 from metaq.model import Heartbeat, StoredMessage
 from metaq.model import properties as props
@@ -421,3 +422,24 @@ def test_broker_without_transactions_writes_no_positions(tmp_path, clock):
         pass_time(broker, clock, 61)
         assert broker.offsets.topics_of(TRANSACTION_GROUP) == []
     assert FakeChannel().told == []
+
+
+def test_generation_that_a_rocketmq_wrote_replaces_the_one_before_it(tmp_path, clock, crash):
+    """Killed with the positions from before the check: it names the transaction by UNIQ_KEY and number of checks only.
+
+    Two half messages of one message object, which has one UNIQ_KEY, are two transactions.
+    """
+    key = {props.UNIQUE_ID: "5" * 32}
+
+    def act(broker):
+        for _ in range(2):
+            half(broker, **key)
+        (first, _) = stored(broker, HALF_TOPIC, 0)
+        record = renewed(first, checked=True)
+        record.prepared_offset = 0
+        record.properties = record.properties.replace(b"\x02TRAN_PREPARED_QUEUE_OFFSET\x010", b"")
+        broker.store.put([record])
+
+    crash(act)
+    with open_broker(tmp_path, clock) as broker:
+        assert [broker.transactions.progress.is_open(slot) for slot in range(3)] == [True, False, True]

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop import maven
 from tests.interop.driver import ForeignClient
+from tests.interop.remoting_client import RemotingClient
 from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer
 
 pytestmark = pytest.mark.interop
@@ -113,5 +115,118 @@ def test_delayed_messages_wait_on(
         # A killed broker has not saved its positions yet. Ours finds its own copies in the log; a RocketMQ cannot.
         assert row["max_offset"] == 4 if ending == "stop" else row["max_offset"] in {4, 6}
         java.shutdown_all()
+    finally:
+        second.kill()
+
+
+SOON = ("transactionTimeOut=1000", "transactionCheckInterval=1000")
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("origin", "heir"),
+    [
+        pytest.param(MetaqServer, RocketmqServer, id="ours-to-rocketmq"),
+        pytest.param(RocketmqServer, MetaqServer, id="rocketmq-to-ours"),
+        pytest.param(RocketmqServer, RocketmqServer, id="rocketmq-to-rocketmq", marks=pytest.mark.all),
+        pytest.param(MetaqServer, MetaqServer, id="ours-to-ours", marks=pytest.mark.all),
+    ],
+)
+def test_open_transactions_are_ended_by_the_other_broker(
+    tmp_path: Path,
+    origin: type[MetaqServer | RocketmqServer],
+    heir: type[MetaqServer | RocketmqServer],
+    ending: str,
+) -> None:
+    """Those that were ended stay so, those that were not can be ended there by the offsets of their sends, the rest are asked about."""
+    maven.jars(*maven.SERVER)
+    data = tmp_path / "store"
+    for part in ("origin", "heir", "again"):
+        (tmp_path / part).mkdir()
+    first = origin(tmp_path / "origin", data)  # it asks nobody in its first minute
+    first.start()
+    try:
+        with RemotingClient(first.broker) as client:
+            sent = {name: client.half("orders", name, f"{number:032X}") for number, name in enumerate(NAMES)}
+            client.end_sent(sent["committed"], commit=True)
+            client.end_sent(sent["rolled back"], commit=False)
+            assert client.bodies("orders") == ["committed"]
+    finally:
+        getattr(first, ending)()
+
+    second = heir(tmp_path / "heir", data, options=SOON)
+    second.start()
+    try:
+        with RemotingClient(second.broker) as client:
+            client.end_sent(sent["ended there"], commit=True)
+            client.end_sent(sent["rolled back there"], commit=False)
+            client.produce()
+            client.answer_checks({"asked about"}, commit=True)
+            found = client.wait_for("orders", {"committed", "ended there", "asked about"})
+            assert sorted(found) == ["asked about", "committed", "ended there"]
+    finally:
+        second.stop()
+
+    third = origin(tmp_path / "again", data, options=SOON)  # and back: nothing is left to ask about
+    third.start()
+    try:
+        with RemotingClient(third.broker) as client:
+            client.produce()
+            last = client.half("orders", "last", f"{99:032X}")
+            client.answer_checks({"last"}, commit=True)
+            assert client.bodies("orders") == [*found, "last"]
+            assert last.queue_offset >= len(NAMES)
+    finally:
+        third.kill()
+
+
+NAMES = ("committed", "rolled back", "ended there", "rolled back there", "asked about")
+
+
+@pytest.mark.parametrize("ending", ["stop", "kill"])
+@pytest.mark.parametrize(
+    ("origin", "heir"),
+    [
+        pytest.param(MetaqServer, RocketmqServer, id="ours-to-rocketmq"),
+        pytest.param(RocketmqServer, MetaqServer, id="rocketmq-to-ours"),
+    ],
+)
+def test_transaction_that_was_asked_about_goes_on_at_the_other_broker(
+    tmp_path: Path,
+    origin: type[MetaqServer | RocketmqServer],
+    heir: type[MetaqServer | RocketmqServer],
+    ending: str,
+) -> None:
+    """The check has written it anew; the other broker asks about that one, and its commit makes one message."""
+    maven.jars(*maven.SERVER)
+    data = tmp_path / "store"
+    for part in ("origin", "heir"):
+        (tmp_path / part).mkdir()
+    first = origin(tmp_path / "origin", data, options=SOON)
+    first.start()
+    try:
+        with RemotingClient(first.broker) as client:
+            client.produce()
+            client.half("orders", "slow", f"{1:032X}")
+            client.wait_for_check()
+    finally:
+        getattr(first, ending)()
+
+    second = heir(tmp_path / "heir", data, options=SOON)
+    second.start()
+    try:
+        with RemotingClient(second.broker) as client:
+            client.produce()
+            client.answer_checks({"slow"}, commit=True)
+            fresh = client.half("orders", "fresh", f"{2:032X}")
+            client.answer_checks(
+                {"fresh"}, commit=True
+            )  # a round later: the slow one would have been asked about again
+            assert fresh.queue_offset >= 2
+            # RocketMQ that finds positions from before the check asks about both generations, and so about both of its own.
+            found = client.bodies("orders")
+            assert set(found) == {"slow", "fresh"}
+            if heir is MetaqServer or ending == "stop":
+                assert len(found) == 2
     finally:
         second.kill()

@@ -13,7 +13,7 @@ from msgspec import Struct
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.records import delay_level, delayed_until, put_record
-from metaq.broker.requests import Send
+from metaq.broker.requests import ANY_QUEUE, Send
 from metaq.broker.schedule import ScheduleService
 from metaq.broker.topics import check_client_topic
 from metaq.broker.transactions import TransactionService
@@ -115,7 +115,8 @@ class SendService:
                 send.template,
                 send.template_queues,
                 unit=send.unit,
-                queue_id=send.queue_id,
+                # A half message leaves its queue empty, and a RocketMQ that finds a file without units counts one in it.
+                queue_id=ANY_QUEUE if props.TRANSACTION_PREPARED in send.properties else send.queue_id,
             )
         if config.order and not self._environment.options.broker_permission & Perm.WRITE:
             raise Refused(

@@ -18,12 +18,13 @@ from typing import Final
 
 from metaq.broker.offsets import Offsets
 from metaq.broker.transactions_records import op_slots
+from metaq.model import properties as props
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC, OUR_PREFIX, TRANSACTION_GROUP
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import ReadStatus
 from metaq.wire.hot import RecordHead
-from metaq.wire.record import HEAD, copied_from
+from metaq.wire.record import HEAD, copied_from, decode_record
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +35,7 @@ _PAGE_BYTES: Final = PAGE_BITS // 8
 _FULL: Final = b"\xff" * _PAGE_BYTES
 RUN_OPS: Final = 1024
 RUNS_MAX: Final = 8192
+GENERATIONS_MAX: Final = 100_000
 READ_OPS: Final = 4096
 READ_BYTES: Final = 1 << 20
 
@@ -267,16 +269,31 @@ class TransactionProgress:
         taken_at = self._saved(LOG_POSITION)
         if taken_at is None or taken_at < oldest or self._store.record_at(taken_at) is None:
             taken_at = oldest  # also when the log was cut meanwhile: no record need begin there now
+        newest: dict[bytes, int] = {}
         for head in self._store.heads(taken_at):
             if head.sys_flag & TRANSACTION_MASK == SysFlag.COMMITTED:
                 self._take_up(head.prepared_offset, owed=True)
             elif head.topic in _COPIED:
-                self._take_up_copy(head)
+                origin = copied_from(head.prepared_offset)
+                if origin is not None:
+                    self._take_up(origin, owed=False)
+                if head.unique_id and head.topic == _HALF:
+                    self._replace(head, newest)
 
-    def _take_up_copy(self, head: RecordHead) -> None:
-        origin = copied_from(head.prepared_offset)
-        if origin is not None:
-            self._take_up(origin, owed=False)
+    def _replace(self, head: RecordHead, newest: dict[bytes, int]) -> None:
+        """A generation that a RocketMQ wrote names the one before it by the message's unique id only.
+
+        A producer may send one message as two half messages: neither of them was checked then.
+        """
+        before = newest.pop(head.unique_id, None)
+        newest[head.unique_id] = head.queue_offset
+        if len(newest) > GENERATIONS_MAX:
+            del newest[next(iter(newest))]
+        if before is None or not self.is_open(before) or copied_from(head.prepared_offset) is not None:
+            return
+        data = self._store.record_at(head.log_offset)
+        if data is not None and props.CHECK_TIMES in decode_record(data).properties:
+            self.slots.finish(before)
 
     def _take_up(self, log_offset: int, *, owed: bool) -> None:
         data = self._store.record_at(log_offset)
@@ -291,4 +308,5 @@ class TransactionProgress:
             self.slots.finish(slot)
 
 
-_COPIED: Final = (HALF_TOPIC.encode(), CHECK_MAX_TOPIC.encode())
+_HALF: Final = HALF_TOPIC.encode()
+_COPIED: Final = (_HALF, CHECK_MAX_TOPIC.encode())
