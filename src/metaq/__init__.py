@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from metaq import testing as testing
     from metaq.client.consumer.consumer import Consumer as Consumer
     from metaq.client.consumer.outcome import Later as Later
+    from metaq.client.consumer.outcome import Pause as Pause
     from metaq.client.consumer.outcome import Reject as Reject
     from metaq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from metaq.client.futures import SendFuture as SendFuture
@@ -54,7 +55,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "metaq.client.consumer.consumer": ("Consumer",),
-    "metaq.client.consumer.outcome": ("Later", "Reject"),
+    "metaq.client.consumer.outcome": ("Later", "Pause", "Reject"),
     "metaq.client.consumer.received": ("ReceivedMessage",),
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),

@@ -18,26 +18,39 @@ import asyncio
 import concurrent.futures
 import contextlib
 import datetime as dt
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+import functools
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from metaq.client.accumulator import BatchStream
 from metaq.client.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
 from metaq.client.consumer.base import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
-from metaq.client.consumer.handlers import AsyncHandler, check_handler, handle_async
-from metaq.client.consumer.outcome import Later, Reject
+from metaq.client.consumer.handlers import (
+    AsyncBatchHandler,
+    AsyncHandler,
+    BatchHandler,
+    Handler,
+    handle_async,
+    handle_batch_async,
+)
+from metaq.client.consumer.job import Job
+from metaq.client.consumer.orderly import Turn
+from metaq.client.consumer.outcome import Later, Pause, Reject
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.watch import Slot
 from metaq.client.core import ClientCore
 from metaq.client.futures import SendFuture
 from metaq.client.producer import NO_KEYS, Body, ProducerBase, Selector, as_message
 from metaq.client.reader import CALL_SECONDS, ReaderBase
 from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
-from metaq.errors import BufferFull, ConfigError, RequestTimeout
+from metaq.errors import BufferFull, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 
 __all__ = [
-    "Consumer", "Later", "Producer", "Reader", "ReceivedMessage", "Reject", "Transaction", "TransactionOutcome",
+    "Consumer", "Later", "Pause", "Producer", "Reader", "ReceivedMessage", "Reject", "Transaction", "TransactionOutcome",
     "TransactionProducer", "TransactionResult",
 ]  # fmt: skip
 
@@ -302,23 +315,25 @@ class Consumer(ConsumerBase):
                 return message
         return None
 
-    async def run(self, handler: AsyncHandler, tasks: int = 1) -> None:
+    async def run(
+        self, handler: AsyncHandler | AsyncBatchHandler | Handler | BatchHandler, tasks: int = 1, *,
+        batch: int | None = None, processes: int = 0,
+    ) -> None:  # fmt: skip
         """Await `handler(message)` for each message in `tasks` tasks, until `stop` or `close`.
 
-        The handler's result decides as in `metaq.Consumer.run`. Cancelling this cancels the handlers, whose messages
-        then stay unfinished; `stop` lets them finish.
+        The handler's result decides as in `metaq.Consumer.run`, where `batch` and `processes` are explained too; with
+        `processes` the handler is a plain function, because nothing is awaited there. Cancelling this cancels the
+        handlers, whose messages then stay unfinished; `stop` lets them finish.
 
-        Raises: TypeError: the handler cannot be called with one message, or returns nothing that can be awaited.
-        ClientClosed.
+        Raises: TypeError: the handler cannot be called with one message, or returns nothing that can be awaited, or
+        cannot go to another process. ConfigError. ClientClosed.
         """
-        check_handler(handler, awaited=True)
-        if tasks < 1:
-            raise ConfigError(f"tasks={tasks}: need at least 1")
+        job = Job.of(handler, tasks, batch, processes, awaited=True)
         self._check_open()
         workers: frozenset[asyncio.Task[None]] = frozenset()
         try:
             async with asyncio.TaskGroup() as group:
-                workers = frozenset(group.create_task(self._work(handler)) for _ in range(tasks))
+                workers = frozenset(group.create_task(self._work(job)) for _ in range(job.workers))
                 self._workers |= workers
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
@@ -327,9 +342,59 @@ class Consumer(ConsumerBase):
             if self._open:  # `close` commits by itself.
                 await self.commit()
 
-    async def _work(self, handler: AsyncHandler) -> None:
-        while (message := await self._next(None)) is not None:
-            await handle_async(message, handler)
+    async def _work(self, job: Job) -> None:
+        slot = self._watch.enter(job.name)
+        try:
+            if job.pickled is not None:
+                await self._work_in_process(job, slot)
+            elif job.batch is not None:
+                async for hand in self._hands(lambda: job.batch or 1):
+                    slot.hand = hand
+                    await handle_batch_async(hand, job.handler)
+                    slot.hand = None
+            else:
+                async for message in self._each():
+                    slot.hand = message
+                    await handle_async(message, job.handler)
+                    slot.hand = None
+        finally:
+            self._watch.leave(slot)
+
+    async def _work_in_process(self, job: Job, slot: Slot) -> None:
+        """The thread beside this task talks to the process."""
+        loop, worker = asyncio.get_running_loop(), job.worker()
+        with ThreadPoolExecutor(1, thread_name_prefix=f"metaq-{self.group}") as thread:
+            await loop.run_in_executor(thread, worker.__enter__)
+            try:
+                async for hand in self._hands(lambda: job.hand_size(worker, orderly=self._orderly)):
+                    slot.hand = hand
+                    await loop.run_in_executor(
+                        thread, functools.partial(worker.handle, hand, batched=job.batch is not None)
+                    )
+                    slot.hand = None
+            finally:
+                await loop.run_in_executor(thread, worker.__exit__)
+
+    async def _each(self) -> AsyncIterator[ReceivedMessage]:
+        """For one worker: messages that it shares with the others, or those of queues that are its own meanwhile."""
+        if self._orderly:
+            while (chunk := await self._handover.take_async()) is not None:
+                for one in chunk.queue.each() if isinstance(chunk, Turn) else ():
+                    yield one
+        else:
+            while (message := await self._next(None)) is not None:
+                yield message
+
+    async def _hands(self, size: Callable[[], int]) -> AsyncIterator[list[ReceivedMessage]]:
+        """For one worker: as `_each`, so many at a time, each time of one queue."""
+        if self._orderly:
+            while (chunk := await self._handover.take_async()) is not None:
+                assert isinstance(chunk, Turn)
+                for hand in chunk.queue.batches(size()):
+                    yield hand
+        else:
+            while (message := await self._next(None)) is not None:
+                yield [message, *itertools.islice(self._current, size() - 1)]
 
     async def seek(
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None

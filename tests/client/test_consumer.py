@@ -216,7 +216,7 @@ def test_listener_results(broker, producer, topic, caplog):
         ]
     )
     assert "returned True" in caplog.text
-    assert "Later" not in caplog.text.replace("need None, Later or Reject", "")
+    assert "Later" not in caplog.text.replace("need None, Later, Pause or Reject", "")
 
 
 def test_threads_share_one_queue(broker, producer, topic):

@@ -56,7 +56,7 @@ def check_limits(options: GroupOptions) -> None:
     }  # fmt: skip
     if wrong := [f"{name}={value!r}" for name, value in least.items() if value is not None and value < 1]:
         raise ConfigError(f"{', '.join(wrong)}: the pull and queue limits must be positive")
-    if options.max_reconsume_times < 0:
+    if options.max_reconsume_times is not None and options.max_reconsume_times < 0:
         raise ConfigError(f"max_reconsume_times={options.max_reconsume_times}: must not be negative")
     checked_seconds("pull_interval", options.pull_interval, least=0.0)
     checked_seconds("commit_interval", options.seconds.persist, least=0.1)

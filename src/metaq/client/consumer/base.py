@@ -20,15 +20,18 @@ from metaq.client.consumer.arguments import (
     Topics,
     check_keeping,
     check_limits,
+    checked_seconds,
     handover_for,
     start_place,
     topics_of,
 )
 from metaq.client.consumer.group import GroupMember
 from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
+from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.ranks import Ranks
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import USUAL
+from metaq.client.consumer.watch import Watch
 from metaq.client.consumer.window import Chunk
 from metaq.client.names import LATEST, checked, milliseconds
 from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
@@ -48,6 +51,7 @@ CALL_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
 EXIT_SECONDS = 5.0
 MIB = 1024 * 1024
+_RECONSUME_TIMES = 16
 
 
 class ConsumerBase:
@@ -70,7 +74,7 @@ class ConsumerBase:
         topic_messages_max: int | None = None,
         topic_bytes_max: int | None = None,
         span_max: int = 2000,
-        max_reconsume_times: int = 16,
+        max_reconsume_times: int | None = None,
         on_skip: OnSkip | None = None,
         skip_when_behind: int | None = None,
         on_share: OnShare | None = None,
@@ -79,6 +83,8 @@ class ConsumerBase:
         ranks: Ranks | None = None,
         low_share: float = 0.1,
         keep_queues: float = 0.0,
+        orderly: bool = False,
+        consume_timeout: float = 900.0,
         clock: Clock = SYSTEM,
         **common: Unpack[ClientArguments],
     ) -> None:
@@ -91,7 +97,8 @@ class ConsumerBase:
               pull from a MetaQ broker (a RocketMQ gives at most 32 messages). pull_interval: seconds between two pulls of
               a queue. queue_messages_max, queue_bytes_max, span_max: how much of one queue may be pulled and unfinished;
               topic_messages_max, topic_bytes_max: of one topic, shared evenly by its queues here, instead of the former.
-              max_reconsume_times: failures after which a message is a dead letter. on_skip: called, in a thread, with
+              max_reconsume_times: failures after which a message is a dead letter; 16, in orderly consumption without
+              limit. on_skip: called, in a thread, with
               (queue, offsets) when messages were deleted before they were consumed, or skipped. skip_when_behind: what of
               a queue is further behind its end is never handed out. on_share: called, in a thread, with (topic, all its
               queues, those that are this member's now) when the latter change. offset_store: where progress is kept:
@@ -99,8 +106,10 @@ class ConsumerBase:
               describes. commit_interval: seconds between two commits. ranks: topic, or (topic, range of queue ids), →
               rank: messages of higher rank are handed out first, those of lower ones get `low_share` of all meanwhile.
               keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a
-              restart moves none; needs an instance_name. See docs/groups.md. common: `instance_name` and what else every client
-              takes, see `metaq.client.options.ClientArguments`.
+              restart moves none; needs an instance_name. See docs/groups.md. orderly: one message of a queue at a time,
+              in order, see docs/order.md. consume_timeout: seconds after which a handler of `run` that has not returned
+              is named in the log, and its message delivered again (not in orderly consumption). common: `instance_name`
+              and what else every client takes, see `metaq.client.options.ClientArguments`.
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False
@@ -124,15 +133,19 @@ class ConsumerBase:
             topic_messages_max=topic_messages_max,
             topic_bytes_max=topic_bytes_max,
             span_max=span_max,
-            max_reconsume_times=max_reconsume_times,
+            max_reconsume_times=_RECONSUME_TIMES
+            if max_reconsume_times is None and not orderly
+            else max_reconsume_times,
             on_skip=on_skip,
             on_share=on_share,
             skip_when_behind=skip_when_behind,
             keep_seconds=keep_queues,
+            orderly=orderly,
             seconds=structs.replace(USUAL, persist=commit_interval),
             unit_mode=self._options.unit_mode,
         )
         check_limits(options)
+        checked_seconds("consume_timeout", consume_timeout, least=0.01)
         check_keeping(keep_queues, self._options.instance_name, broadcast=broadcast)
         checked_store(offset_store, broadcast=broadcast)
         self._handover = handover_for(ranks, low_share, self.topics)
@@ -142,7 +155,9 @@ class ConsumerBase:
         self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
         self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
-        self._core.thread.post(self._member.start)
+        self._orderly = orderly
+        self._watch = Watch(group, consume_timeout, self._core.clock, orderly=orderly)
+        self._core.thread.post(self._begin)
         self._one_by_one = threading.Lock()
         self._beginning = threading.RLock()
         """`run` begins, or `close` does, one after the other."""
@@ -176,10 +191,30 @@ class ConsumerBase:
         self._member.check_ours(chosen)
         self._member.pause(chosen)
 
-    def resume(self, queues: MessageQueue | Iterable[MessageQueue]) -> None:
-        """Undo `pause`; of a queue that is not paused, nothing happens. Raises ClientClosed."""
+    def resume(self, queues: MessageQueue | Iterable[MessageQueue] | None = None) -> None:
+        """Undo `pause` of these queues; of one that is not paused, nothing happens. Without queues: undo `suspend`.
+
+        Raises ClientClosed.
+        """
         self._check_open()
-        self._member.resume(_several(queues))
+        if queues is None:
+            self._member.go_on()
+        else:
+            self._member.resume(_several(queues))
+
+    def suspend(self) -> None:
+        """Hand out nothing from now on, until `resume()`; from any thread. What is in hand is finished as usual.
+
+        The consumer stays a member of its group, with its queues and its progress; it goes on pulling until its buffers
+        are full, and what they hold waits. Whoever iterates or receives waits too. Raises ClientClosed.
+        """
+        self._check_open()
+        self._member.suspend()
+
+    @property
+    def suspended(self) -> bool:
+        """Whether `suspend` was called, and `resume()` not since."""
+        return self._handover.suspended
 
     async def _seek(self, queue: MessageQueue | None, offset: int | None, time: float | dt.datetime | None) -> None:
         if (offset is None) == (time is None):
@@ -205,6 +240,10 @@ class ConsumerBase:
             raise ClientClosed(f"the consumer of group {self.group} was closed")
 
     def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
+        """The messages of a chunk, or of an ordered queue whose turn it is."""
+        return chunk.queue.each() if isinstance(chunk, Turn) else self._of_chunk(chunk)
+
+    def _of_chunk(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
         """The messages of a chunk, then word to the loop that they are in somebody's hands.
 
         Closed early, it leaves the rest to the next taker.
@@ -212,28 +251,37 @@ class ConsumerBase:
         window, messages, number = chunk.window, chunk.messages, 0
         try:
             for message in messages:
-                if window.dropped:  # We are stopping, or the queue went to another member: the rest is the group's.
-                    number = len(messages)
-                    break
-                if window.held:
+                if window.shut:
                     break
                 number += 1
                 yield message
         finally:
             if number < len(messages):
-                if window.held:
-                    self._member.park(chunk.rest(number))
-                else:
-                    self._handover.give_back(chunk.rest(number))
+                self._put_off(chunk.rest(number))
             elif window.paused:
                 self._core.thread.post(self._member.handed_out, window)
             chunk.messages = ()  # They know the chunk: a circle that only the garbage collector would break.
+
+    def _put_off(self, rest: Chunk[ReceivedMessage]) -> None:
+        """Nobody has begun these messages. If we are stopping, or the queue went elsewhere, they are the group's."""
+        if rest.window.dropped:
+            return
+        if rest.window.held:
+            self._member.park(rest)
+        else:
+            self._handover.give_back(rest)
+
+    def _begin(self) -> None:
+        """In the loop."""
+        self._member.start()
+        self._watching = self._core.every(self._watch.every, self._watch.look)
 
     async def _assigned(self) -> None:
         await self._member.assigned()
 
     async def _close(self) -> None:
         """In the loop."""
+        self._watching.cancel()
         try:
             await self._member.stop()
         finally:

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import itertools
 import logging
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Self
 
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
-from metaq.client.consumer.handlers import Handler, check_handler, handle
+from metaq.client.consumer.handlers import BatchHandler, Handler, handle, handle_batch
+from metaq.client.consumer.job import Job
+from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.received import ReceivedMessage
-from metaq.errors import ConfigError
 from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
@@ -52,42 +54,53 @@ class Consumer(ConsumerBase):
         if not self._one_by_one.acquire(timeout=-1 if timeout is None else max(timeout, 0)):
             return None
         try:
-            while (message := next(self._current, None)) is None:
-                left = None if deadline is None else max(0.0, deadline - self._core.clock.monotonic())
-                try:
-                    chunk = self._handover.take(left)
-                except TimeoutError:
-                    return None
-                if chunk is None:
-                    return None
-                self._current = self._of(chunk)
-            return message
+            return self._first(deadline)
         finally:
             self._one_by_one.release()
 
-    def run(self, handler: Handler, threads: int = 1) -> None:
+    def _first(self, deadline: float | None) -> ReceivedMessage | None:
+        """Of what all share; for whoever holds `_one_by_one`."""
+        while (message := next(self._current, None)) is None:
+            left = None if deadline is None else max(0.0, deadline - self._core.clock.monotonic())
+            try:
+                chunk = self._handover.take(left)
+            except TimeoutError:
+                return None
+            if chunk is None:
+                return None
+            self._current = self._of(chunk)
+        return message
+
+    def run(
+        self, handler: Handler | BatchHandler, threads: int = 1, *, batch: int | None = None, processes: int = 0
+    ) -> None:
         """Call `handler(message)` for each message in `threads` threads, until `stop`, `close`, SIGTERM or Ctrl-C.
 
         The handler's result decides: None finishes the message; `Later(level)`, returned or raised, and any exception
-        deliver it again later; `Reject` files it with the dead letters. Any other result counts as a failure and is
-        logged (Java's listeners fail by returning null: here None is what a function without `return` gives).
+        deliver it again later; `Pause(seconds)` stops its queue for so long and then delivers it again, without counting
+        it as a failure; `Reject` files it with the dead letters. Any other result counts as a failure and is logged
+        (Java's listeners fail by returning null: here None is what a function without `return` gives).
+
+        With `batch=32` it is called with a list of 1 to 32 messages of one queue. The result is for all of them that it
+        has not settled itself, by `message.ack()`, `retry`, `reject` or `pause`.
+
+        With `processes=8` it runs in so many processes, for handlers that need cores. It must be importable there: a
+        function at the top level of a module. It gets copies of the messages and settles them by its result alone. A
+        process that dies is replaced, and the message that it had in hand is delivered again.
 
         SIGTERM drains: the messages in hand are finished, the progress is committed, and `run` returns. So it is only
         in the main thread and where SIGTERM has its default meaning; a handler of the program's own stays, and has to
         call `stop`.
 
-        Raises: TypeError: the handler cannot be called with one message, or returns an awaitable. ClientClosed. What is
-        no `Exception` (SystemExit, Ctrl-C) and comes out of a handler ends `run`, after the messages in hand.
+        Raises: TypeError: the handler cannot be called with one message, or returns an awaitable, or cannot go to another
+        process. ConfigError: wrong numbers, or no process can be started. ClientClosed. What is no `Exception`
+        (SystemExit, Ctrl-C) and comes out of a handler ends `run`, after the messages in hand.
         """
-        check_handler(handler, awaited=False)
-        if threads < 1:
-            raise ConfigError(f"threads={threads}: need at least 1")
+        job = Job.of(handler, threads, batch, processes, awaited=False)
         failures: list[BaseException] = []
         workers = [
-            threading.Thread(
-                target=self._work, args=(handler, failures), name=f"metaq-{self.group}-{number}", daemon=True
-            )
-            for number in range(threads)
+            threading.Thread(target=self._work, args=(job, failures), name=f"metaq-{self.group}-{number}", daemon=True)
+            for number in range(job.workers)
         ]
         with self._drain_on_sigterm():
             with self._beginning:
@@ -112,13 +125,54 @@ class Consumer(ConsumerBase):
         if failures:
             raise failures[0]
 
-    def _work(self, handler: Handler, failures: list[BaseException]) -> None:
+    def _work(self, job: Job, failures: list[BaseException]) -> None:
+        slot = self._watch.enter(job.name)
         try:
-            while (message := self._next(None)) is not None:
-                handle(message, handler)
+            if job.pickled is not None:
+                with job.worker() as process:
+                    for hand in self._hands(lambda: job.hand_size(process, orderly=self._orderly)):
+                        slot.hand = hand
+                        process.handle(hand, batched=job.batch is not None)
+                        slot.hand = None
+            elif job.batch is not None:
+                for hand in self._hands(lambda: job.batch or 1):
+                    slot.hand = hand
+                    handle_batch(hand, job.handler)
+                    slot.hand = None
+            else:
+                for message in self._each():
+                    slot.hand = message
+                    handle(message, job.handler)
+                    slot.hand = None
         except BaseException as error:  # noqa: BLE001  raised by `run`
             failures.append(error)
             self.stop()
+        finally:
+            self._watch.leave(slot)
+
+    def _each(self) -> Iterator[ReceivedMessage]:
+        """For one worker: messages that it shares with the others, or those of queues that are its own meanwhile."""
+        if self._orderly:
+            yield from self._messages()
+        else:
+            while (message := self._next(None)) is not None:
+                yield message
+
+    def _hands(self, size: Callable[[], int]) -> Iterator[list[ReceivedMessage]]:
+        """For one worker: as `_each`, so many at a time, each time of one queue."""
+        if self._orderly:
+            while (chunk := self._handover.take(None)) is not None:
+                assert isinstance(chunk, Turn)
+                yield from chunk.queue.batches(size())
+        else:
+            while hand := self._next_hand(size()):
+                yield hand
+
+    def _next_hand(self, size: int) -> list[ReceivedMessage]:
+        """What of one chunk is there; empty once `stopped`."""
+        with self._one_by_one:
+            message = self._first(None)
+            return [] if message is None else [message, *itertools.islice(self._current, size - 1)]
 
     @contextlib.contextmanager
     def _drain_on_sigterm(self) -> Iterator[None]:

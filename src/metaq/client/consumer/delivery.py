@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from metaq.client.consumer.handover import Handover
@@ -13,7 +15,7 @@ from metaq.client.consumer.send_back import SendBack
 from metaq.client.consumer.window import Chunk, Window
 from metaq.client.core import ClientCore
 from metaq.client.pulling import PulledMessages
-from metaq.model import MessageModel
+from metaq.model import MessageModel, MessageQueue
 from metaq.model import properties as props
 
 log = logging.getLogger("metaq.client")
@@ -26,12 +28,64 @@ class Delivery(Protocol):
         """In the loop: take in the answer to a pull that found something."""
         ...
 
-    def failed(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
-        """Any thread: a message failed; it is wanted again later, or is a dead letter (level -1)."""
+    def start(self) -> None:
+        """In the loop: the member joins the group."""
+        ...
+
+    async def admit(self, wanted: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        """Those of the queues that may be taken now. Nothing is raised."""
+        ...
+
+    def start_of(self, queue: MessageQueue, stored: int) -> int:
+        """Where to begin in an admitted queue, if that is the progress that its broker keeps."""
+        ...
+
+    def window(self, queue: MessageQueue, offset: int) -> Window[ReceivedMessage]:
+        """Begin to consume an admitted queue."""
+        ...
+
+    async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
+        """Their queues go to other members: see that the progress is kept. They are dropped already."""
+        ...
+
+    def dropped(self, window: Window[ReceivedMessage]) -> None:
+        """Its queue is left at once: acks count no more."""
+        ...
+
+    def doubt(self, broker: str) -> None:
+        """The broker could not be reached."""
+        ...
+
+    def look(self, window: Window[ReceivedMessage]) -> None:
+        """Any thread: the queue is not held any more."""
         ...
 
     async def drain(self) -> None:
-        """The member leaves: wait a while for what is on its way."""
+        """The member leaves: wait a while for what is on its way. Its progress is kept next."""
+        ...
+
+    async def stopped(self) -> None:
+        """The progress is kept: others may have the queues."""
+        ...
+
+
+class Owner(Protocol):
+    """Whose queues they are."""
+
+    def lost(self, queue: MessageQueue) -> None:
+        """It is ours no more, and its progress is not to be kept."""
+        ...
+
+    async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """How far we came in queues that we give up."""
+        ...
+
+    def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
+        """Any thread: stop the message's queue for so long, and hand the message out again then."""
+        ...
+
+    def handed_out(self, window: Window[ReceivedMessage]) -> None:
+        """There may be room for the next pull."""
         ...
 
 
@@ -39,10 +93,33 @@ class ConcurrentDelivery:
     """Whole pulls at once, finished in any order; failed messages go back to the broker."""
 
     def __init__(
-        self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage]
-    ) -> None:
+        self, core: ClientCore, group: str, retry_topic: str, options: GroupOptions, handover: Handover[ReceivedMessage],
+        owner: Owner,
+    ) -> None:  # fmt: skip
         self._core, self._retry_topic, self._options, self._handover = core, retry_topic, options, handover
-        self._send_back = SendBack(core, group, options.max_reconsume_times, handover, options.seconds)
+        self._owner = owner
+        self._send_back = SendBack(core, group, options.max_reconsume_times or 0, handover, options.seconds)
+
+    def start(self) -> None:
+        """Nothing has to be done beside pulling."""
+
+    async def admit(self, wanted: Sequence[MessageQueue]) -> Collection[MessageQueue]:
+        return wanted
+
+    def start_of(self, queue: MessageQueue, stored: int) -> int:  # noqa: ARG002  of orderly consumption
+        return stored
+
+    def window(self, queue: MessageQueue, offset: int) -> Window[ReceivedMessage]:
+        return Window(queue, offset, self.failed, self._owner.halt)
+
+    async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
+        await self._owner.keep({window.queue: window.finished_offset() for window in windows})
+
+    def dropped(self, window: Window[ReceivedMessage]) -> None:
+        """Nobody asks its window any more."""
+
+    def doubt(self, broker: str) -> None:
+        """Its queues stay ours."""
 
     def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
         chunk = take_in(window, pulled, self._retry_topic)
@@ -52,7 +129,14 @@ class ConcurrentDelivery:
             self.failed(chunk, message, DEAD_LETTER_LEVEL)
         self._handover.put(chunk)
 
+    def look(self, window: Window[ReceivedMessage]) -> None:
+        """What was parked; any thread may append to it meanwhile."""
+        with contextlib.suppress(IndexError):
+            while True:
+                self._handover.give_back(window.parked.popleft())
+
     def failed(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, delay_level: int) -> None:
+        """Any thread: a message failed; it is wanted again later, or is a dead letter (level -1)."""
         if self._options.model is MessageModel.BROADCASTING:
             log.warning("%s failed; a broadcast message is not sent again", message)
             chunk.flags[message.queue_offset - chunk.base] = 1
@@ -61,6 +145,9 @@ class ConcurrentDelivery:
 
     async def drain(self) -> None:
         await self._send_back.drain()
+
+    async def stopped(self) -> None:
+        """Nothing is left to do."""
 
 
 def take_in(

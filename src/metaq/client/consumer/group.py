@@ -7,19 +7,21 @@ set flags in them, and say that a message failed.
 from __future__ import annotations
 
 import asyncio
-import contextlib
+import copy
 import logging
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.delivery import ConcurrentDelivery, Delivery
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.options import GroupOptions
+from metaq.client.consumer.ordering import OrderedDelivery
 from metaq.client.consumer.puller import Pulling, QueuePuller
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.sharing import Sharing
 from metaq.client.consumer.subscriptions import Subscriptions
-from metaq.client.consumer.window import Chunk, Window
+from metaq.client.consumer.window import Chunk, Shut, Window
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.time_search import first_at_or_after
@@ -56,7 +58,8 @@ class GroupMember:
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)
         complaints = Complaints()
-        self._delivery: Delivery = ConcurrentDelivery(core, group, self._retry_topic, options, handover)
+        delivery = OrderedDelivery if options.orderly else ConcurrentDelivery
+        self._delivery: Delivery = delivery(core, group, self._retry_topic, options, handover, self)
         self._pulling = Pulling(
             core,
             group,
@@ -70,6 +73,8 @@ class GroupMember:
         self._pullers: dict[MessageQueue, QueuePuller] = {}
         self._paused: frozenset[MessageQueue] = frozenset()
         """Queues of which the user wants nothing for now. Exchanged whole: any thread reads it."""
+        self._halts: Counter[MessageQueue] = Counter()
+        """How many pauses of each queue, which handlers asked for, are not over."""
         self._unannounced: set[MessageQueue] = set()
         """Ours, but the listener has not heard of it yet."""
         self._tasks: list[asyncio.Task[None]] = []
@@ -103,6 +108,7 @@ class GroupMember:
 
     def start(self) -> None:
         """Join: learn the routes, send a heartbeat, take our share."""
+        self._delivery.start()
         self._tasks = [
             self._core.spawn(self._sharing.run()),
             self._core.every(self.options.seconds.persist, self.persist),
@@ -113,6 +119,18 @@ class GroupMember:
         for puller in list(self._pullers.values()):
             puller.window.dropped = True
 
+    def suspend(self) -> None:
+        """Any thread: hand out nothing until `go_on`. What there is room for is pulled."""
+        self._handover.suspend()
+        for window in self.windows.values():
+            window.close(Shut.SUSPENDED)
+
+    def go_on(self) -> None:
+        """Any thread: undo `suspend`."""
+        for window in self.windows.values():
+            window.open(Shut.SUSPENDED)
+        self._handover.resume()
+
     async def stop(self) -> None:
         """Leave: stop pulling, keep the progress, tell the brokers."""
         tasks = [*self._tasks, *(puller.task for puller in self._pullers.values())]
@@ -121,6 +139,7 @@ class GroupMember:
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._delivery.drain()
         await self.persist()
+        await self._delivery.stopped()
         self._core.remove_member(self)
         await self._core.leave(consumer_group=self.group)
 
@@ -151,11 +170,13 @@ class GroupMember:
         """Begin to consume queues. Returns False if the start of one could not be found out."""
         if self.options.on_share is not None:
             self._unannounced.update(queues)
-        return all(await together(self._take, queues, QUEUES_AT_ONCE))
+        admitted = await self._delivery.admit(queues)
+        taken = await together(self._take, admitted, QUEUES_AT_ONCE)
+        return len(admitted) == len(queues) and all(taken)
 
     async def _take(self, queue: MessageQueue) -> bool:
         try:
-            offset = await self._start_offset(queue)
+            offset = self._delivery.start_of(queue, await self._start_offset(queue))
         except FAULTS as error:
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
             return False
@@ -164,11 +185,13 @@ class GroupMember:
         return True
 
     def _begin(self, queue: MessageQueue, offset: int) -> None:
-        self._pullers[queue] = QueuePuller(self._pulling, queue, offset, held=self._held(queue))
+        self._pullers[queue] = puller = QueuePuller(self._pulling, queue, offset, held=self._held(queue))
+        if self._handover.suspended:
+            puller.window.close(Shut.SUSPENDED)
 
     def _held(self, queue: MessageQueue) -> bool:
         """Whether nothing of the queue is to be handed out for now."""
-        return queue in self._paused or queue in self._unannounced
+        return queue in self._paused or queue in self._unannounced or queue in self._halts
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
         self._unannounced.difference_update(queues)
@@ -181,16 +204,18 @@ class GroupMember:
                 continue
             puller.window.held = self._held(queue)
             if not puller.window.held:
-                self.unpark(puller.window)
+                self._delivery.look(puller.window)
                 self._core.thread.post(puller.look)
 
     async def move(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Go on at other offsets in queues that are ours: with new windows, so that acks of the old ones count no more."""
         moved = {queue: offset for queue, offset in offsets.items() if queue in self._pullers}
         for queue, offset in moved.items():
-            self._pullers.pop(queue).release()
-            self._begin(queue, offset)
+            self._leave(queue)
+            if await self._delivery.admit([queue]):
+                self._begin(queue, offset)
         await self._offsets.persist(moved)
+        self._sharing.soon()  # For those that could not be taken again at once.
 
     async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
         """Go on at an offset, or at the first message stored at `time_ms` or later; None: in all our queues.
@@ -229,13 +254,28 @@ class GroupMember:
         """Any thread: these messages are of a queue that is held."""
         chunk.window.parked.append(chunk)
         if not chunk.window.held:  # It was resumed meanwhile, and may not have seen them.
-            self.unpark(chunk.window)
+            self._delivery.look(chunk.window)
 
-    def unpark(self, window: Window[ReceivedMessage]) -> None:
-        """Any thread: what was parked while the queue was held is handed out."""
-        with contextlib.suppress(IndexError):
-            while True:
-                self._handover.give_back(window.parked.popleft())
+    def halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
+        """Any thread: a handler wants the message's queue to stand still for so long; then the message comes first."""
+        chunk.window.held = True
+        self._core.thread.post(self._halt, chunk, message, seconds)
+
+    def _halt(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, seconds: float) -> None:
+        window = chunk.window
+        window.held = True
+        again = copy.copy(message)  # What its last holder still says is of the old one.
+        again._chunk = kept = chunk.again(again)  # noqa: SLF001  a slot for us
+        window.parked.appendleft(kept)
+        self._halts[window.queue] += 1
+        log.info("nothing of %s is handed out for %.1f s", window.queue, seconds)
+        asyncio.get_running_loop().call_later(seconds, self._end_halt, window.queue)
+
+    def _end_halt(self, queue: MessageQueue) -> None:
+        self._halts[queue] -= 1
+        if not self._halts[queue]:
+            del self._halts[queue]
+            self._look_at([queue])
 
     @property
     def paused(self) -> frozenset[MessageQueue]:
@@ -251,8 +291,24 @@ class GroupMember:
         for puller in released:
             puller.release()
         self._paused -= frozenset(queues)
-        await self._offsets.persist({puller.queue: puller.window.finished_offset() for puller in released})
+        await self._delivery.given_up([puller.window for puller in released])
         log.debug("group %s gave up %s", self.group, ", ".join(map(str, queues)))
+
+    async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
+        """How far we came in queues that are others' now."""
+        await self._offsets.persist(offsets)
+
+    def lost(self, queue: MessageQueue) -> None:
+        """A queue is another member's already: whatever we say of its progress would be too late."""
+        if queue in self._pullers:
+            self._leave(queue)
+        self._sharing.soon()
+
+    def _leave(self, queue: MessageQueue) -> None:
+        """At once: acks count no more."""
+        puller = self._pullers.pop(queue)
+        puller.release()
+        self._delivery.dropped(puller.window)
 
     async def _start_offset(self, queue: MessageQueue) -> int:
         stored = await self._offsets.load(queue)

@@ -1,7 +1,9 @@
 """From the background loop to whoever consumes: chunks change hands, not single messages.
 
 The loop puts chunks, any number of threads or of asyncio tasks (in any loop) take them. Closing wakes every taker and
-gives it None, at once: what was not taken stays unfinished and comes again.
+gives it None, at once: what was not taken stays unfinished and comes again. While it is suspended takers wait, whatever
+is there. In orderly
+consumption a chunk is a queue's turn.
 """
 
 from __future__ import annotations
@@ -28,7 +30,23 @@ class Handover(Generic[M]):
         self._returned: deque[Chunk[M]] = deque()
         self._lock = threading.RLock()  # A signal handler may call `close` in the thread that holds it.
         self._waiting: list[tuple[asyncio.AbstractEventLoop, asyncio.Future[None]]] = []
+        self._going = threading.Event()
+        self._going.set()
         self.closed = False
+
+    @property
+    def suspended(self) -> bool:
+        return not self._going.is_set()
+
+    def suspend(self) -> None:
+        """Takers wait from now on."""
+        with self._lock:
+            if not self.closed:
+                self._going.clear()
+
+    def resume(self) -> None:
+        self._going.set()
+        self._wake()
 
     def put(self, chunk: Chunk[M]) -> None:
         self._chunks.put(chunk)
@@ -38,6 +56,10 @@ class Handover(Generic[M]):
     def take(self, timeout: float | None) -> Chunk[M] | None:
         """The next chunk; None once closed. Raises TimeoutError after `timeout` seconds."""
         while True:
+            if not self._going.wait(LOOK_SECONDS if timeout is None else timeout):
+                if timeout is None:
+                    continue
+                raise TimeoutError
             with contextlib.suppress(IndexError):
                 return self._taken(self._returned.popleft())
             try:
@@ -46,12 +68,16 @@ class Handover(Generic[M]):
                 if timeout is None:
                     continue
                 raise TimeoutError from None
+            if self._suspended_since(chunk):
+                continue
             if chunk is None or chunk.messages:
                 return self._taken(chunk)
 
     def take_now(self) -> Chunk[M] | None:
         """The next chunk; None once closed. Raises LookupError if there is none now."""
         while True:
+            if self.suspended:
+                raise LookupError("nothing is handed out")
             try:
                 chunk = self._returned.popleft() if self._returned else self._chunks.get_nowait()
             except (IndexError, queue.Empty):
@@ -66,7 +92,9 @@ class Handover(Generic[M]):
         entry = loop, future
         with self._lock:
             self._waiting.append(entry)
-        if not self._chunks.empty():  # It came between the look and the wait.
+        if (
+            self._returned or not self._chunks.empty()
+        ) and not self.suspended:  # It came between the look and the wait.
             self._wake()
         try:
             await future
@@ -87,7 +115,9 @@ class Handover(Generic[M]):
         self.put(chunk.rest(len(chunk.messages)))  # Empty: makes a waiting taker look.
 
     def close(self) -> None:
-        self.closed = True
+        with self._lock:
+            self.closed = True
+            self._going.set()
         self._chunks.put(None)
         self._wake()
 
@@ -107,6 +137,14 @@ class Handover(Generic[M]):
                     kept.append(chunk)
         for chunk in kept:
             self._chunks.put(chunk)
+
+    def _suspended_since(self, chunk: Chunk[M] | None) -> bool:
+        """Whether a chunk came when it must not be handed out any more: it waits, in its place."""
+        if self._going.is_set() or chunk is None:
+            return False
+        if chunk.messages:
+            self._returned.append(chunk)
+        return True
 
     def _taken(self, chunk: Chunk[M] | None) -> Chunk[M] | None:
         if chunk is None or self.closed:

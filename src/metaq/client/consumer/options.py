@@ -28,7 +28,8 @@ class GroupOptions(Struct, frozen=True):
     queue_messages_max: int
     queue_bytes_max: int
     span_max: int
-    max_reconsume_times: int
+    max_reconsume_times: int | None
+    """None: without limit, in orderly consumption only."""
     on_skip: OnSkip | None = None
     on_share: OnShare | None = None
     skip_when_behind: int | None = None
@@ -40,6 +41,7 @@ class GroupOptions(Struct, frozen=True):
     """What of one topic may be pulled and unfinished here, shared evenly by the queues of it that are ours."""
     keep_seconds: float = 0.0
     """How long a broker of ours keeps the member's queues for it when it is gone."""
+    orderly: bool = False
     unit_mode: bool = False
     """The group is one of a unit: so are topics that are made for it."""
     seconds: GroupSeconds = USUAL

@@ -11,7 +11,6 @@ from metaq.client.consumer.delivery import Delivery
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.subscriptions import Subscriptions
-from metaq.client.consumer.window import Window
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.pulling import PLAIN_COUNT, PullResult, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
@@ -51,6 +50,7 @@ class Pulling:
                 self._heartbeat_from = now + judgement.pause
                 self.core.spawn(self.core.send_heartbeats())
         else:
+            self.delivery.doubt(queue.broker)
             self.complaints.once(f"pull {queue}", f"group {self.group} cannot pull {queue}: {error}; trying again")
         return judgement.pause
 
@@ -83,7 +83,7 @@ class QueuePuller:
 
     def __init__(self, pulling: Pulling, queue: MessageQueue, offset: int, *, held: bool = False) -> None:
         self._pulling, self._options = pulling, pulling.options
-        self.window: Window[ReceivedMessage] = Window(queue, offset, pulling.delivery.failed)
+        self.window = pulling.delivery.window(queue, offset)
         self.window.held = held
         pulling.queues_of[queue.topic] += 1
         self._wake = asyncio.Event()

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Generic, TypeVar, cast
 
 from metaq.client.consumer.handover import Handover
+from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.window import Chunk
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
@@ -73,6 +74,9 @@ class RankedHandover(Handover[M], Generic[M]):
         self._token = cast("Chunk[M]", _Token())
 
     def put(self, chunk: Chunk[M]) -> None:
+        if isinstance(chunk, Turn):  # Of an ordered queue: its taker goes through it.
+            self._wait(chunk)
+            return
         messages, chunk.messages = chunk.messages, ()  # The pieces hold them now.
         for start in range(0, len(messages), PIECE_MESSAGES):
             self._wait(Chunk(chunk.window, chunk.base, chunk.flags, messages[start : start + PIECE_MESSAGES]))

@@ -4,23 +4,43 @@ from __future__ import annotations
 
 import logging
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
-from metaq.client.consumer.outcome import BROKER_DECIDES, DEAD_LETTER_LEVEL, Later, Reject, delay_level_of
-from metaq.client.consumer.window import Chunk
+from metaq.client.consumer.outcome import BROKER_DECIDES, Later, Pause, Reject
 from metaq.errors import ClientError
 from metaq.model import StoredMessage
 
 log = logging.getLogger("metaq.client")
 
 
+class Holder(Protocol):
+    """What a message belongs to: it finishes by one assignment into `flags`, or fails."""
+
+    base: int
+    """The queue offset of the first flag."""
+
+    in_order: bool
+    """Nothing behind a message of ours is handed out before it is settled."""
+
+    @property
+    def flags(self) -> Any: ...
+
+    @property
+    def lost(self) -> bool:
+        """What is said of its messages changes nothing any more, although nothing was said yet."""
+        ...
+
+    def fail(self, message: Any, verdict: BaseException) -> None: ...
+
+
 class ReceivedMessage(StoredMessage):
     """A message of a consumer group, unfinished until somebody says otherwise.
 
     `with message:` finishes it on leaving. An exception inside sends it back and is logged, not passed on: a bad
-    message must not end the loop over the others. `Reject` and `Later` are verdicts and not logged. What is no
+    message must not end the loop over the others. `Reject`, `Later` and `Pause` are verdicts and
+    not logged. What is no
     `Exception` (Ctrl-C, a cancelled task) passes through and leaves the message unfinished: it comes again when the
-    group's queues are next distributed.
+    group's queues are next distributed; in orderly consumption, where nothing can overtake it, at once.
 
     It can be pickled, for a process pool: the copy has all that is known of the message, and what finishes one raises
     ClientError there.
@@ -28,7 +48,7 @@ class ReceivedMessage(StoredMessage):
 
     __slots__ = ("_chunk",)
 
-    _chunk: Chunk[ReceivedMessage] | _Settled | _Copied
+    _chunk: Holder
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)
@@ -41,20 +61,36 @@ class ReceivedMessage(StoredMessage):
 
     def retry(self, delay_level: int = BROKER_DECIDES) -> None:
         """Deliver it again later, see `Later`. After too many times (`max_reconsume_times`) it is a dead letter."""
-        self._send_back(Later(delay_level).delay_level)
+        self._fail(Later(delay_level))
 
     def reject(self) -> None:
         """File it with the dead letters."""
-        self._send_back(DEAD_LETTER_LEVEL)
+        self._fail(Reject())
 
-    def _send_back(self, delay_level: int) -> None:
+    def pause(self, seconds: float) -> None:
+        """Stop its queue for so long; then it comes again, see `Pause`. Raises TypeError, ValueError."""
+        self._fail(Pause(seconds))
+
+    @property
+    def settled(self) -> bool:
+        """Whether it was acknowledged or failed, so that saying more changes nothing."""
         chunk = self._chunk
-        if isinstance(chunk, Chunk):
+        return bool(chunk.flags[self.queue_offset - chunk.base])
+
+    @property
+    def lost(self) -> bool:
+        """Whether it was taken from us: what we say of it from now on changes nothing, and it comes again.
+
+        In orderly consumption: the lock of its queue was lost, so another member may work on the message at this very
+        moment. Otherwise: its handler took longer than `consume_timeout`.
+        """
+        return self._chunk.lost
+
+    def _fail(self, verdict: BaseException) -> None:
+        chunk = self._chunk
+        if not isinstance(chunk, _Settled | _Copied):
             self._chunk = SETTLED  # What is said of it from now on, such as an ack on leaving `with`, changes nothing.
-            assert chunk.window.send_back is not None
-            chunk.window.send_back(chunk, self, delay_level)
-        else:
-            chunk.flags[0] = 1  # A copy says that it is one.
+        chunk.fail(self, verdict)
 
     def settle(self, error: BaseException | None) -> bool:
         """Finish it, or send it back for what its handling raised. Returns whether the error ends here."""
@@ -62,10 +98,12 @@ class ReceivedMessage(StoredMessage):
             self.ack()
             return False
         if not isinstance(error, Exception):
+            if self._chunk.in_order:  # Unfinished for ever, it would hold its queue.
+                self._fail(error)
             return False
-        if not isinstance(error, Reject | Later):
+        if not isinstance(error, Reject | Later | Pause):
             log.warning("handling %s failed, it will be delivered again", self, exc_info=error)
-        self._send_back(delay_level_of(error))
+        self._fail(error)
         return True
 
     def __enter__(self) -> Self:
@@ -89,14 +127,26 @@ class ReceivedMessage(StoredMessage):
         return self.settle(error)
 
 
+def give_up(message: ReceivedMessage, delay_level: int) -> None:
+    """Deliver it again later, and ignore what its handler says of it. It is `lost` from now on."""
+    chunk, message._chunk = message._chunk, GIVEN_UP  # noqa: SLF001  of the same module
+    chunk.fail(message, Later(delay_level))
+
+
 class _Ignored:
     """Flags of a message that was settled before."""
+
+    def __getitem__(self, key: int) -> int:
+        return 1
 
     def __setitem__(self, key: int, value: int) -> None: ...
 
 
 class _Uncommittable:
     """Flags of a copy."""
+
+    def __getitem__(self, key: int) -> int:
+        return 0
 
     def __setitem__(self, key: int, value: int) -> None:
         raise ClientError(
@@ -108,12 +158,25 @@ class _Uncommittable:
 class _Settled:
     base = 0
     flags: Any = _Ignored()
+    in_order = lost = False
+
+    def fail(self, message: ReceivedMessage, verdict: BaseException) -> None:
+        """It was settled before: this changes nothing."""
+
+
+class _GivenUp(_Settled):
+    lost = True
 
 
 class _Copied:
     base = 0
     flags: Any = _Uncommittable()
+    in_order = lost = False
+
+    def fail(self, message: ReceivedMessage, verdict: BaseException) -> None:  # noqa: ARG002
+        self.flags[0] = 1  # A copy says that it is one.
 
 
 SETTLED = _Settled()
+GIVEN_UP = _GivenUp()
 COPIED = _Copied()

@@ -24,6 +24,10 @@ class GroupSeconds(Struct, frozen=True):
     """For the send of a copy to the retry topic, over all tries."""
     again: float = 5.0
     """Before a message that no broker takes is handed out here once more."""
+    locks: float = 1.0
+    """Between two looks at which locks of an orderly consumer are to be renewed."""
+    leave: float = 20.0
+    """For the message in hand of a queue that goes to another member, in orderly consumption."""
     drain: float = 5.0
     """For messages on their way back to the broker, when the member leaves."""
 

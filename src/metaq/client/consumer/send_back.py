@@ -65,7 +65,7 @@ class SendBack:
         except MetaqError as error:  # Not FAULTS alone: a request that no format carries must not lose the message.
             log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
             try:
-                await self._send_copy(message, delay_level)
+                await self._send_failed_copy(message, delay_level)
             except MetaqError as failure:
                 log.warning("%s comes again here in %s s: %s", message, self._seconds.again, failure)
                 self._core.spawn(self._again(chunk, message))
@@ -100,22 +100,47 @@ class SendBack:
                 return
             await asyncio.sleep(pause)
 
-    async def _send_copy(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def dead_letter(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, *, exhausted: bool) -> None:
+        """File a message with the dead letters, as RocketMQ's orderly consumer does. Raises MetaqError.
+
+        One that is `exhausted`, which has failed as often as it may, is sent to the retry topic like any message: its
+        broker sees that it may not be tried again. A rejected one is given back.
+        """
+        if exhausted:
+            await self._send_copy(
+                message, _FIRST_RETRY_LEVEL + message.reconsume_times, message.reconsume_times, self._max
+            )
+            return
+        try:
+            await self._give_back(chunk, message, DEAD_LETTER_LEVEL)
+        except MetaqError as error:
+            log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
+            await self._send_copy(message, DEAD_LETTER_LEVEL, message.reconsume_times, message.reconsume_times)
+
+    async def _send_failed_copy(self, message: ReceivedMessage, delay_level: int) -> None:
+        # A broker files a message with the dead letters that comes with as many tries as it may have. Of one that is
+        # given back it counts those before this one, so here, where this one is counted, the limit is one more.
+        limit = self._max + 1
+        if delay_level == DEAD_LETTER_LEVEL:
+            await self._send_copy(message, delay_level, limit, limit)
+        else:
+            level = delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
+            await self._send_copy(message, level, message.reconsume_times + 1, limit)
+
+    async def _send_copy(self, message: ReceivedMessage, delay_level: int, times: int, times_max: int) -> None:
+        """A new message to the retry topic, which its broker files with the dead letters if `times` reach `times_max`."""
         pairs = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         pairs[props.RETRY_TOPIC] = self._core.namespace.wrapped(message.topic)
         pairs[props.ORIGIN_MESSAGE_ID] = message.properties.get(props.ORIGIN_MESSAGE_ID, message.message_id)
         if delay_level != DEAD_LETTER_LEVEL:
-            pairs[props.DELAY] = str(delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times)
-        limit = self._max + 1
+            pairs[props.DELAY] = str(delay_level)
         outgoing = Outgoing(
             RETRY_PREFIX + self._group,
             message.body,
             flag=message.flag,
             properties=props.join(pairs),
-            # A broker files a message with the dead letters that comes with as many tries as it may have. Of one that is
-            # given back it counts those before this one, so here, where this one is counted, the limit is one more.
-            reconsume_times=limit if delay_level == DEAD_LETTER_LEVEL else message.reconsume_times + 1,
-            max_reconsume_times=limit,
+            reconsume_times=times,
+            max_reconsume_times=times_max,
         )
         await self._sender.send(outgoing, self._seconds.copy)
 
@@ -127,4 +152,7 @@ class SendBack:
         self._handover.put(again)
 
 
-_NOT_COPIED = {props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.MIN_OFFSET, props.MAX_OFFSET}
+_NOT_COPIED = {
+    props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.MIN_OFFSET, props.MAX_OFFSET, props.TRANSACTION_PREPARED,
+    props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES,
+}  # fmt: skip

@@ -15,20 +15,41 @@ messages) are finished from the start.
 
 from __future__ import annotations
 
+import enum
+import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Generic, TypeAlias, TypeVar
 
+from metaq.client.consumer.outcome import Pause, delay_level_of
 from metaq.model import MessageQueue, StoredMessage
 
 M = TypeVar("M", bound=StoredMessage)
 SendBack: TypeAlias = "Callable[[Chunk[M], M, int], None]"
+Halt: TypeAlias = "Callable[[Chunk[M], M, float], None]"
+
+
+class Shut(enum.IntFlag):
+    """Why nothing of a window is handed out."""
+
+    DROPPED = 1
+    """For ever: the queue is no longer ours, or we are stopping."""
+    HELD = 2
+    """The user wants nothing of the queue for now, or a handler asked for a pause: no more is pulled, either."""
+    SUSPENDED = 4
+    """The consumer's user did, for all queues."""
+
+
+_DROPPED, _HELD, _SUSPENDED = (int(reason) for reason in Shut)  # Plain numbers: `&` with the enum costs a microsecond.
 
 
 class Chunk(Generic[M]):
     """Messages of one pull, and a byte for every offset that it covered."""
 
     __slots__ = ("base", "flags", "messages", "scanned", "size", "window")
+
+    in_order = lost = False
+    """Our messages finish in any order; what is said of them counts."""
 
     def __init__(self, window: Window[M], base: int, flags: bytearray, messages: Sequence[M], size: int = 0) -> None:
         self.window, self.base, self.flags, self.messages, self.size = window, base, flags, messages, size
@@ -46,27 +67,77 @@ class Chunk(Generic[M]):
         """One of our messages, to be handed out once more under the same flag."""
         return Chunk(self.window, self.base, self.flags, [message])
 
+    def fail(self, message: M, verdict: BaseException) -> None:
+        """Any thread: our message was not handled. The verdict is what its handling raised."""
+        window = self.window
+        if isinstance(verdict, Pause):
+            assert window.halt is not None
+            window.halt(self, message, verdict.seconds)
+        else:
+            assert window.send_back is not None
+            window.send_back(self, message, delay_level_of(verdict))
+
 
 class Window(Generic[M]):
     """The unfinished part of one queue."""
 
-    def __init__(self, queue: MessageQueue, next_offset: int, send_back: SendBack[M] | None = None) -> None:
+    def __init__(
+        self,
+        queue: MessageQueue,
+        next_offset: int,
+        send_back: SendBack[M] | None = None,
+        halt: Halt[M] | None = None,
+    ) -> None:
         self.queue = queue
         self.send_back = send_back
         """Where failed messages of the queue go, from any thread: (chunk, message, delay level)."""
+        self.halt = halt
+        """Where those go that want their queue to stop for a while, from any thread: (chunk, message, seconds)."""
+        self.shut = 0
+        """Unless it is 0 nothing of it is handed out, see `Shut`. Looked at for each message."""
+        self._shutting = threading.Lock()
         self.next_offset = next_offset
         """Where the next pull begins."""
-        self.dropped = False
-        """Hand out nothing of it any more: the queue is no longer ours, or we are stopping."""
         self.broker_id = 0
         """Which of the broker's machines to pull from: what it suggested last; 0 is the master."""
         self.paused = False
         """Nothing is pulled because too much is unfinished."""
-        self.held = False
-        """The user wants nothing of the queue for now: what was pulled is parked, and no more is pulled."""
         self.parked: deque[Chunk[M]] = deque()
         """What takers found while it was held. Any thread appends, and looks at `held` again afterwards."""
         self._chunks: deque[Chunk[M]] = deque()
+
+    def close(self, reason: Shut) -> None:
+        """Any thread: hand out nothing from now on."""
+        with self._shutting:
+            self.shut |= int(reason)
+
+    def open(self, reason: Shut) -> None:
+        """Any thread: this is no reason any more."""
+        with self._shutting:
+            self.shut &= ~int(reason)
+
+    @property
+    def dropped(self) -> bool:
+        """Hand out nothing of it any more."""
+        return bool(self.shut & _DROPPED)
+
+    @dropped.setter
+    def dropped(self, value: bool) -> None:
+        (self.close if value else self.open)(Shut.DROPPED)
+
+    @property
+    def held(self) -> bool:
+        """What was pulled is parked, and no more is pulled."""
+        return bool(self.shut & _HELD)
+
+    @held.setter
+    def held(self, value: bool) -> None:
+        (self.close if value else self.open)(Shut.HELD)
+
+    @property
+    def waits(self) -> bool:
+        """Nothing of it should be offered: for good, or until it is not held any more."""
+        return bool(self.shut & (_DROPPED | _HELD))
 
     def add(self, messages: Sequence[M], next_offset: int, size: int = 0) -> Chunk[M] | None:
         """Take in the messages, of `size` bytes, of a pull that covered [self.next_offset, next_offset).
