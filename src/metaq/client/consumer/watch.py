@@ -73,7 +73,7 @@ class Watch:
         messages = hand if isinstance(hand, list) else [hand]
         left = [message for message in messages if not message.settled]
         log.warning(
-            "the handler %s of group %s has not returned for more than %.0f s (consume_timeout) with %s in hand%s: %s",
+            "the handler %s of group %s has not returned for more than %g s (consume_timeout) with %s in hand%s: %s",
             slot.handler, self._group, self._timeout, messages[0],
             f" and {len(messages) - 1} more" if len(messages) > 1 else "",
             "its queue waits for it, because it is consumed in order" if self._orderly
