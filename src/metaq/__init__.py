@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from metaq.client.consumer.outcome import Later as Later
     from metaq.client.consumer.outcome import Pause as Pause
     from metaq.client.consumer.outcome import Reject as Reject
+    from metaq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from metaq.client.consumer.received import ReceivedMessage as ReceivedMessage
     from metaq.client.futures import SendFuture as SendFuture
     from metaq.client.producer import Producer as Producer
@@ -56,6 +57,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "metaq.client.consumer.consumer": ("Consumer",),
     "metaq.client.consumer.outcome": ("Later", "Pause", "Reject"),
+    "metaq.client.consumer.pull_consumer": ("PullConsumer",),
     "metaq.client.consumer.received": ("ReceivedMessage",),
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),

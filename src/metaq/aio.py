@@ -20,12 +20,13 @@ import contextlib
 import datetime as dt
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from metaq.client.accumulator import BatchStream
+from metaq.client.awaited import run as _run
 from metaq.client.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
 from metaq.client.consumer.base import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.handlers import (
@@ -39,31 +40,22 @@ from metaq.client.consumer.handlers import (
 from metaq.client.consumer.job import Job
 from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.outcome import Later, Pause, Reject
+from metaq.client.consumer.pull_async import PullConsumer
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.watch import Slot
-from metaq.client.core import ClientCore
 from metaq.client.futures import SendFuture
 from metaq.client.producer import NO_KEYS, Body, ProducerBase, Selector, as_message
 from metaq.client.reader import CALL_SECONDS, ReaderBase
 from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
-from metaq.errors import BufferFull, RequestTimeout
+from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 
 __all__ = [
-    "Consumer", "Later", "Pause", "Producer", "Reader", "ReceivedMessage", "Reject", "Transaction", "TransactionOutcome",
+    "Consumer", "Later", "Pause", "Producer", "PullConsumer", "Reader", "ReceivedMessage", "Reject", "Transaction", "TransactionOutcome",
     "TransactionProducer", "TransactionResult",
 ]  # fmt: skip
 
 Result = TypeVar("Result")
-
-
-async def _run(core: ClientCore, work: Coroutine[Any, Any, Result], timeout: float | None = None) -> Result:
-    """Run `work` in the client's own loop and await it here. Cancelling one cancels the other."""
-    try:
-        async with asyncio.timeout(timeout):
-            return await asyncio.wrap_future(core.thread.start(work))
-    except TimeoutError:
-        raise RequestTimeout(f"no outcome within {timeout} s") from None
 
 
 class Producer(ProducerBase):

@@ -18,6 +18,7 @@ _names = itertools.count()
 PAIRS = [
     (metaq.Producer, aio.Producer),
     (metaq.Consumer, aio.Consumer),
+    (metaq.PullConsumer, aio.PullConsumer),
     (metaq.Reader, aio.Reader),
     (metaq.TransactionProducer, aio.TransactionProducer),
     (metaq.Transaction, aio.Transaction),

@@ -141,3 +141,10 @@ def test_no_queue_has_two_owners_whatever_a_strategy_returns(queue_count, member
     ]
     assert len(owned) == len(set(owned))
     assert set(owned) == {queue for answer in answers.values() for queue in answer} & set(queues(queue_count))
+
+
+def test_a_queue_behind_many_repeated_ones_counts():
+    """What a strategy returns is read far enough to find it."""
+    first, second = queues(2)
+    share = checked_share(lambda *_: [first] * 50 + [second], [first, second], ["a"], "a")
+    assert share.queues == [first, second]

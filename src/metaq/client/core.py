@@ -226,7 +226,9 @@ class ClientCore:
         """
         return asking.ask(self.transport, address, call, seconds)
 
-    def ask_broker(self, broker: str, call: Call[T], *, broker_id: int = 0) -> Coroutine[Any, Any, T]:
+    def ask_broker(
+        self, broker: str, call: Call[T], *, broker_id: int = 0, seconds: float | None = None
+    ) -> Coroutine[Any, Any, T]:
         """The same, of the broker of that name: in the wanted role if that one is up.
 
         Raises NoRoute, at once: none is.
@@ -234,7 +236,7 @@ class ClientCore:
         address = self.address_of(broker, broker_id)
         if address is None:
             raise NoRoute(f"no broker named {broker} is up")
-        return self.ask(address, call)
+        return self.ask(address, call, seconds)
 
     async def tell(self, address: str, call: Call[Any], seconds: float = CONNECT_SECONDS) -> None:
         """Hand the call to the connection; nobody answers it. Raises as `Transport.tell`."""

@@ -7,7 +7,7 @@ from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
-from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
+from metaq.client.conversation.pulling import HOLD_MS, Pull, PullResult, PullStatus
 from metaq.client.core import ClientCore
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import MessageQueue, StoredMessage, SubscriptionData, SysFlag
@@ -25,7 +25,8 @@ class Wanted(Struct, Generic[M], frozen=True):
     """What the pulls of one consumer or reader have in common.
 
     `messages` are made of `message_class`. `bytes_max` is understood by our brokers only, others give 32 messages or
-    256 KiB. `inline`: the pull carries its subscription, because no heartbeat told it.
+    256 KiB. `inline`: the pull carries its subscription, because no heartbeat told it. `hold`: brokers may hold a pull that
+    finds nothing, for `hold_ms`. `seconds` to wait for an answer, if not the usual.
     """
 
     group: str
@@ -33,6 +34,8 @@ class Wanted(Struct, Generic[M], frozen=True):
     bytes_max: int
     inline: bool = False
     hold: bool = True
+    hold_ms: int = HOLD_MS
+    seconds: float | None = None
     body_bytes_max: int = 4 * BODY_BYTES_MAX
 
 
@@ -73,10 +76,11 @@ async def pull(
         subscription=subscription,
         inline=wanted.inline,
         hold=wanted.hold,
+        hold_ms=wanted.hold_ms,
         commit_offset=commit_offset if broker_id == 0 else 0,
         bytes_max=wanted.bytes_max if core.is_ours(queue.broker) else None,
     )
-    result = await core.ask_broker(queue.broker, call, broker_id=broker_id)
+    result = await core.ask_broker(queue.broker, call, broker_id=broker_id, seconds=wanted.seconds)
     if result.status is not PullStatus.FOUND:
         return PulledMessages(result, [])
     records = result.records

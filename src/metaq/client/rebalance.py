@@ -25,6 +25,8 @@ Strategy = Callable[[Sequence[MessageQueue], Sequence[str], str], Iterable[Messa
 
 RING_NODES = 10
 """Virtual nodes of each member on the consistent-hash ring, as in Java."""
+RETURNED_MORE_MAX = 1000
+"""Of what a strategy returns, beyond twice the queues there are, nothing more is looked at."""
 NAMED_MAX = 5
 """Queues that one complaint names."""
 
@@ -224,7 +226,7 @@ def _returned(
     strategy: Strategy, queues: Sequence[MessageQueue], members: Sequence[str], member: str
 ) -> list[MessageQueue]:
     # Not without end: a generator may be.
-    returned = list(itertools.islice(strategy(queues, members, member), 2 * len(queues) + NAMED_MAX))
+    returned = list(itertools.islice(strategy(queues, members, member), 2 * len(queues) + RETURNED_MORE_MAX))
     if wrong := [one for one in returned if not isinstance(one, MessageQueue)]:
         raise TypeError(f"it returned {wrong[0]!r}, which is no MessageQueue")
     return returned

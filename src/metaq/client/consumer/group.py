@@ -20,16 +20,16 @@ from metaq.client.consumer.ordering import OrderedDelivery
 from metaq.client.consumer.puller import Pulling, QueuePuller
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.sharing import Sharing
+from metaq.client.consumer.start import start_offset
 from metaq.client.consumer.subscriptions import Subscriptions
 from metaq.client.consumer.window import Chunk, Shut, Window
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.core import ClientCore
 from metaq.client.offset_store import BrokerOffsets, Offsets
 from metaq.client.together import together
 from metaq.errors import ConfigError
-from metaq.model import ConsumeFrom, ConsumerView, MessageModel, MessageQueue
+from metaq.model import ConsumerView, MessageModel, MessageQueue
 from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
@@ -176,7 +176,8 @@ class GroupMember:
 
     async def _take(self, queue: MessageQueue) -> bool:
         try:
-            offset = self._delivery.start_of(queue, await self._start_offset(queue))
+            stored = await start_offset(self._core, self._offsets, queue, self.options)
+            offset = self._delivery.start_of(queue, stored)
         except FAULTS as error:
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
             return False
@@ -309,13 +310,3 @@ class GroupMember:
         puller = self._pullers.pop(queue)
         puller.release()
         self._delivery.dropped(puller.window)
-
-    async def _start_offset(self, queue: MessageQueue) -> int:
-        stored = await self._offsets.load(queue)
-        if stored is not None:
-            return stored
-        if queue.topic == self._retry_topic or self.options.consume_from is ConsumeFrom.FIRST:
-            return await self._core.ask_broker(queue.broker, GetMinOffset(queue))
-        if self.options.consume_from is ConsumeFrom.TIMESTAMP:
-            return await self._core.converse(queue.broker, first_at_or_after(queue, self.options.start_ms))
-        return await self._core.ask_broker(queue.broker, GetMaxOffset(queue))

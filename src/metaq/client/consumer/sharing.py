@@ -88,7 +88,7 @@ class Sharing:
             except FAULTS as error:
                 log.debug("rebalance of group %s: %s", self._group, error)
                 settled = False
-            if settled:
+            if settled and not self._due.is_set():
                 self.settled.set()
             try:
                 async with asyncio.timeout(self._seconds.rebalance if settled else self._seconds.retry):

@@ -31,6 +31,11 @@ class Subscriptions:
         """For a heartbeat: it is not changed afterwards."""
         return self._data
 
+    def add(self, topics: Mapping[str, str]) -> None:
+        """More topics, or other tag expressions for known ones."""
+        now = self._clock.now_ms()
+        self._data = {**self._data, **{topic: subscribe(topic, tags, now) for topic, tags in topics.items()}}
+
     def renew(self) -> None:
         """New versions for all: a broker keeps the newest that it was told."""
         now = self._clock.now_ms()

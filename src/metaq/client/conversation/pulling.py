@@ -49,7 +49,7 @@ class Pull(Call[PullResult], frozen=True, kw_only=True):
     """Up to `count` messages of a queue, from `offset` on.
 
     `subscription` lets some through; `inline` sends it along, for those who have sent no heartbeat that told it.
-    `hold`: the broker may hold a pull that finds nothing. `commit_offset`, if above 0, is kept as the group's progress.
+    `hold`: the broker may hold a pull that finds nothing, for `hold_ms`. `commit_offset`, if above 0, is kept as the group's progress.
     `bytes_max` is understood by our brokers only, others give 32 messages or 256 KiB.
     """
 
@@ -63,6 +63,7 @@ class Pull(Call[PullResult], frozen=True, kw_only=True):
     subscription: SubscriptionData = EVERYTHING
     inline: bool = True
     hold: bool = False
+    hold_ms: int = HOLD_MS
     commit_offset: int = 0
     bytes_max: int | None = None
 
@@ -84,7 +85,7 @@ class Pull(Call[PullResult], frozen=True, kw_only=True):
             max_messages=self.count,
             sys_flag=sys_flag,
             commit_offset=self.commit_offset,
-            suspend_ms=HOLD_MS if self.hold else 0,
+            suspend_ms=self.hold_ms if self.hold else 0,
             subscription=self.subscription.expression if self.inline else None,
             sub_version=self.subscription.version,
             expression_type=self.subscription.expression_type,

@@ -1,0 +1,134 @@
+"""`metaq.aio.PullConsumer`: the pull consumer of asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime as dt
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Self
+
+from metaq.client.awaited import run as _run
+from metaq.client.consumer.arguments import Topics
+from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS
+from metaq.client.consumer.options import OnShare
+from metaq.client.consumer.pull_consumer import PullConsumerBase, PulledBatch
+from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
+from metaq.client.loop import LOOK_SECONDS
+from metaq.errors import ConfigError
+from metaq.model import MessageQueue, StoredMessage
+
+log = logging.getLogger("metaq.client")
+
+
+class PullConsumer(PullConsumerBase):
+    """`metaq.PullConsumer` for asyncio."""
+
+    async def register_topics(self, topics: Topics, listener: OnShare | None = None) -> None:
+        """Take part in sharing out these topics as well. As `metaq.PullConsumer.register_topics`."""
+        self._check_open()
+        await _run(self._core, self._register(topics, listener), CALL_SECONDS)
+
+    async def pull(
+        self, queue: MessageQueue, offset: int, count: int = 32, *, tags: str | None = None, wait: bool = False
+    ) -> PulledBatch:
+        """Up to `count` messages of any queue, from `offset` on. As `metaq.PullConsumer.pull`."""
+        self._check_open()
+        return await _run(self._core, self._pull(queue, offset, count, tags, wait=wait))
+
+    async def position(self, queue: MessageQueue) -> int:
+        """The offset that is next. As `metaq.PullConsumer.position`."""
+        self._check_open()
+        return await _run(self._core, self._position(queue), CALL_SECONDS)
+
+    async def kept(self, queue: MessageQueue) -> range:
+        """What the queue keeps: [min, max) offsets. Raises as `position`."""
+        self._check_open()
+        return await _run(self._core, self._kept(queue), CALL_SECONDS)
+
+    async def search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
+        """The offset of the first message stored then or later. Raises as `position`."""
+        self._check_open()
+        return await _run(self._core, self._search(queue, time), CALL_SECONDS)
+
+    async def all_queues(self, topic: str) -> list[MessageQueue]:
+        """Every queue of a topic, whose ever. Raises NoRoute, ClientClosed."""
+        self._check_open()
+        return await _run(self._core, self._all_queues(topic), CALL_SECONDS)
+
+    async def send_back(self, message: StoredMessage, delay_level: int = 0) -> None:
+        """Deliver a message again later. As `metaq.PullConsumer.send_back`."""
+        self._check_open()
+        await _run(self._core, self._send_back(message, delay_level), CALL_SECONDS)
+
+    async def run(self, function: Callable[[MessageQueue], Awaitable[float | None]], tasks: int = 20) -> None:
+        """Await `function(queue)` for each queue of ours again and again, in `tasks` tasks, until `stop` or `close`.
+
+        As `metaq.PullConsumer.run`. Cancelling this cancels the calls in hand.
+        """
+        self._check_open()
+        if tasks < 1:
+            raise ConfigError(f"tasks={tasks}: need at least 1")
+        schedule, changed, loop = Schedule(), asyncio.Event(), asyncio.get_running_loop()
+
+        def look() -> None:
+            schedule.set(self._member.queues, self._core.clock.monotonic())
+            changed.set()
+
+        def wake() -> None:  # any thread
+            with contextlib.suppress(RuntimeError):  # our loop is closed: nobody waits
+                loop.call_soon_threadsafe(look)
+
+        async def work() -> None:
+            while not self._stopped:
+                if (queue := schedule.take(self._core.clock.monotonic())) is None:
+                    changed.clear()
+                    pause = schedule.pause(self._core.clock.monotonic())
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(LOOK_SECONDS if pause is None else min(pause, LOOK_SECONDS)):
+                            await changed.wait()
+                    continue
+                pause = PAUSE_AFTER_ERROR
+                try:
+                    pause = pause_of(await function(queue), queue)
+                except Exception:
+                    log.exception("the function for %s failed, it is called again in %s s", queue, pause)
+                schedule.done(queue, self._core.clock.monotonic() + pause)
+
+        self._member.on_change = wake
+        try:
+            look()
+            async with asyncio.TaskGroup() as group:
+                for _ in range(tasks):
+                    group.create_task(work())
+        except BaseExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        finally:
+            self._member.on_change = lambda: None
+            if self._open:
+                await self.commit()
+
+    async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Keep the progress now. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
+        await _run(self._core, self._member.persist(), timeout)
+
+    async def wait_assigned(self, timeout: float | None = None) -> None:
+        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
+        await _run(self._core, self._member.assigned(), timeout)
+
+    async def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Stop, commit, leave the group, disconnect. Raises RequestTimeout."""
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
+            return
+        self.stop()
+        self._open = False
+        await _run(self._core, self._close(), timeout)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()

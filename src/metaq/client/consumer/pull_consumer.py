@@ -1,0 +1,415 @@
+"""Pulling by hand with shared work: the group shares out the queues, the program says what is pulled from where.
+
+`PullConsumer` and `metaq.aio.PullConsumer` share `PullConsumerBase`.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import os
+import threading
+import warnings
+from collections.abc import Callable
+from typing import Self, Unpack
+
+from msgspec import Struct, structs
+
+from metaq.client import core as cores
+from metaq.client.consumer.arguments import (
+    Topics,
+    check_keeping,
+    check_limits,
+    checked_seconds,
+    start_place,
+    topics_of,
+)
+from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_differences
+from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.consumer.pull_member import PullMember
+from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
+from metaq.client.consumer.seconds import USUAL
+from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
+from metaq.client.conversation.pulling import PLAIN_COUNT, PullStatus
+from metaq.client.conversation.sending import GiveBack
+from metaq.client.conversation.time_search import first_at_or_after
+from metaq.client.loop import LOOK_SECONDS
+from metaq.client.names import LATEST, checked, milliseconds
+from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
+from metaq.client.options import ClientArguments, client_options
+from metaq.client.pulling import Wanted, pull
+from metaq.client.rebalance import Strategy, strategy_of
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
+from metaq.model import MessageModel, MessageQueue, StoredMessage
+from metaq.model.subscription import ALL, checked_expression, subscribe
+from metaq.model.topic import check_group
+from metaq.net.local import local_address
+
+log = logging.getLogger("metaq.client")
+
+MIB = 1024 * 1024
+HOLD_MS_MAX = 600_000
+
+
+class PulledBatch(Struct, frozen=True):
+    """What one pull brought. `messages` may be empty; `next_offset` is where to go on.
+
+    `min_offset`, `max_offset`: what the queue keeps, [min, max). `broken`: queue offsets of messages whose bodies cannot be
+    read; they are not among `messages`, and the log says why.
+    """
+
+    messages: list[StoredMessage]
+    next_offset: int
+    min_offset: int
+    max_offset: int
+    broken: tuple[int, ...] = ()
+
+
+class PullConsumerBase:
+    """What the two kinds share: a member of a group from the moment that it is made."""
+
+    def __init__(
+        self,
+        namesrv: str | None = None,
+        *,
+        group: str,
+        topics: Topics = (),
+        on_share: OnShare | None = None,
+        start: str | float | dt.datetime = LATEST,
+        broadcast: bool = False,
+        strategy: str | Strategy = "average",
+        pull_bytes: int = 1 * MIB,
+        pull_timeout: float = 10.0,
+        hold: float = 20.0,
+        hold_timeout: float = 30.0,
+        max_reconsume_times: int = 16,
+        offset_store: str | os.PathLike[str] | OffsetStore | None = None,
+        commit_interval: float = USUAL.persist,
+        keep_queues: float = 0.0,
+        clock: Clock = SYSTEM,
+        **common: Unpack[ClientArguments],
+    ) -> None:
+        """
+        Args: namesrv, group, strategy, offset_store, commit_interval, keep_queues, common: as of `metaq.Consumer`. topics: registered at once, as by `register_topics`, with on_share as listener; they may be
+              none. start: where `position` begins in a queue without progress. broadcast: every member owns all queues and
+              keeps its own progress. pull_bytes: size of one pull from a MetaQ broker. pull_timeout: seconds for the
+              answer to a pull. hold: seconds for which a broker may hold a pull with `wait=True` that finds nothing;
+              hold_timeout: for its answer, so it must be longer.
+        Raises: ConfigError, TypeError.
+        """
+        self._open = False
+        self._options = client_options(**common)
+        self.group = checked(check_group, group)
+        outside = self._options.namespace.check_group(group)
+        first = self._checked(topics) if topics else {}
+        consume_from, start_ms = start_place(start)
+        options = GroupOptions(
+            model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
+            consume_from=consume_from,
+            start_ms=start_ms,
+            strategy=strategy_of(strategy),
+            pull_count=1,
+            pull_bytes=pull_bytes,
+            queue_messages_max=1,
+            queue_bytes_max=1,
+            span_max=1,
+            max_reconsume_times=max_reconsume_times,
+            keep_seconds=keep_queues,
+            seconds=structs.replace(USUAL, persist=commit_interval),
+            unit_mode=self._options.unit_mode,
+        )
+        check_limits(options)
+        check_keeping(keep_queues, self._options.instance_name, broadcast=broadcast)
+        checked_store(offset_store, broadcast=broadcast)
+        checked_seconds("pull_timeout", pull_timeout, least=0.001)
+        hold_ms = min(round(checked_seconds("hold", hold, least=0.0) * 1000), HOLD_MS_MAX)
+        if checked_seconds("hold_timeout", hold_timeout, least=0.001) <= hold:
+            raise ConfigError(f"hold_timeout={hold_timeout!r} must be longer than hold={hold!r}")
+        self._wanted = Wanted(group, StoredMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
+        self._wanted_held = structs.replace(self._wanted, hold=True, hold_ms=hold_ms, seconds=hold_timeout)
+        self._max_reconsume_times = max_reconsume_times
+        self._core = cores.acquire(namesrv, self._options, clock)
+        client = self._options.client_id(local_address())
+        offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
+        self._member = PullMember(self._core, group, options, offsets)
+        self._member.subscriptions.add(first)
+        if on_share is not None:
+            self._member.listen(first, on_share)
+        self._core.claim(self._member, self._options)
+        warn_of_differences(self._core, self._member)
+        self._core.thread.post(self._member.start)
+        self._stopped = False
+        self._open = True
+
+    @property
+    def queues(self) -> list[MessageQueue]:
+        """The queues that are this member's now."""
+        return self._member.queues
+
+    @property
+    def stopped(self) -> bool:
+        """Whether `stop` or `close` was called."""
+        return self._stopped
+
+    def stop(self) -> None:
+        """End `run`, from any thread: calls in hand end by themselves, no others begin."""
+        self._stopped = True
+        self._member.on_change()
+
+    def update(self, queue: MessageQueue, offset: int) -> None:
+        """The group's progress in a queue of ours: `offset` is next. Kept with the next commit.
+
+        Raises ConfigError: the queue is not this member's now, or the offset is below 0. ClientClosed.
+        """
+        self._check_open()
+        if offset < 0:
+            raise ConfigError(f"update: offset={offset}: offsets begin at 0")
+        self._member.update(queue, offset)
+
+    def _check_open(self) -> None:
+        """Raises ClientForked, ClientClosed."""
+        self._core.check_process()
+        if not self._open:
+            raise ClientClosed(f"the pull consumer of group {self.group} was closed")
+
+    def _checked(self, topics: Topics) -> dict[str, str]:
+        """Topic → tag expression. Raises ConfigError, TypeError."""
+        found = topics_of(topics)
+        for topic in found:
+            self._options.namespace.check_topic(topic)
+        return found
+
+    # -------------------------------------------------------------- in the loop
+
+    async def _register(self, topics: Topics, listener: OnShare | None) -> None:
+        known = {topic: data.expression for topic, data in self._member.subscriptions.view().items()}
+        added = self._checked(topics)
+        topics_of({**known, **added})  # Not too many together.
+        await self._member.register(added, listener)
+
+    async def _pull(self, queue: MessageQueue, offset: int, count: int, tags: str | None, *, wait: bool) -> PulledBatch:
+        if offset < 0 or count < 1:
+            raise ConfigError(f"pull: offset={offset}, count={count}: need an offset from 0 on, and at least 1 message")
+        if tags is not None:
+            subscription = subscribe(queue.topic, checked_expression(queue.topic, tags))
+        elif queue.topic in self._member.subscriptions:
+            subscription = self._member.subscriptions[queue.topic]
+        else:
+            subscription = subscribe(queue.topic, ALL)
+        await self._find(queue)
+        ours = self._core.is_ours(queue.broker)
+        pulled = await pull(
+            self._core, self._wanted_held if wait else self._wanted, queue, offset, count if ours else min(count, PLAIN_COUNT),
+            subscription,
+        )  # fmt: skip
+        result = pulled.result
+        if result.status is PullStatus.OUT_OF_RANGE:
+            raise OffsetOutOfRange(queue, offset, range(result.min_offset, result.max_offset))
+        return PulledBatch(
+            pulled.messages, result.next_offset, result.min_offset, result.max_offset,
+            tuple(message.queue_offset for message, _ in pulled.broken),
+        )  # fmt: skip
+
+    async def _find(self, queue: MessageQueue) -> None:
+        """Learn the route of a queue's topic, if nothing else has."""
+        if self._core.address_of(queue.broker) is None:
+            await self._core.routes.route(queue.topic)
+
+    async def _position(self, queue: MessageQueue) -> int:
+        await self._find(queue)
+        return await self._member.position(queue)
+
+    async def _kept(self, queue: MessageQueue) -> range:
+        await self._find(queue)
+        return range(
+            await self._core.ask_broker(queue.broker, GetMinOffset(queue)),
+            await self._core.ask_broker(queue.broker, GetMaxOffset(queue)),
+        )
+
+    async def _search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
+        await self._find(queue)
+        return await self._core.converse(queue.broker, first_at_or_after(queue, milliseconds(time)))
+
+    async def _send_back(self, message: StoredMessage, delay_level: int) -> None:
+        call = GiveBack(
+            group=self.group,
+            broker=message.queue.broker,
+            topic=message.topic,
+            message_id=message.message_id,
+            log_offset=message.log_offset,
+            delay_level=delay_level,
+            max_reconsume_times=self._max_reconsume_times,
+        )
+        await self._core.ask_broker(message.queue.broker, call)
+
+    async def _all_queues(self, topic: str) -> list[MessageQueue]:
+        return await self._core.routes.subscribe_queues(topic, fresh=True, patient=True)
+
+    async def _close(self) -> None:
+        try:
+            await self._member.stop()
+        finally:
+            await cores.release(self._core, self._options)
+
+    def __del__(self) -> None:
+        if getattr(self, "_open", False) and self._core.in_own_process:
+            self._open = False
+            warnings.warn(
+                f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close(), to be sure that "
+                "its progress is kept",
+                ResourceWarning,
+                stacklevel=2,
+                source=self,
+            )
+            if self._core.thread.alive:
+                self._core.thread.start(self._close())
+
+    def __repr__(self) -> str:
+        if not hasattr(self, "_member"):
+            return f"<{type(self).__name__}, not made>"
+        state = "closed" if not self._open else f"{len(self.queues)} queues"
+        return f"<{type(self).__name__} of group {self.group}: {state}>"
+
+
+class PullConsumer(PullConsumerBase):
+    """Pulls what the program says, from queues that its group shares out, or from any other. Use it with `with`."""
+
+    def register_topics(self, topics: Topics, listener: OnShare | None = None) -> None:
+        """Take part in sharing out these topics as well; `topics` as of `metaq.Consumer`.
+
+        `listener` is called, in a thread, with (topic, all its queues, ours) when our share changes.
+        Raises ConfigError, RequestTimeout, ClientClosed.
+        """
+        self._check_open()
+        self._core.thread.run(self._register(topics, listener), CALL_SECONDS)
+
+    def pull(
+        self, queue: MessageQueue, offset: int, count: int = 32, *, tags: str | None = None, wait: bool = False
+    ) -> PulledBatch:
+        """Up to `count` messages of any queue, ours or not, from `offset` on.
+
+        `tags`: another expression than the registered one. `wait`: the broker holds a pull that finds nothing, `hold`
+        seconds long. Raises OffsetOutOfRange: the queue does not keep that offset; `kept` is what it keeps. NoRoute,
+        BrokerError, RequestTimeout, ConfigError, ClientClosed.
+        """
+        self._check_open()
+        return self._core.thread.run(self._pull(queue, offset, count, tags, wait=wait))
+
+    def position(self, queue: MessageQueue) -> int:
+        """The offset that is next: what `update` told last, else what the group has committed, else its `start`.
+
+        Raises NoRoute, BrokerError, RequestTimeout, ClientClosed; what the offset store raised.
+        """
+        self._check_open()
+        return self._core.thread.run(self._position(queue), CALL_SECONDS)
+
+    def kept(self, queue: MessageQueue) -> range:
+        """What the queue keeps: [min, max) offsets. Raises as `position`."""
+        self._check_open()
+        return self._core.thread.run(self._kept(queue), CALL_SECONDS)
+
+    def search(self, queue: MessageQueue, time: float | dt.datetime) -> int:
+        """The offset of the first message stored then or later. Raises as `position`."""
+        self._check_open()
+        return self._core.thread.run(self._search(queue, time), CALL_SECONDS)
+
+    def all_queues(self, topic: str) -> list[MessageQueue]:
+        """Every queue of a topic, whose ever. Raises NoRoute, ClientClosed."""
+        self._check_open()
+        return self._core.thread.run(self._all_queues(topic), CALL_SECONDS)
+
+    def send_back(self, message: StoredMessage, delay_level: int = 0) -> None:
+        """Deliver a message again later, by the group's retry topic; below 0: to the dead letters.
+
+        The retry topic is `%RETRY%group`: register it to pull from it. Raises as `position`.
+        """
+        self._check_open()
+        self._core.thread.run(self._send_back(message, delay_level), CALL_SECONDS)
+
+    def run(self, function: Callable[[MessageQueue], float | None], threads: int = 20) -> None:
+        """Call `function(queue)` for each queue of ours again and again, in `threads` threads, until `stop` or `close`.
+
+        Never twice at a time for one queue. It returns the seconds until the queue's next call, None: 0.2. What it
+        raises is logged, and it is called again after a second; what is no `Exception` ends `run` and is raised here.
+        Raises ClientClosed.
+        """
+        self._check_open()
+        if threads < 1:
+            raise ConfigError(f"threads={threads}: need at least 1")
+        if not callable(function):
+            raise TypeError(f"the function is {function!r}: pass one that takes a queue")
+        schedule, changed, failures = Schedule(), threading.Condition(), list[BaseException]()
+
+        def look() -> None:
+            with changed:
+                schedule.set(self._member.queues, self._core.clock.monotonic())
+                changed.notify_all()
+
+        def work() -> None:
+            try:
+                while (queue := self._next_due(schedule, changed)) is not None:
+                    pause = PAUSE_AFTER_ERROR
+                    try:
+                        pause = pause_of(function(queue), queue)
+                    except Exception:
+                        log.exception("the function for %s failed, it is called again in %s s", queue, pause)
+                    with changed:
+                        schedule.done(queue, self._core.clock.monotonic() + pause)
+                        changed.notify()
+            except BaseException as error:  # noqa: BLE001  raised by `run`
+                failures.append(error)
+                self.stop()
+
+        self._member.on_change = look
+        workers = [threading.Thread(target=work, name=f"metaq-{self.group}-{n}", daemon=True) for n in range(threads)]
+        try:
+            look()
+            for worker in workers:
+                worker.start()
+            for worker in workers:
+                while worker.is_alive():
+                    worker.join(LOOK_SECONDS)
+        except BaseException:
+            self.stop()
+            raise
+        finally:
+            self._member.on_change = lambda: None
+            if self._open:
+                self.commit()
+        if failures:
+            raise failures[0]
+
+    def _next_due(self, schedule: Schedule, changed: threading.Condition) -> MessageQueue | None:
+        """A queue that is due; None once stopped."""
+        with changed:
+            while not self._stopped:
+                now = self._core.clock.monotonic()
+                if (queue := schedule.take(now)) is not None:
+                    return queue
+                changed.wait(min(LOOK_SECONDS, schedule.pause(now) or LOOK_SECONDS))
+            return None
+
+    def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
+        """Keep the progress now; it is kept every few seconds and by `close` anyway. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
+        self._core.thread.run(self._member.persist(), timeout)
+
+    def wait_assigned(self, timeout: float | None = None) -> None:
+        """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""
+        self._check_open()
+        self._core.thread.run(self._member.assigned(), timeout)
+
+    def close(self, timeout: float = CLOSE_SECONDS) -> None:
+        """Stop, commit, leave the group, disconnect. Raises RequestTimeout."""
+        if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
+            return
+        self.stop()
+        self._open = False
+        self._core.thread.run(self._close(), timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
