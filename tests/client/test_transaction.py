@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
+import os
 import threading
 
 import pytest
@@ -178,6 +180,18 @@ def test_a_half_message_that_is_not_stored_raises_before_the_block(cluster, make
     """As a send does."""
     cluster.script[RequestCode.SEND_MESSAGE_V2] = refuse(ResponseCode.MESSAGE_ILLEGAL, "too large")
     with pytest.raises(metaq.BrokerError, match="too large"), make().transaction("orders", b"x"):
+        raise AssertionError("the block was entered")
+    assert ends(cluster) == []
+
+
+def test_an_answer_that_does_not_say_where_raises_before_the_block(cluster, make):
+    """Nobody could end such a transaction."""
+
+    def somewhere(session, command):
+        return reply(command, 0, headers.SendReplyHeader(message_id="somewhere", queue_id=1, queue_offset=7))
+
+    cluster.script[RequestCode.SEND_MESSAGE_V2] = somewhere
+    with pytest.raises(metaq.MetaqError, match="did not say where it is"), make().transaction("orders", b"x"):
         raise AssertionError("the block was entered")
     assert ends(cluster) == []
 
@@ -637,6 +651,24 @@ def test_closing_waits_for_the_check_that_runs(cluster, make):
 def test_wrong_options_are_refused(make, options):
     with pytest.raises(metaq.ConfigError):
         make(**options)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_child_is_told(cluster, make):
+    """And knows nothing of the parent's transactions: it is the parent that will end them."""
+    producer = make()
+    with producer.transaction("orders", b"x") as tx:
+        child = os.fork()
+        if child == 0:
+            code = 1
+            with contextlib.suppress(BaseException):
+                try:
+                    producer.transaction("orders", b"y").begin()
+                except metaq.ClientForked:
+                    code = 0 if not LEDGER._open and not LEDGER._decided else 2
+            os._exit(code)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        assert LEDGER._open[tx.id] is tx
 
 
 def test_forgotten_producer_warns_and_is_collected(cluster):

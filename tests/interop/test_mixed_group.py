@@ -96,7 +96,9 @@ class Group:
             for name, consumer in self._python.items():
                 while (message := consumer.receive(0.05)) is not None:
                     message.ack()
-                    if message.body.startswith(f"{label}-".encode()):  # At a change of owners older ones may come again.
+                    if message.body.startswith(
+                        f"{label}-".encode()
+                    ):  # At a change of owners older ones may come again.
                         got.setdefault(name, []).append(message.body.decode())
             for name in self._java:
                 got[name] = [

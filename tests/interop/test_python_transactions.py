@@ -225,6 +225,31 @@ def test_another_process_of_the_group_answers_for_one_that_was_killed(
     assert [message.body for message in delivered(server, topic)] == [b"committed"]
 
 
+def test_transactions_in_a_namespace(server: Server, topic: str) -> None:
+    """Topic and group are wrapped for the brokers, in half message, end, heartbeat and answer; the check sees plain names."""
+    with Admin(server.namesrv) as admin:
+        admin.create_topic(f"ns%{topic}", queues=1)
+        asked: list[str] = []
+
+        def check(message: metaq.StoredMessage) -> bool:
+            asked.append(message.topic)
+            return True
+
+        with TransactionProducer(
+            server.namesrv, group=topic, check=check, timeout=PATIENCE, namespace="ns", confirm=True
+        ) as producer:
+            with producer.transaction(topic, b"direct") as tx:
+                pass
+            assert tx.result is not None
+            assert tx.result.told is Told.CONFIRMED
+            with producer.transaction(topic, b"asked") as tx:
+                tx.unknown()
+            assert eventually(lambda: admin.group_producers(f"ns%{topic}"))
+            wait_for(server, f"ns%{topic}", b"direct", b"asked")
+    assert asked == [topic]
+    assert delivered(server, topic) == []
+
+
 def test_end_survives_a_cut_connection(server: Server, topic: str) -> None:
     """The connection ends between the half message and its end: a new one is made."""
     with TransactionProducer(server.namesrv, group=topic, check=lambda _: None, timeout=PATIENCE) as producer:

@@ -37,6 +37,7 @@ from metaq.client.conversation.transactions import EndTransaction, half_at, half
 from metaq.client.futures import SendFuture
 from metaq.client.producer import NO_KEYS, Body, Producer, ProducerBase, Selector, as_message
 from metaq.errors import (
+    BadRequest,
     BrokerError,
     ClientError,
     ConfigError,
@@ -156,7 +157,13 @@ class TransactionBase:
 
     def _stored(self, receipt: SendReceipt) -> None:
         """The half message is there. Raises BadRequest: the broker did not say where."""
-        self._half = half_at(receipt.message_id, receipt.offset, receipt.offset_id)
+        try:
+            self._half = half_at(receipt.message_id, receipt.offset, receipt.offset_id)
+        except BadRequest as error:
+            raise BadRequest(
+                f"broker {receipt.queue.broker} took the half message {receipt.message_id} and did not say where it is: {error}; "
+                "nothing was begun here, and when the broker asks, the check will not find it"
+            ) from None
         self._receipt = receipt
         LEDGER.begun(receipt.message_id, self)
 
