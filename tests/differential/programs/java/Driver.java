@@ -421,7 +421,7 @@ public final class Driver {
                     }
                 };
                 if (r.containsKey("queue")) {
-                    producer.send(message, queue(r), callback);
+                    producer.send(message, queue(r), callback, producer.getSendMsgTimeout()); // 3.2.6 never ends without the time-out
                 } else {
                     producer.send(message, callback);
                 }
