@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.differential.program import ForeignProgram
-from tests.interop import maven
+from tests.interop import golang, maven
 from tests.support import PATIENCE
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -60,4 +60,9 @@ def java_3(folder: Path) -> ForeignProgram:
     return _java(folder, "v3", f"{maven.jars(*JAVA_3)}/*", offsets)
 
 
-MAKERS = {"java": java_4, "java3": java_3}
+def go(folder: Path) -> ForeignProgram:
+    """RocketMQ's Go client v2."""
+    return ForeignProgram([str(golang.driver(PROGRAMS / "go" / "driver.go"))], folder, ROCKETMQ_GO_LOG_LEVEL="error")
+
+
+MAKERS = {"java": java_4, "java3": java_3, "go": go}

@@ -38,7 +38,7 @@ def test_what_fails_is_retried_and_ends_in_the_dead_letters(world: World) -> Non
     got = consumer.wait(4)
     world.note_set("good", [message for message in got if message["body"] == "good"])
     world.note("attempts", [place(message) for message in got if message["body"] == "bad"])
-    dead = world.push(f"%DLQ%{world.group()}", name="d", group=world.group("undertaker"))
+    dead = world.undertaker()
     world.note("dead letter", [place(message) for message in dead.wait(1)])
     world.note("calls of it", len(consumer.calls()))
 
@@ -66,7 +66,7 @@ def test_a_listener_chooses_when_a_message_comes_again(world: World) -> None:
     got = consumer.wait(7)
     for body in answers:
         world.note(body, [place(message) for message in got if message["body"] == body])
-    dead = world.push(f"%DLQ%{world.group()}", name="d", group=world.group("undertaker"))
+    dead = world.undertaker()
     world.note("dead letter", [place(message) for message in dead.wait(1)])
 
 
@@ -237,5 +237,5 @@ def test_what_is_given_back_by_hand_is_taken_or_refused(world: World) -> None:
     consumer = world.push(f"%RETRY%{world.group()}", name="r", group=world.group("reader"))
     world.note("retry", [place(message) for message in consumer.wait(1)])
     world.note("spent", world.ask(36, **{**back, "maxReconsumeTimes": 0}))
-    dead = world.push(f"%DLQ%{world.group()}", name="d", group=world.group("undertaker"))
+    dead = world.undertaker()
     world.note("dead letter", [place(message) for message in dead.wait(1)])

@@ -77,7 +77,7 @@ def test_what_fails_is_retried_and_ends_in_the_dead_letters(world: World) -> Non
     world.producer(CLIENT).send(topic, "bad", keys="k", tag="t", queue=world.queue(topic, 0))
     got = consumer.wait(3)
     world.note("attempts", [place(message) for message in got])
-    dead = world.push(f"%DLQ%{world.group()}", CLIENT, "d", group=world.group("undertaker"))
+    dead = world.undertaker(CLIENT)
     world.note("dead letter", [place(message) for message in dead.wait(1)])
 
 

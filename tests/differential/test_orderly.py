@@ -95,7 +95,7 @@ def test_what_fails_too_often_goes_to_the_dead_letters(world: World) -> None:
     )
     got = consumer.wait(lambda messages: "after" in bodies(messages))
     world.note("attempts", [(message["body"], message["reconsume_times"]) for message in got])
-    dead = world.push(f"%DLQ%{world.group()}", name="d", group=world.group("undertaker"))
+    dead = world.undertaker()
     world.note("dead letter", [place(message) for message in dead.wait(1)])
 
 

@@ -31,9 +31,10 @@ def test_the_order_of_a_set_is_no_difference_and_that_of_a_list_is() -> None:
     for transcript_, order in ((one, (1, 2)), (other, (2, 1))):
         transcript_.note_set("set", order)
         transcript_.note("list", list(order))
-    with pytest.raises(AssertionError, match="1 differences") as failed:
+    with pytest.raises(AssertionError, match="2 differences") as failed:
         compare("module::scenario", one.rows, other.rows)
-    assert "list" in str(failed.value)
+    assert "list[0]" in str(failed.value)
+    assert "set" not in str(failed.value)
 
 
 def test_a_missing_note_is_a_difference() -> None:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +20,11 @@ _RACING = {
 """Keys whose values depend on who was quicker; a scenario that is about one of them notes it by itself."""
 WORDS = "<words of the broker>"
 """The text of a refusal is for people, and ours says more; its code, and the exception that a client makes of it, are not."""
+ABSENT = "<not noted>"
 _PATTERNS = (
-    (re.compile(r"\b[0-9A-F]{56}\b|\b[0-9A-F]{32}\b"), "<id>"),
+    (re.compile(r"\b[0-9A-Fa-f]{56}\b|\b[0-9A-Fa-f]{32}\b"), "<id>"),
     (re.compile(r"\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}:\d{2,5}\b"), "<address>"),
+    (re.compile(r"^(CODE: \d+, DESC: ).*", re.DOTALL), rf"\1{WORDS}"),  # as the Go client tells a refusal
     (re.compile(r"\bcost \[?\d+\]? ?ms"), "cost <n>ms"),
     (re.compile(r"\b1\d{12}\b"), "<ms>"),
 )
@@ -83,17 +86,32 @@ def differences_of(scenario: str) -> dict[str, dict[str, Any]]:
     return {row["key"]: row for row in json.loads(DIFFERENCES.read_text()) if row["scenario"] == scenario}
 
 
+def _unlike(left: Any, right: Any, where: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two values differ, as near to the difference as both have the same shape."""
+    if isinstance(left, dict) and isinstance(right, dict):
+        for key in dict.fromkeys([*left, *right]):
+            yield from _unlike(left.get(key, ABSENT), right.get(key, ABSENT), f"{where}.{key}")
+    elif isinstance(left, list) and isinstance(right, list) and len(left) == len(right):
+        for number, (one, other) in enumerate(zip(left, right, strict=True)):
+            yield from _unlike(one, other, f"{where}[{number}]")
+    elif left != right:
+        yield where, left, right
+
+
 def compare(scenario: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """Raise AssertionError for each difference that is not accepted, and for each accepted one that is none any more."""
     accepted = differences_of(scenario)
     wrong = []
     for key in dict.fromkeys([*theirs, *ours]):
-        left, right = theirs.get(key, "<not noted>"), ours.get(key, "<not noted>")
+        left, right = theirs.get(key, ABSENT), ours.get(key, ABSENT)
         row = accepted.pop(key, None)
         if row is not None and (row["rocketmq"], row["ours"]) != (left, right):
             wrong.append(f"{key}: differs otherwise than differences.json says")
         elif row is not None or left == right:
             continue
-        wrong.append(f"{key}:\n  RocketMQ {_sort_key(left)}\n  ours     {_sort_key(right)}")
+        wrong += [
+            f"{key}{where}:\n  RocketMQ {_sort_key(one)}\n  ours     {_sort_key(other)}"
+            for where, one, other in _unlike(left, right)
+        ]
     wrong += [f"{key}: differences.json speaks of it, and it was not noted" for key in accepted]
     assert not wrong, f"{scenario}: {len(wrong)} differences\n" + "\n".join(wrong)

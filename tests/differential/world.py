@@ -227,6 +227,12 @@ class World:
         client.call("push", namesrv=namesrv, group=group or self.group(), topics=wanted, options=options, **more)
         return client
 
+    def undertaker(self, on: str | ForeignProgram = "java", group: str = "") -> Consumer:
+        """A consumer of the group's dead letters, of which there is one."""
+        topic = f"%DLQ%{group or self.group()}"
+        eventually(lambda: self.queues_of(topic))
+        return self.push(topic, on, "undertaker", group=self.group("undertaker"))
+
     def pull_consumer(
         self, on: str | ForeignProgram = "java", name: str = "pull", *, group: str = "", **more: Any
     ) -> Client:

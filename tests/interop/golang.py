@@ -1,4 +1,4 @@
-"""The Go client behind go/driver.go, built once into the clone's `.cache` with all that it needs."""
+"""The Go client behind a program of ours, built once into the clone's `.cache` with all that it needs."""
 
 import fcntl
 import hashlib
@@ -15,23 +15,28 @@ from tests.support import WHOLE_PATIENCE
 SOURCE = Path(__file__).parent / "go"
 
 
-def driver() -> Path:
-    """The built program; skips the test where there is no Go, or its modules cannot be had."""
+def driver(source: Path = SOURCE / "driver.go") -> Path:
+    """The built program; all have the modules of go/go.mod. Skips the test where there is no Go, or its modules cannot be had."""
     compiler = shutil.which("go")
     if compiler is None:
         pytest.skip("go is not installed: this test runs the RocketMQ Go client")
-    parts = [(SOURCE / name).read_bytes() for name in ("driver.go", "go.mod", "go.sum")]
+    files = (source, SOURCE / "go.mod", SOURCE / "go.sum")
+    parts = [file.read_bytes() for file in files]
     folder = CACHE / "go"
     folder.mkdir(parents=True, exist_ok=True)
     program = folder / f"driver-{hashlib.sha256(b''.join(parts)).hexdigest()[:16]}"
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
-            _build(compiler, program)
+            made_in = program.with_suffix(".src")
+            made_in.mkdir(exist_ok=True)
+            for file in files:
+                shutil.copy(file, made_in / file.name)
+            _build(compiler, program, made_in)
     return program
 
 
-def _build(compiler: str, program: Path) -> None:
+def _build(compiler: str, program: Path, made_in: Path) -> None:
     settings = {
         "GOMODCACHE": str(program.parent / "mod"),
         "GOCACHE": str(program.parent / "build"),
@@ -43,7 +48,7 @@ def _build(compiler: str, program: Path) -> None:
     try:
         done = subprocess.run(
             [compiler, "build", "-o", str(fresh), "."],
-            capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, cwd=SOURCE, env={**os.environ, **settings},
+            capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, cwd=made_in, env={**os.environ, **settings},
         )  # fmt: skip
     except subprocess.TimeoutExpired:
         pytest.skip("the RocketMQ Go client was not built within 600 s")
