@@ -654,6 +654,7 @@ def test_wrong_options_are_refused(make, options):
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_forked_child_is_told(cluster, make):
     """And knows nothing of the parent's transactions: it is the parent that will end them."""
     producer = make()
