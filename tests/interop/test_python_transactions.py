@@ -17,6 +17,8 @@ import pytest
 import metaq
 from metaq import Message, Told, TransactionOutcome, TransactionProducer, aio
 from metaq.admin import Admin
+from tests.differential import foreign
+from tests.differential.program import Event, ForeignProgram
 from tests.interop.conftest import PEERS
 from tests.interop.servers import Server
 from tests.support import PATIENCE, environment, eventually, process, read_line, run_metaq
@@ -248,6 +250,65 @@ def test_transactions_in_a_namespace(server: Server, topic: str) -> None:
             wait_for(server, f"ns%{topic}", b"direct", b"asked")
     assert asked == [topic]
     assert delivered(server, topic) == []
+
+
+def test_python_and_java_answer_for_each_other(server: Server, topic: str, tmp_path: Path) -> None:
+    """One group, two languages: whoever lives is asked about what the other began."""
+    asked_java: list[str] = []
+
+    def answer(event: Event) -> str:
+        asked_java.append(event["body"])
+        return "COMMIT_MESSAGE"
+
+    def java(folder: str, execute: str) -> ForeignProgram:
+        (tmp_path / folder).mkdir()
+        program = foreign.java_4(tmp_path / folder)
+        program.when("p", "execute", lambda event: execute)
+        program.when("p", "check", answer)
+        program.call(
+            "producer", name="p", namesrv=server.namesrv, group=topic, transactions=True,
+            options={"sendMsgTimeout": int(PATIENCE * 1000)},
+        )  # fmt: skip
+        program.call("queues", name="p", topic=topic)  # By that it meets the broker.
+        return program
+
+    dying = java("dying", "UNKNOW")
+    try:
+        sent = dying.call("send_in_transaction", name="p", topic=topic, body="from Java", keys="k")
+    finally:
+        dying.kill()
+    asked: list[metaq.StoredMessage] = []
+
+    def check(message: metaq.StoredMessage) -> bool:
+        asked.append(message)
+        return True
+
+    with TransactionProducer(server.namesrv, group=topic, check=check, timeout=PATIENCE) as producer:
+        [message] = wait_for(server, topic, b"from Java")
+        assert (asked[-1].message_id, asked[-1].keys) == (message.message_id, ("k",))
+        assert message.message_id in str(sent)
+        orphan = producer.transaction(topic, b"from Python").begin()
+    heir = java("heir", "UNKNOW")
+    try:
+        messages = wait_for(server, topic, b"from Java", b"from Python")
+        assert {message.body: message.message_id for message in messages}[b"from Python"] == orphan.id
+        assert len(messages) == 2
+        assert set(asked_java) == {"from Python"}
+    finally:
+        heir.kill()
+
+
+def test_too_large_a_message_is_refused_before_the_block(server: Server, topic: str) -> None:
+    """By the broker, whatever the client allows: nothing is begun, and the producer goes on."""
+    with TransactionProducer(
+        server.namesrv, group=topic, check=lambda _: None, timeout=PATIENCE, max_message_bytes=8 << 20
+    ) as producer:
+        refused = pytest.raises(metaq.BrokerError, match="illegal")
+        with refused, producer.transaction(topic, os.urandom(5 << 20)):
+            raise AssertionError("the block was entered")
+        with producer.transaction(topic, b"fits"):
+            pass
+        assert [message.body for message in wait_for(server, topic, b"fits")] == [b"fits"]
 
 
 def test_end_survives_a_cut_connection(server: Server, topic: str) -> None:
