@@ -18,7 +18,7 @@ from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.clock import FakeClock
 from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
-from metaq.namesrv.kv import ORDER_NAMESPACE
+from metaq.model.order import ORDER_NAMESPACE
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.testing import FaultyDisk
 from metaq.wire import bodies, headers

@@ -80,6 +80,7 @@ class Producer(ProducerBase):
         properties: dict[str, str] | None = None,
         message_id: str | None = None,
         timeout: float | None = None,
+        strict: bool = False,
     ) -> SendReceipt:
         """Send and wait for the acknowledgement. As `metaq.Producer.send`."""
         message = as_message(
@@ -90,7 +91,7 @@ class Producer(ProducerBase):
         def hand_in(stream: BatchStream) -> SendFuture:
             return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout)
 
-        return await (await self._handed_in(message.topic, ordering_key, selector, queue, hand_in))
+        return await (await self._handed_in(message.topic, ordering_key, selector, queue, hand_in, strict=strict))
 
     async def _handed_in(
         self,
@@ -99,14 +100,15 @@ class Producer(ProducerBase):
         selector: Selector | None,
         queue: MessageQueue | None,
         hand_in: Callable[[BatchStream], SendFuture],
+        *,
+        strict: bool = False,
     ) -> SendFuture:
         """`hand_in` to the right stream, once its queue can be chosen and there is room."""
-        routes = self._core.routes
-        if (ordering_key is not None or selector is not None) and routes.publish_queues_now(topic) is None:
+        if (ordering_key is not None or selector is not None) and self._queues_now(topic, strict=strict) is None:
             self._check_open()
-            await _run(self._core, routes.publish_queues(topic))
+            await _run(self._core, self._find_queues(topic, strict=strict))
         while True:
-            stream = self._stream(topic, ordering_key, selector, queue)
+            stream = self._stream(topic, ordering_key, selector, queue, strict=strict)
             try:
                 return hand_in(stream)
             except BufferFull:
@@ -136,7 +138,7 @@ class Producer(ProducerBase):
     async def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return list(await _run(self._core, self._core.routes.publish_queues(topic, fresh=True)))
+        return list(await _run(self._core, self._find_queues(topic, fresh=True)))
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout."""

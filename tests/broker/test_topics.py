@@ -12,13 +12,14 @@ from metaq.clock import FakeClock
 from metaq.doors.remoting_messages import send_of
 from metaq.errors import ConfigError, Refused
 from metaq.model import Perm, TopicConfig
+from metaq.model.access import Identity
 from metaq.options import BrokerOptions
 from metaq.saved import Saving, TableFile
 from metaq.store.message_store import MessageStore
 from metaq.wire import fastjson
 from metaq.wire.files import TOPICS
 from tests.broker.support import BORN_HOST, JAVA, MemoryFile, SlowFile, open_broker
-from tests.doors.support import send_header
+from tests.doors.support import Client, open_door, send_header
 
 
 def make(file=None, clock=None, **options):
@@ -179,3 +180,44 @@ def test_the_queue_that_is_sent_to_first_is_made_before_the_topic_can_be_used(tm
         assert send(broker, "orders", 2).put.queue_offset == 0
         file.slow = False
         assert send(broker, "bills").put.queue_offset == 0
+
+
+def test_topics_are_ordered_as_the_name_servers_say(tmp_path):
+    """The mark is kept, told to watchers once, and taken off again; the topic's lane stays fast."""
+    with open_broker(tmp_path) as broker:
+        for name in ("one", "two"):
+            broker.topics.update(TopicConfig(name)).settle()
+        heard = []
+        broker.topics.watch(heard.append)
+        for _ in range(2):
+            broker.topics.set_ordered({"one", "elsewhere"})
+        assert heard == ["one"]
+        assert (broker.topics.get("one").order, broker.topics.get("two").order) == (True, False)
+        gates = broker.gates.of(Identity("127.0.0.1", loopback=True))
+        assert gates.open(b"one")
+    with open_broker(tmp_path) as broker:
+        assert broker.topics.get("one").order
+        broker.topics.set_ordered(set())
+        assert not broker.topics.get("one").order
+
+
+def test_ordered_topic_takes_nothing_when_the_broker_may_not_be_written_to(tmp_path):
+    """RocketMQ's second check, in both lanes: another broker's queues must not get what belongs here in order."""
+    with open_door(tmp_path) as (broker, door):
+        for name in ("one", "two"):
+            broker.topics.update(TopicConfig(name)).settle()
+        broker.topics.set_ordered({"one"})
+        client = Client(door)
+        assert [client.send(name).code for name in ("one", "two")] == [0, 0]
+        broker.settings.change({"brokerPermission": int(Perm.READ)})
+        assert [client.send(name).code for name in ("one", "two")] == [16, 0]
+
+
+def test_retry_topics_of_units_are_marked(tmp_path):
+    """unitMode of a heartbeat: their topic says that a unit's group subscribes."""
+    with open_door(tmp_path) as (broker, door):
+        client = Client(door)
+        client.beat("of-a-unit", {"orders": "*"}, unit_mode=True)
+        client.beat("plain", {"orders": "*"})
+        flags = [broker.topics.get(f"%RETRY%{group}").sys_flag for group in ("of-a-unit", "plain")]
+        assert flags == [2, 0]

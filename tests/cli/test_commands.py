@@ -43,6 +43,35 @@ def test_topic_is_created_listed_shown_and_deleted(cli):
     assert cli("topic", "show", "cli-life").returncode == 3
 
 
+def test_topic_order_is_set_shown_and_deleted(cli):
+    """The life of a fixed layout, in text and in JSON; the default is the queues that the topic has."""
+    assert cli("topic", "create", "cli-order", "--queues", "3").returncode == 0
+    broker = json.loads(cli("topic", "show", "cli-order", "--json").stdout)["brokers"][0]["broker"]
+    assert "has no fixed queues" in cli("topic", "order", "show", "cli-order").stdout
+    assert json.loads(cli("topic", "order", "set", "cli-order", "--json").stdout)["order"] == f"{broker}:3"
+    assert f"the fixed queues {broker}:2" in cli("topic", "order", "set", "cli-order", f"{broker}:2").stdout
+    shown = json.loads(cli("topic", "order", "show", "cli-order", "--json").stdout)
+    assert (shown["order"], list(shown["name_servers"].values()), shown["in_routes"]) == (
+        f"{broker}:2", [f"{broker}:2"], False,
+    )  # fmt: skip
+    assert "orderMessageEnable=false" in cli("topic", "order", "show", "cli-order").stdout
+    assert cli("topic", "order", "delete", "cli-order").returncode == 0
+    assert json.loads(cli("topic", "order", "show", "cli-order", "--json").stdout)["order"] is None
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"), [("x", "need broker:queues"), ("nowhere:1", "has no queues at broker"), ("{}:99", "not 99")]
+)
+def test_wrong_topic_order_is_refused(cli, orders, layout, says):
+    """With what the topic has; nothing is set."""
+    broker = json.loads(cli("topic", "show", orders, "--json").stdout)["brokers"][0]["broker"]
+    refused = cli("topic", "order", "set", orders, layout.format(broker))
+    assert refused.returncode != 0
+    assert says in refused.stderr
+    assert "has no fixed queues" in cli("topic", "order", "show", orders).stdout
+    assert cli("topic", "order", "set", "cli-no-such-topic").returncode == 3
+
+
 def test_system_topics_are_listed_on_request_only(cli):
     """`topic list` shows what users made; --all adds the broker's own."""
     assert "TBW102" not in cli("topic", "list").stdout.split()

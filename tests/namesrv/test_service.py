@@ -10,8 +10,9 @@ from tests.broker.support import MemoryFile
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, TopicConfig
+from metaq.model.order import ORDER_NAMESPACE
 from metaq.model.registration import BrokerIdentity, Registered, Registration
-from metaq.namesrv.kv import ORDER_NAMESPACE, VALUES_MAX, KvTable
+from metaq.namesrv.kv import VALUES_MAX, KvTable
 from metaq.namesrv.service import NameService
 from metaq.options import NamesrvOptions
 from metaq.saved import TableFile
@@ -105,3 +106,13 @@ def test_the_kv_table_is_bounded():
     assert table.get("N", "7") == "w"
     with pytest.raises(Refused, match="characters"):
         service().put_kv("N", "k", "v" * 70_000)
+
+
+def test_brokers_hear_that_the_last_ordered_topic_is_none_any_more():
+    """None means that there never was one: they would keep what they know."""
+    names = service()
+    assert names.register(registration(), "one").order is None
+    names.put_kv(ORDER_NAMESPACE, "T", "a:4")
+    names.delete_kv(ORDER_NAMESPACE, "T")
+    assert names.register(registration(), "one").order == {}
+    assert names.kv_table(ORDER_NAMESPACE) == {}

@@ -243,3 +243,34 @@ def test_a_name_server_that_may_have_forgotten_us_is_told_everything():
         await one.stop()
 
     asyncio.run(run())
+
+
+def test_broker_is_told_which_topics_are_ordered_at_any_name_server():
+    """Each registration's answer carries that; a name server that has never had any says nothing of it."""
+
+    async def run() -> None:
+        servers, told = NameServers(), []
+        one = Registrar(
+            servers, ["n1", "n2"], IDENTITY, lambda _: (DataVersion(1, 1), {}), 3600, ordered=lambda topics: told.append(set(topics))
+        )  # fmt: skip
+        await one.start()
+        assert told == []
+        answers = {"n1": {"T": "a:4"}, "n2": {"U": "a:1;b:2"}}
+        call = servers.call
+
+        async def with_order(address, command, timeout):
+            await call(address, command, timeout)
+            return reply(command, body=bodies.kv_table(answers[address]))
+
+        servers.call = with_order
+        one.changed()
+        async with asyncio.timeout(PATIENCE):
+            while not told or told[-1] != {"T", "U"}:
+                await asyncio.sleep(0)
+            answers["n1"] = {}
+            one.changed()
+            while told[-1] != {"U"}:
+                await asyncio.sleep(0)
+        await one.stop()
+
+    asyncio.run(run())

@@ -1,11 +1,12 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
-`Admin` is what programs and the command line use; the functions behind it are in `topics`, `groups` and `brokers`.
+`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups` and `brokers`.
 """
 
 from metaq.admin.admin import Admin
 from metaq.admin.brokers import BrokerStatus
 from metaq.admin.groups import GroupProgress, QueueProgress
+from metaq.admin.order import TopicOrder
 from metaq.admin.topics import TopicDetails, TopicNotFound
 
-__all__ = ["Admin", "BrokerStatus", "GroupProgress", "QueueProgress", "TopicDetails", "TopicNotFound"]
+__all__ = ["Admin", "BrokerStatus", "GroupProgress", "QueueProgress", "TopicDetails", "TopicNotFound", "TopicOrder"]

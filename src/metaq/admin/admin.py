@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import brokers, groups, topics
+from metaq.admin import brokers, groups, order, topics
 from metaq.client import core as cores
 from metaq.client.core import ClientCore
 from metaq.client.options import ClientOptions
@@ -61,6 +61,22 @@ class Admin:
     def describe_topic(self, name: str) -> topics.TopicDetails:
         """Brokers, queues and offsets of a topic. Raises also TopicNotFound."""
         return self._run(topics.describe(self._open, name))
+
+    def topic_order(self, name: str) -> order.TopicOrder:
+        """The fixed queues of a strictly ordered topic, as each name server has them."""
+        return self._run(order.show(self._open, name))
+
+    def set_topic_order(self, name: str, layout: str | None = None) -> str:
+        """Fix a topic's queues at every name server.
+
+        Args: layout: `broker:queues;broker:queues`; None: the queues that it has now. Returns what was set.
+        Raises also TopicNotFound, ConfigError: the layout cannot be read, or names what the topic does not have.
+        """
+        return self._run(order.put(self._open, name, layout))
+
+    def delete_topic_order(self, name: str) -> None:
+        """Let a topic's queues be those of the brokers that are up. One without fixed queues is left alone."""
+        self._run(order.delete(self._open, name))
 
     def group_progress(self, group: str) -> groups.GroupProgress:
         """How far a consumer group has come, and who is in it. Raises also groups.GroupNotFound."""

@@ -36,7 +36,9 @@ class Registration:
             registrar.lost(address)
 
         self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lost)
-        registrar = self._registrar = Registrar(self._transport, name_servers, identity, describe, period)
+        registrar = self._registrar = Registrar(
+            self._transport, name_servers, identity, describe, period, ordered=broker.topics.set_ordered
+        )
         broker.topics.watch(registrar.changed)
         await registrar.start()
         await registrar.registered()

@@ -14,7 +14,7 @@ from metaq.broker.environment import Environment
 from metaq.broker.hold import HeldPulls
 from metaq.broker.topics import Topics
 from metaq.errors import Refused
-from metaq.model import TopicConfig
+from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.system import OUR_PREFIX, SEND_FORBIDDEN
@@ -90,7 +90,9 @@ class Gates:
 
     def _for_sender(self, topic: bytes, who: Identity) -> TopicGate | None:
         config = self._open_topic(topic)
-        if config is None or config.order or config.name in SEND_FORBIDDEN or config.name.startswith(_JUDGED_SINGLY):
+        if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(_JUDGED_SINGLY):
+            return None
+        if config.order and not self._environment.options.broker_permission & Perm.WRITE:
             return None
         try:
             self._authorise(who, Action.PUBLISH, config.name)

@@ -35,7 +35,7 @@ from metaq.broker.transactions import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, TopicConfig
 from metaq.model.access import Authorise, everybody
-from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_group, check_topic
+from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
 from metaq.options import Settings
 from metaq.saved import Pending, Saving, at_once
 
@@ -104,7 +104,7 @@ class Broker:
         self._expiry_due = now + EXPIRY_SECONDS
 
     def _options_changed(self, names: Collection[str]) -> None:
-        if "max_message_size" in names:
+        if {"max_message_size", "broker_permission"} & set(names):
             self.gates.close_all()
         self.store.options_changed()
         self.topics.options_changed(names)
@@ -222,7 +222,8 @@ class Broker:
         for view in beat.consumers:
             try:
                 config = self.groups.require(view.group)
-                self.topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues))
+                unit = UNIT_SUBSCRIBED if view.unit_mode else 0
+                self.topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues), unit)
                 joining.append(view)
             except Saving as saving:
                 waiting += saving.pending

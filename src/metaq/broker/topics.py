@@ -204,11 +204,11 @@ class Topics:
         self._quota.give_back()
         self._first_queues.pop(name, None)
 
-    def ensure(self, name: str, queues: int = 1) -> TopicConfig:
+    def ensure(self, name: str, queues: int = 1, sys_flag: int = 0) -> TopicConfig:
         """A retry or dead-letter topic, made readable and writable if it is missing. Raises Saving, Refused."""
         config = self.taking(name)
         if config is None:
-            config = _topic(name, queues)
+            config = structs.replace(_topic(name, queues), sys_flag=sys_flag)
             self.saved.change(name, config).settle()
         return config
 
@@ -228,6 +228,12 @@ class Topics:
         if config.name in self._closing:
             raise Saving(self._closing[config.name])
         return self.saved.change(config.name, config)
+
+    def set_ordered(self, names: Collection[str]) -> None:
+        """These topics have a fixed layout, the others have none: name servers say so."""
+        for config in list(self.table.values()):
+            if config.order is not (config.name in names) and config.name not in self._closing:
+                self.saved.change(config.name, structs.replace(config, order=not config.order))
 
     def restore(self, queues: Mapping[str, int]) -> None:
         """Take in topics whose settings are lost (name → number of queues), while starting."""

@@ -1,4 +1,4 @@
-"""`metaq topic`: create, list, show, delete."""
+"""`metaq topic`: create, list, show, delete, and `order` (`metaq.cli.order`)."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from typing import Annotated
 
 import typer
 
+from metaq.cli import order
 from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
 from metaq.model import Perm
 
 app = typer.Typer(help="Create, list, show and delete topics.", no_args_is_help=True)
+
+app.add_typer(order.app, name="order")
 
 Name = Annotated[str, typer.Argument(metavar="TOPIC", help="name of the topic")]
 _PERMS = {"rw": Perm.READ | Perm.WRITE, "r": Perm.READ, "w": Perm.WRITE}

@@ -16,6 +16,8 @@ BufferFull. It is looked at when a batch begins, so a stream can exceed it by on
 from __future__ import annotations
 
 import asyncio
+import enum
+import functools
 import os
 import re
 import threading
@@ -65,13 +67,24 @@ class SendLimits(Struct, frozen=True):
     message_bytes_max: int
 
 
+class Stay(enum.Enum):
+    """What a stream does when its queue cannot be written to."""
+
+    MAY_MOVE = enum.auto()
+    """Another queue stands in: order may break for a moment, but sends go on."""
+    FIXED = enum.auto()
+    """The send fails."""
+    STRICT = enum.auto()
+    """The same; and what was stored without its promise is sent again."""
+
+
 class BatchStream:
     """One series of batches. `queue` None: they rotate over the queues, and order is not promised."""
 
-    __slots__ = ("batch", "in_flight", "outbox", "queue", "strict", "topic", "urgent")
+    __slots__ = ("batch", "in_flight", "outbox", "queue", "stay", "topic", "urgent")
 
-    def __init__(self, topic: str, queue: MessageQueue | None, *, strict: bool) -> None:
-        self.topic, self.queue, self.strict = topic, queue, strict
+    def __init__(self, topic: str, queue: MessageQueue | None = None, stay: Stay = Stay.MAY_MOVE) -> None:
+        self.topic, self.queue, self.stay = topic, queue, stay
         self.batch = SEALED
         self.urgent: SendBatch | None = None
         """The batch that the loop has been told to seal at once: whoever joins it need not tell again."""
@@ -86,13 +99,14 @@ class BatchStream:
             return None
 
         def pick(queues: list[MessageQueue]) -> MessageQueue:
-            return wanted if self.strict or wanted in queues else queues[wanted.queue_id % len(queues)]
+            fixed = self.stay is not Stay.MAY_MOVE
+            return wanted if fixed or wanted in queues else queues[wanted.queue_id % len(queues)]
 
         return pick
 
     def apart(self) -> BatchStream:
         """A stream of its own to the same queue: for one message that need not wait for its turn."""
-        return BatchStream(self.topic, self.queue, strict=self.strict)
+        return BatchStream(self.topic, self.queue, self.stay)
 
     @property
     def in_flight_max(self) -> int:
@@ -116,7 +130,7 @@ class Accumulator:
         self._core, self._sender, self.limits, self._callbacks = core, sender, limits, callbacks
         self.streams: dict[str, BatchStream] = {}
         """Unordered streams by topic."""
-        self._ordered: dict[tuple[MessageQueue, bool], BatchStream] = {}
+        self._ordered: dict[tuple[MessageQueue, Stay], BatchStream] = {}
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._pending_bytes = 0
@@ -128,12 +142,12 @@ class Accumulator:
     # -------------------------------------------------------------- user threads
 
     def stream(self, topic: str) -> BatchStream:
-        return self.streams.get(topic) or self.streams.setdefault(topic, BatchStream(topic, None, strict=False))
+        return self.streams.get(topic) or self.streams.setdefault(topic, BatchStream(topic))
 
-    def ordered_stream(self, queue: MessageQueue, *, strict: bool) -> BatchStream:
-        """The stream of one queue. `strict`: no other queue may stand in when its broker is down."""
-        key = queue, strict
-        return self._ordered.get(key) or self._ordered.setdefault(key, BatchStream(queue.topic, queue, strict=strict))
+    def ordered_stream(self, queue: MessageQueue, stay: Stay) -> BatchStream:
+        """The stream of one queue."""
+        key = queue, stay
+        return self._ordered.get(key) or self._ordered.setdefault(key, BatchStream(queue.topic, queue, stay))
 
     def _batch(self, bytes_max: int) -> SendBatch:
         batch = SendBatch(self._core.id_prefixes.next(), bytes_max)
@@ -297,14 +311,15 @@ class Accumulator:
             self._pump(stream)
 
     async def _deliver(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
+        send = functools.partial(self._sender.send, insist=stream.stay is Stay.STRICT)
         if not outgoing.batch:
-            batch.acknowledge(await self._sender.send(outgoing, timeout, stream.choose))
+            batch.acknowledge(await send(outgoing, timeout, stream.choose))
             return
         if batch.count == 1:
-            batch.acknowledge(await self._sender.send(_singles(outgoing)[0], timeout, stream.choose))
+            batch.acknowledge(await send(_singles(outgoing)[0], timeout, stream.choose))
             return
         try:
-            batch.acknowledge(await self._sender.send(outgoing, timeout, stream.choose))
+            batch.acknowledge(await send(outgoing, timeout, stream.choose))
         except BrokerError as error:
             if error.code != ResponseCode.MESSAGE_ILLEGAL:
                 raise
@@ -312,7 +327,7 @@ class Accumulator:
             outcomes: list[Stored | Exception] = []
             for single in _singles(outgoing):
                 try:
-                    outcomes.append(await self._sender.send(single, timeout, stream.choose))
+                    outcomes.append(await send(single, timeout, stream.choose))
                 except MetaqError as failure:
                     outcomes.append(failure)
             batch.settle_each(outcomes)

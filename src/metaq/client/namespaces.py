@@ -86,6 +86,13 @@ class NamespacedRoutes:
         queues = self._routes.publish_queues_now(self._namespace.wrapped(topic))
         return None if queues is None else self._plain(queues)
 
+    async def fixed_queues(self, topic: str) -> list[MessageQueue]:
+        return self._plain(await self._routes.fixed_queues(self._namespace.wrapped(topic)))
+
+    def fixed_queues_now(self, topic: str) -> list[MessageQueue] | None:
+        queues = self._routes.fixed_queues_now(self._namespace.wrapped(topic))
+        return None if queues is None else self._plain(queues)
+
     async def subscribe_queues(self, topic: str, *, fresh: bool = False, patient: bool = False) -> list[MessageQueue]:
         return self._plain(
             await self._routes.subscribe_queues(self._namespace.wrapped(topic), fresh=fresh, patient=patient)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Self, Unpack
 
 from metaq.client import core as cores
-from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, check_body
+from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
 from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Template
 from metaq.client.futures import SendBatch, SendFuture
@@ -145,13 +145,16 @@ class ProducerBase:
         wait_store_ok: bool = True,
         properties: dict[str, str] | None = None,
         message_id: str | None = None,
+        strict: bool = False,
     ) -> SendFuture:
         """Send without waiting: the message joins a batch, the future gets its receipt.
 
         Args: topic: the topic's name with `body`, or a whole `Message`. ordering_key: messages with one key go to one
               queue, in order. selector: picks the queue out of those that are writable. queue: that very queue.
               delay_level: 1..18, deliver after that one of the broker's delays. message_id: the id of an earlier,
-              failed send of this message, so that consumers can tell the two are one. The rest as in `Message`.
+              failed send of this message, so that consumers can tell the two are one. strict: of an ordering key, whose
+              queue is one of the topic's fixed list (`metaq topic order`): while its broker is down the send fails and is
+              never moved, and a status other than SEND_OK is a reason to try again. The rest as in `Message`.
         Raises: TypeError: a body that is not bytes, a bytearray or a contiguous memoryview, or another value of a wrong
                 type. InvalidMessage: a value that cannot be sent. ConfigError: a name that no topic can have.
                 BufferFull, ClientClosed, ClientForked. What happens under way is raised by the future.
@@ -159,7 +162,7 @@ class ProducerBase:
         try:
             if (
                 ordering_key is None and properties is None and selector is None and queue is None
-                and message_id is None and keys is NO_KEYS and not (flag or delay_level) and wait_store_ok is True
+                and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
                 and body is not None and len(body) < self._alone_over
             ):  # fmt: skip
                 # The hot path: about a microsecond. Whatever is unusual falls through to the careful one, which knows
@@ -175,7 +178,8 @@ class ProducerBase:
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
         )  # fmt: skip
-        return self._hand_in(message, self._stream(message.topic, ordering_key, selector, queue), message_id)
+        stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
+        return self._hand_in(message, stream, message_id)
 
     def _hand_in(
         self,
@@ -218,8 +222,16 @@ class ProducerBase:
         )
 
     def _stream(
-        self, topic: str, ordering_key: str | None, selector: Selector | None, queue: MessageQueue | None
+        self,
+        topic: str,
+        ordering_key: str | None,
+        selector: Selector | None,
+        queue: MessageQueue | None,
+        *,
+        strict: bool = False,
     ) -> BatchStream:
+        if strict and (ordering_key is None or selector is not None or queue is not None):
+            raise ConfigError("strict=True is for an ordering_key: a queue or selector is never exchanged anyway")
         if ordering_key is None and selector is None and queue is None:
             return self._streams.get(topic) or self._accumulator.stream(checked(check_topic, topic))
         if queue is not None:
@@ -227,19 +239,31 @@ class ProducerBase:
                 raise TypeError(f"queue is {queue!r}: pass a MessageQueue, for example one of producer.queues(topic)")
             if queue.topic != topic:
                 raise ConfigError(f"the queue {queue} is not one of topic {topic}")
-            return self._accumulator.ordered_stream(queue, strict=True)
+            return self._accumulator.ordered_stream(queue, Stay.FIXED)
         if ordering_key is not None and not isinstance(ordering_key, str):
             raise TypeError(f"ordering_key is {ordering_key!r}: pass text, str({ordering_key!r})")
-        queues = self._core.routes.publish_queues_now(checked(check_topic, topic))
+        queues = self._queues_now(checked(check_topic, topic), strict=strict)
         if queues is None:
             self._check_open()
             if self._core.thread.current:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
-            queues = self._core.thread.run(self._core.routes.publish_queues(topic), self._accumulator.limits.timeout)
+            queues = self._core.thread.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
         if selector is not None:
             return self._stream(topic, None, None, _chosen(selector, queues))
         assert ordering_key is not None
-        return self._accumulator.ordered_stream(queue_for_key(ordering_key, queues), strict=False)
+        stay = Stay.STRICT if strict else Stay.MAY_MOVE
+        return self._accumulator.ordered_stream(queue_for_key(ordering_key, queues), stay)
+
+    def _queues_now(self, topic: str, *, strict: bool) -> list[MessageQueue] | None:
+        """The queues that a key is hashed over, if they are known: all of a strictly ordered topic, else those that are up."""
+        routes = self._core.routes
+        return routes.fixed_queues_now(topic) if strict else routes.publish_queues_now(topic)
+
+    async def _find_queues(self, topic: str, *, strict: bool = False, fresh: bool = False) -> list[MessageQueue]:
+        """In the loop: the same, asked for. Raises NoRoute, ConfigError: the topic has no fixed list of queues."""
+        if strict:
+            return await self._core.routes.fixed_queues(topic)
+        return await self._core.routes.publish_queues(topic, fresh=fresh, template=self._sender.rules.template)
 
     def _tag_bytes(self, tag: str | None) -> bytes | None:
         if tag not in self._tags:
@@ -389,6 +413,7 @@ class Producer(ProducerBase):
         properties: dict[str, str] | None = None,
         message_id: str | None = None,
         timeout: float | None = None,
+        strict: bool = False,
     ) -> SendReceipt:
         """Send and wait for the acknowledgement. Arguments as in `submit`; `timeout` in seconds beats the producer's.
 
@@ -398,7 +423,7 @@ class Producer(ProducerBase):
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
         )  # fmt: skip
-        stream = self._stream(message.topic, ordering_key, selector, queue)
+        stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
         return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
 
     def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
@@ -426,7 +451,7 @@ class Producer(ProducerBase):
     def queues(self, topic: str) -> list[MessageQueue]:
         """The topic's writable queues. Raises NoRoute, ClientClosed."""
         self._check_open()
-        return list(self._core.thread.run(self._core.routes.publish_queues(topic, fresh=True)))
+        return list(self._core.thread.run(self._find_queues(topic, fresh=True)))
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
         """Refuse further sends, flush, and disconnect. Raises RequestTimeout: not all was sent in `timeout` seconds."""

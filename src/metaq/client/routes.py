@@ -16,8 +16,9 @@ from metaq.client.conversation.call import FAULTS, Consultation
 from metaq.client.conversation.name_servers import NameServers
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.sending import Template
-from metaq.errors import NoRoute
+from metaq.errors import ConfigError, NoRoute
 from metaq.model import BrokerData, MessageQueue, Route
+from metaq.model.order import OrderLayout
 
 log = logging.getLogger("metaq.client")
 
@@ -43,6 +44,8 @@ class KnownRoutes:
         self._guessed: set[str] = set()  # Topics that have only the template's route until they are created.
         self._wanted: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
+        self._fixed: dict[str, list[MessageQueue]] = {}
+        """Of topics that are sent to in strict order: all queues of the layout, whether or not their brokers are up."""
 
     async def route(self, topic: str, *, fresh: bool = False) -> Route:
         """The topic's route, from memory unless `fresh`. Raises NoRoute, ConnectionFailed, RequestTimeout."""
@@ -86,6 +89,28 @@ class KnownRoutes:
         """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet."""
         return self._writable.get(topic)
 
+    async def fixed_queues(self, topic: str) -> list[MessageQueue]:
+        """The queues that a topic has by its layout, in the layout's order, whether or not their brokers are up.
+
+        Raises ConfigError: it has no layout, or one that cannot be read. ConnectionFailed, RequestTimeout.
+        """
+        known = self._routes.get(topic)
+        text = known.order if known is not None and topic not in self._guessed else None
+        if text is None:  # Name servers put it into routes only with orderMessageEnable.
+            text = await self._consult(self._name_servers.order(topic))
+        if text is None:
+            self._fixed.pop(topic, None)
+            raise ConfigError(
+                f"topic {topic} has no fixed list of queues, which strict order needs: set it with `metaq topic order set "
+                f"{topic}`"
+            )
+        self._fixed[topic] = OrderLayout.of(text).queues(topic)
+        return self._fixed[topic]
+
+    def fixed_queues_now(self, topic: str) -> list[MessageQueue] | None:
+        """Any thread: what `fixed_queues` has said last; None if it was not asked yet."""
+        return self._fixed.get(topic)
+
     async def subscribe_queues(self, topic: str, *, fresh: bool = False, patient: bool = False) -> list[MessageQueue]:
         """Queues that can be read. Raises NoRoute.
 
@@ -115,6 +140,11 @@ class KnownRoutes:
 
     async def refresh(self) -> None:
         """Ask for every topic in use again. What cannot be had stays as it was."""
+        for topic in list(self._fixed):
+            try:
+                await self.fixed_queues(topic)
+            except (*FAULTS, ConfigError) as error:
+                log.debug("the layout of %s was not refreshed: %s", topic, error)
         for topic in sorted(self._wanted):
             try:
                 await self.route(topic, fresh=True)
@@ -150,8 +180,13 @@ class KnownRoutes:
         return route
 
     def _keep(self, route: Route) -> None:
+        try:
+            writable = route.writable()
+        except ConfigError as error:
+            log.warning("topic %s: %s; it is sent to as if it had no order configuration", route.topic, error)
+            writable = structs.replace(route, order=None).writable()
         self._routes[route.topic] = route
-        self._writable[route.topic] = route.writable()
+        self._writable[route.topic] = writable
         self._on_change(route.topic)
 
     def _asked(self, topic: str, task: asyncio.Task[Route]) -> None:

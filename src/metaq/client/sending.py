@@ -77,7 +77,7 @@ class Sender:
         Raises: SendFailed with what each try said; NoRoute; BrokerError: the broker refuses this message for good.
         """
         loop = asyncio.get_running_loop()
-        tries = _Tries(outgoing, self.rules.retries, loop.time(), timeout)
+        tries = _Tries(outgoing, self.rules.retries, loop.time(), timeout, strict=insist)
         while True:
             queue, queues = None, []
             try:
@@ -158,8 +158,9 @@ class Sender:
 class _Tries:
     """The tries of one send: what went wrong so far, and whether there may be another."""
 
-    def __init__(self, outgoing: Outgoing, retries: int, now: float, timeout: float) -> None:
+    def __init__(self, outgoing: Outgoing, retries: int, now: float, timeout: float, *, strict: bool) -> None:
         self._outgoing, self._retries, self._timeout, self._started = outgoing, retries, timeout, now
+        self._strict = strict
         self.deadline = now + timeout
         self.count = self.waits = 0
         """Tries that failed, and those of them after which the next may only go to where the last one went."""
@@ -221,8 +222,9 @@ class _Tries:
             if self._unknown
             else "All tries failed before a broker took it, so nothing was stored"
         )
+        stays = ". In strict order it goes to no other queue" if self._strict else ""
         return SendFailed(
             f"sending to topic {self._outgoing.topic} failed after {count} in {now - self._started:.2f} s, {why} "
-            f"({reasons}). {outcome}",
+            f"({reasons}){stays}. {outcome}",
             tuple(self._attempts),
         )

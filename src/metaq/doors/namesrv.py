@@ -86,7 +86,7 @@ class BrokerRegistration:
         )
         told = self._service.register(Registration(who, version, topics), call.session)
         answer = headers.RegisterBrokerReplyHeader(ha_address=told.master_ha_address, master_address=told.master)
-        return Reply(answer, bodies.kv_table(told.order) if told.order else b"")
+        return Reply(answer, bodies.kv_table(told.order) if told.order is not None else b"")
 
     @handles(RequestCode.UNREGISTER_BROKER, headers.BrokerHeader, Action.REGISTER)
     def _unregister(self, call: Call[headers.BrokerHeader]) -> None:

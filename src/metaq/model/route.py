@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct, field
 
+from metaq.model.order import OrderLayout
 from metaq.model.queue import MessageQueue
 from metaq.model.topic import Perm
 
@@ -58,13 +59,20 @@ class Route(Struct, frozen=True):
         )
 
     def writable(self) -> list[MessageQueue]:
-        """Queues that can be sent to: the broker has write permission and a master that is up. Sorted."""
-        return sorted(
+        """Queues that can be sent to: the broker has write permission and a master that is up.
+
+        Sorted; of an ordered topic, those of its layout, in the layout's order. Raises ConfigError: that cannot be read.
+        """
+        found = sorted(
             MessageQueue(self.topic, data.broker, queue_id)
             for data in self.queues
             if data.perm & Perm.WRITE and (broker := self.broker(data.broker)) and broker.master
             for queue_id in range(data.write_queues)
         )
+        if not self.order:
+            return found
+        usable = set(found)
+        return [queue for queue in OrderLayout.of(self.order).queues(self.topic) if queue in usable]
 
 
 class SystemTopics(Struct, frozen=True):

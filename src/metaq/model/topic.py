@@ -18,6 +18,8 @@ QUEUES_MAX = 65_536
 FILTER_TYPES = ("SINGLE_TAG", "MULTI_TAG")
 RETRY_PREFIX = "%RETRY%"
 DEAD_LETTER_PREFIX = "%DLQ%"
+UNIT, UNIT_SUBSCRIBED = 1, 2
+"""Bits of a topic's `sys_flag`: it belongs to a unit; a unit's group subscribes to it."""
 _HIDDEN_PREFIXES = (SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")

@@ -10,10 +10,8 @@ from collections.abc import Callable
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion
+from metaq.model.order import ORDER_NAMESPACE
 from metaq.saved import Pending, SavedTable, TableFile, at_once
-
-ORDER_NAMESPACE = "ORDER_TOPIC_CONFIG"
-"""Topic → `broker:queues;...`, the fixed layout of strictly ordered topics."""
 
 VALUES_MAX = 100_000
 TEXT_CHARS_MAX = 64 * 1024
@@ -59,9 +57,12 @@ class KvTable:
         return self.saved.change((namespace, key), None)
 
     def table(self, namespace: str) -> dict[str, str] | None:
-        """A copy of one namespace, or None if it has no keys."""
+        """A copy of one namespace, or None if it has no keys; that of order tells that it has none any more.
+
+        Brokers hear of ordered topics by it, and also that there are none left.
+        """
         table = self._tables.get(namespace)
-        return dict(table) if table else None
+        return None if table is None else dict(table)
 
     def _shown(self, place: Place) -> None:
         namespace, key = place
@@ -71,5 +72,5 @@ class KvTable:
             table.pop(key, None)
         else:
             table[key] = value
-        if not table:
+        if not table and namespace != ORDER_NAMESPACE:
             del self._tables[namespace]

@@ -7,16 +7,14 @@ from msgspec import structs
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.model import ClusterInfo, DataVersion, Route
+from metaq.model.order import ORDER_NAMESPACE
 from metaq.model.registration import Registered, Registration, VersionCheck
 from metaq.model.route import MASTER_ID, SystemTopics
-from metaq.model.topic import check_topic
-from metaq.namesrv.kv import ORDER_NAMESPACE, KvTable
+from metaq.model.topic import UNIT, UNIT_SUBSCRIBED, check_topic
+from metaq.namesrv.kv import KvTable
 from metaq.namesrv.routes import RouteTable
 from metaq.options import NamesrvOptions, Settings
 from metaq.saved import Pending
-
-UNIT, UNIT_SUBSCRIBED = 1, 2
-"""Bits of a topic's sys flag (RocketMQ's TopicSysFlag)."""
 
 
 class NameService:

@@ -33,8 +33,8 @@ class Registrar:
     Each name server has a task of its own, so that one that does not answer holds up nobody else.
 
     Args: describe: what to tell now, the DataVersion and the topic table: the whole of it for None, else those of the
-          named topics that there are. period: seconds between registrations. retry: seconds before a failed one is tried
-          again.
+          named topics that there are. ordered: told which topics are ordered, by what the name servers answer. period:
+          seconds between registrations. retry: seconds before a failed one is tried again.
     """
 
     def __init__(
@@ -45,9 +45,13 @@ class Registrar:
         describe: Callable[[Collection[str] | None], tuple[DataVersion, Mapping[str, TopicConfig]]],
         period: float = 30.0,
         retry: float = 1.0,
+        *,
+        ordered: Callable[[Collection[str]], None] = lambda _topics: None,
     ) -> None:
         self._caller, self._identity, self._describe = caller, identity, describe
-        self._period, self._retry = period, retry
+        self._period, self._retry, self._ordered = period, retry, ordered
+        self._order_told: dict[str, Collection[str]] = {}
+        """By name server: the ordered topics that it knows."""
         self._servers = [_NameServer(address) for address in name_servers]
         self._changes = 0
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
@@ -147,13 +151,16 @@ class Registrar:
 
     async def _register_at(self, address: str, call: RegisterBroker) -> bool:
         try:
-            await ask(self._caller, address, call)
+            order = await ask(self._caller, address, call)
         except MetaqError as error:
             if self._failing.get(address) != str(error):  # Once per reason, not every 30 seconds.
                 log.warning("cannot register at name server %s, will try again: %s", address, error)
             self._failing[address] = str(error)
             return False
         self._taken.set()
+        if order is not None:
+            self._order_told[address] = order.keys()
+            self._ordered({topic for topics in self._order_told.values() for topic in topics})
         if self._failing.pop(address, None):
             log.info("registered at name server %s again", address)
         return True

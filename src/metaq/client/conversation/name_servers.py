@@ -10,9 +10,10 @@ from typing import TypeVar
 
 from metaq.client.conversation.call import FAULTS, Call, Consultation, asked_at
 from metaq.client.conversation.retry import Purpose, judge
-from metaq.client.conversation.routes import GetCluster, GetRoute, ListSystemTopics, ListTopics
+from metaq.client.conversation.routes import GetCluster, GetRoute, GetValue, ListSystemTopics, ListTopics
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import ClusterInfo, Route
+from metaq.model.order import ORDER_NAMESPACE
 from metaq.model.topic import users_topics
 from metaq.wire.codes import ResponseCode
 
@@ -105,6 +106,10 @@ class NameServers:
             return sorted(set(found))
         own = yield from self.ask(ListSystemTopics())
         return users_topics(found, own)
+
+    def order(self, topic: str) -> Consultation[str | None]:
+        """The layout of an ordered topic, as it is kept; None: it has none. Raises what `ask` raises."""
+        return (yield from self.ask(GetValue(ORDER_NAMESPACE, topic)))
 
     def no_route(self, topic: str) -> Consultation[NoRoute]:
         """Why a topic has no route: it does not exist, or no broker is there that could hold it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar
 
-from metaq.client.conversation.call import Order
+from metaq.client.conversation.call import Call, Order
 from metaq.model import DataVersion, TopicConfig
 from metaq.model.registration import BrokerIdentity
 from metaq.wire import bodies, headers
@@ -14,8 +14,11 @@ from metaq.wire.command import Command, request
 from metaq.wire.hot import crc31
 
 
-class RegisterBroker(Order, frozen=True):
-    """This broker is up and has these topics; a name server adds them to those it was told before."""
+class RegisterBroker(Call[Mapping[str, str] | None], frozen=True):
+    """This broker is up and has these topics; a name server adds them to those it was told before.
+
+    The outcome: the layouts of ordered topics, by topic; None if the name server has never had any.
+    """
 
     action = "register the broker"
     seconds: ClassVar[float] = 6.0
@@ -35,6 +38,9 @@ class RegisterBroker(Order, frozen=True):
             body_crc32=crc31(body),
         )
         return request(RequestCode.REGISTER_BROKER, header, body)
+
+    def read(self, answer: Command) -> Mapping[str, str] | None:
+        return bodies.kv_table_of(answer.body) if answer.body else None
 
 
 class UnregisterBroker(Order, frozen=True):

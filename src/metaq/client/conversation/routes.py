@@ -75,3 +75,55 @@ class DeleteTopicRoute(Order, frozen=True):
 
     def request(self) -> Command:
         return request(RequestCode.DELETE_TOPIC_IN_NAMESRV, headers.DeleteRouteHeader(topic=self.topic))
+
+
+class GetValue(Call[str | None], frozen=True):
+    """A value of the name servers' KV configuration; None: there is none."""
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.QUERY_NOT_FOUND)
+
+    namespace: str
+    key: str
+
+    @property
+    def action(self) -> str:
+        return f"tell the value of {self.namespace}/{self.key}"
+
+    def request(self) -> Command:
+        header = headers.KvKeyHeader(namespace=self.namespace, key=self.key)
+        return request(RequestCode.GET_KV_CONFIG, header)
+
+    def read(self, answer: Command) -> str | None:
+        if answer.code == ResponseCode.QUERY_NOT_FOUND:
+            return None
+        return headers.KvValueReplyHeader.from_ext(answer.ext).value
+
+
+class PutValue(Order, frozen=True):
+    """Set a value of a name server's KV configuration. Each name server has its own."""
+
+    namespace: str
+    key: str
+    value: str
+
+    @property
+    def action(self) -> str:
+        return f"set the value of {self.namespace}/{self.key}"
+
+    def request(self) -> Command:
+        header = headers.PutKvHeader(namespace=self.namespace, key=self.key, value=self.value)
+        return request(RequestCode.PUT_KV_CONFIG, header)
+
+
+class DeleteValue(Order, frozen=True):
+    """Delete a value of a name server's KV configuration. One that is not there is no error."""
+
+    namespace: str
+    key: str
+
+    @property
+    def action(self) -> str:
+        return f"delete the value of {self.namespace}/{self.key}"
+
+    def request(self) -> Command:
+        return request(RequestCode.DELETE_KV_CONFIG, headers.KvKeyHeader(namespace=self.namespace, key=self.key))

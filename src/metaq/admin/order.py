@@ -1,0 +1,77 @@
+"""The fixed layouts of strictly ordered topics, kept by every name server: show, set, delete."""
+
+from __future__ import annotations
+
+import asyncio
+
+from msgspec import Struct
+
+from metaq.admin.topics import TopicNotFound
+from metaq.client.conversation.routes import DeleteValue, GetValue, PutValue
+from metaq.client.core import ClientCore
+from metaq.client.names import checked
+from metaq.errors import ConfigError, NoRoute
+from metaq.model import Route
+from metaq.model.order import ORDER_NAMESPACE, OrderLayout
+from metaq.model.topic import check_topic
+
+
+class TopicOrder(Struct, frozen=True):
+    """What the name servers say of a topic's order."""
+
+    topic: str
+    layouts: dict[str, str | None]
+    """Name server → `broker:queues;...`, as it is kept there; None: the topic has none there."""
+    in_routes: bool
+    """Whether routes carry it, as with `orderMessageEnable=true`. Our producers find it without; others need it."""
+
+    @property
+    def layout(self) -> str | None:
+        """What all name servers say; None if they differ, or have none."""
+        first, *others = set(self.layouts.values())
+        return None if others else first
+
+
+async def show(core: ClientCore, topic: str) -> TopicOrder:
+    """Raises what asking a name server raises: all must answer."""
+    checked(check_topic, topic)
+    servers = core.name_servers.addresses
+    values = await asyncio.gather(*(core.ask(server, GetValue(ORDER_NAMESPACE, topic)) for server in servers))
+    try:
+        in_routes = (await _route(core, topic)).order is not None
+    except TopicNotFound:
+        in_routes = False
+    return TopicOrder(topic, dict(zip(servers, values, strict=True)), in_routes)
+
+
+async def put(core: ClientCore, topic: str, layout: str | None) -> str:
+    """Set a topic's layout at every name server; None: the queues that it has now. Returns the layout.
+
+    Raises TopicNotFound; ConfigError: it cannot be read, or names brokers or queues that the topic does not have.
+    """
+    checked(check_topic, topic)
+    route = await _route(core, topic)
+    counts = {data.broker: data.write_queues for data in route.queues}
+    wanted = OrderLayout.of(layout) if layout is not None else OrderLayout.from_counts(counts.items())
+    for broker, count in wanted.parts:
+        if broker not in counts:
+            raise ConfigError(f"topic {topic} has no queues at broker {broker}; it is at {', '.join(sorted(counts))}")
+        if count > counts[broker]:
+            raise ConfigError(f"topic {topic} has {counts[broker]} queues at broker {broker}, not {count}")
+    call = PutValue(ORDER_NAMESPACE, topic, str(wanted))
+    await asyncio.gather(*(core.ask(server, call) for server in core.name_servers.addresses))
+    return str(wanted)
+
+
+async def delete(core: ClientCore, topic: str) -> None:
+    """The topic has no fixed layout any more, at no name server."""
+    checked(check_topic, topic)
+    call = DeleteValue(ORDER_NAMESPACE, topic)
+    await asyncio.gather(*(core.ask(server, call) for server in core.name_servers.addresses))
+
+
+async def _route(core: ClientCore, topic: str) -> Route:
+    try:
+        return await core.consult(core.name_servers.route(topic))
+    except NoRoute:
+        raise TopicNotFound(f"there is no topic {topic} at name servers {core.name_servers}") from None
