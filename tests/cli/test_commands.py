@@ -314,3 +314,15 @@ def test_doctor_says_what_runs():
         one["what"] for one in findings
     }
     assert "hot module:" in run_metaq("doctor").stdout
+
+
+def test_group_skip_leaves_out_what_waits(cli, orders):
+    """How many, and where each queue goes on; nothing waits afterwards."""
+    assert cli("consume", orders, "--group", "cli-skips", "--count", "1").returncode == 0
+    assert json.loads(cli("group", "show", "cli-skips", "--json").stdout)["lag"] == 2
+    skipped = json.loads(cli("group", "skip", "cli-skips", orders, "--json").stdout)
+    assert skipped["skipped"] == 2
+    assert not any(queue["members_told"] for queue in skipped["queues"])
+    assert json.loads(cli("group", "show", "cli-skips", "--json").stdout)["lag"] == 0
+    assert "skips 0 messages of topic" in cli("group", "skip", "cli-skips", orders).stdout
+    assert cli("group", "skip", "cli-nobody", orders).returncode == 3

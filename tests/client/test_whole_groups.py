@@ -549,3 +549,42 @@ def test_member_that_does_not_restart_in_time_loses_its_queues(broker, producer,
         with Consumer(broker.namesrv, instance_name=f"{topic}-b", **options) as leaves:
             eventually(lambda: len(ours(stays)) == len(ours(leaves)) == 1)
         eventually(lambda: len(ours(stays)) == 2)
+
+
+# ------------------------------------------------------------------ an administrator skips what waits
+
+
+def test_administrator_skips_everything_that_waits_of_members_online(broker, producer, topic):
+    """They go on with what comes from now on; what they have in hand counts no more."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(20))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest", queue_messages_max=5) as consumer:
+        assert numbers(consumer, 1) == [0]
+        consumer.commit()
+        with Admin(broker.namesrv) as admin:
+            skipped = {one.queue: one for one in admin.skip_backlog(topic, topic)}
+        assert skipped[queue].offset == 20
+        assert skipped[queue].online
+        eventually(lambda: consumed(broker, topic, queue) == 20)
+        fill(producer, queue, range(20, 23))
+        got = numbers(consumer, 1)
+        while got[-1] != 22:  # What was handed out already may still come.
+            got += numbers(consumer, 1)
+        assert [number for number in got if number >= 20] == [20, 21, 22]
+        assert max((number for number in got if number < 20), default=0) < 10
+
+
+def test_administrator_skips_for_a_group_that_is_offline(broker, producer, topic):
+    """The broker's table is written."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(10))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        assert numbers(consumer, 2) == [0, 1]
+    with Admin(broker.namesrv) as admin:
+        [skipped] = [one for one in admin.skip_backlog(topic, topic) if one.queue == queue]
+        assert (skipped.online, skipped.offset) == (False, 10)
+        with pytest.raises(GroupNotFound, match="nothing to skip"):
+            admin.skip_backlog("nobody", topic)
+    fill(producer, queue, range(10, 11))
+    with Consumer(broker.namesrv, group=topic, topics=topic) as consumer:
+        assert numbers(consumer, 1) == [10]

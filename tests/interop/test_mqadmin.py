@@ -1,15 +1,17 @@
 """RocketMQ's own administration tool, the commands that everybody uses."""
 
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from metaq import Consumer
 from metaq.doors.rocketmq_settings import DEFAULTS
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin
-from tests.support import PATIENCE
+from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.interop
 
@@ -53,3 +55,34 @@ def test_the_configuration_has_every_key_of_rocketmqs_own_classes(server: Server
     assert {key: told[key] for key in plain} == {key: wanted[key] for key in plain}
     assert told["listenPort"] == server.broker.rpartition(":")[2]
     assert told["brokerRole"] == "ASYNC_MASTER"
+
+
+@pytest.mark.slow
+def test_members_online_are_moved_by_an_administrator(java: ForeignClient, server: Server, tmp_path: Path) -> None:
+    """resetOffsetByTime (222), told to Java and Python members alike (220): they consume everything once more."""
+    topic, group = "moved-by-admin", "moved-by-admin-group"
+    java.producer("p", server.namesrv)
+    java.call("create_topic", producer="p", cluster=CLUSTER, topic=topic, queues=2)
+    bodies = [f"m{i}" for i in range(10)]
+    java.send("p", topic, bodies)
+    java.consumer("c", server.namesrv, group, {topic: "*"})
+    with Consumer(server.namesrv, group=group, topics=topic, start="first", instance_name="moved") as consumer:
+        got: list[str] = []
+
+        def arrived(each: int) -> bool:
+            while (message := consumer.receive(0.1)) is not None:
+                message.ack()
+                got.append(message.body.decode())
+            everything = Counter([*got, *(event["body"] for event in java.received("c"))])
+            return all(everything[body] >= each for body in bodies)
+
+        eventually(lambda: len([queue for queue in consumer.queues if queue.topic == topic]) == 1)
+        eventually(lambda: arrived(1))
+        consumer.commit()
+
+        def moved() -> bool:  # a Java member commits every five seconds, and a group without progress cannot be moved
+            told = mqadmin(tmp_path, server, "resetOffsetByTime", "-g", group, "-t", topic, "-s", "0", "-f", "true")
+            return "rollback" in told.lower() and "fail" not in told.lower()
+
+        eventually(moved)
+        eventually(lambda: arrived(2))

@@ -234,3 +234,10 @@ def test_groups_topics_offsets_and_connections_round_trip():
     assert bodies.consumer_ids_of(bodies.consumer_ids(["a", "b"])) == ["a", "b"]
     assert bodies.kv_table_of(bodies.kv_table({"a": "b"})) == {"a": "b"}
     assert bodies.topic_list_of(bodies.topic_list(["T"], "h:1")) == ["T"]
+
+
+def test_offsets_for_a_cpp_client_are_a_list():
+    """It cannot read objects as keys (220, 222)."""
+    queue = MessageQueue("T", "b", 2)
+    text = bodies.queue_offset_list({queue: 7})
+    assert json.loads(text) == {"offsetTable": [{"brokerName": "b", "offset": 7, "queueId": 2, "topic": "T"}]}

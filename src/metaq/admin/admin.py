@@ -86,6 +86,10 @@ class Admin:
         """The instances of a producer group. Raises also groups.GroupNotFound: none is connected."""
         return self._run(groups.producers(self._open, group))
 
+    def skip_backlog(self, group: str, topic: str) -> list[groups.SkippedBacklog]:
+        """Skip everything that waits for a consumer group in a topic. Raises also groups.GroupNotFound, NoRoute."""
+        return self._run(groups.skip_backlog(self._open, group, topic))
+
     def list_brokers(self) -> list[brokers.BrokerStatus]:
         """All brokers of all clusters, with what each says of itself."""
         return self._run(brokers.statuses(self._open))

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from metaq.admin.brokers import masters
+from metaq.client.conversation.administration import ResetOffsets
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
+from metaq.client.conversation.offsets import GetMaxOffset, SetPosition
 from metaq.client.conversation.time_search import store_time_from
 from metaq.client.core import ClientCore
 from metaq.errors import BrokerError, MetaqError
@@ -142,6 +144,56 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     known = online[0][1] if online else None
     sorted_members = tuple(unique[key] for key in sorted(unique))
     return GroupProgress(group, core.clock.now_ms(), sorted_members, rate, tuple(queues), known)
+
+
+class SkippedBacklog(Struct, frozen=True):
+    """What was skipped in one queue: the group went from `consumed` to `offset`."""
+
+    queue: MessageQueue
+    consumed: int
+    offset: int
+    online: bool
+    """Members were told, and go on there within seconds; else the broker's table was written."""
+
+    @property
+    def skipped(self) -> int:
+        """Messages."""
+        return max(0, self.offset - self.consumed)
+
+
+async def skip_backlog(core: ClientCore, group: str, topic: str) -> list[SkippedBacklog]:
+    """Skip everything that waits for `group` in `topic`. Raises GroupNotFound; BrokerError: a broker refuses.
+
+    What comes meanwhile is consumed. Where members are online they are told (222, 220); else the progress is written.
+    """
+    addresses = await masters(core)
+    brokers = {queue.broker for queue in await core.routes.subscribe_queues(topic, fresh=True)}
+    before = {
+        queue: stats.consumer_offset
+        for table, _ in await asyncio.gather(
+            *(core.ask(addresses[broker], GetConsumeStats(group)) for broker in brokers if broker in addresses)
+        )
+        for queue, stats in table.items()
+        if queue.topic == topic
+    }
+    if not before:
+        raise GroupNotFound(
+            f"consumer group {group} has no progress in topic {topic} at any broker: there is nothing to skip"
+        )
+    skipped = []
+    for broker in sorted(brokers & addresses.keys()):
+        address = addresses[broker]
+        moved = await core.ask(address, ResetOffsets(group, topic))
+        online = moved is not None
+        if moved is None:
+            moved = {}
+            for queue in sorted(queue for queue in before if queue.broker == broker):
+                moved[queue] = await core.ask(address, GetMaxOffset(queue))
+                await core.ask(address, SetPosition(group, queue, moved[queue]))
+        skipped += [
+            SkippedBacklog(queue, before.get(queue, 0), offset, online) for queue, offset in sorted(moved.items())
+        ]
+    return skipped
 
 
 async def _queue(core: ClientCore, address: str | None, queue: MessageQueue, stats: ConsumeStats) -> QueueProgress:

@@ -26,6 +26,7 @@ from metaq.broker.offsets import Offsets
 from metaq.broker.pull import PullService
 from metaq.broker.reports import Reports
 from metaq.broker.requests import OffsetCommit
+from metaq.broker.resets import OffsetResets
 from metaq.broker.retry import RetryService
 from metaq.broker.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.send import SendService
@@ -33,7 +34,7 @@ from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
 from metaq.broker.transactions import TransactionService
 from metaq.errors import Refused
-from metaq.model import DataVersion, Heartbeat, TopicConfig
+from metaq.model import DataVersion, Heartbeat, MessageQueue, TopicConfig
 from metaq.model.access import Authorise, everybody
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
 from metaq.options import Settings
@@ -94,6 +95,7 @@ class Broker:
         self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
         self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
+        self.resets = OffsetResets(environment, tables, self.lookup)
         self.reports = Reports(
             environment, tables, self.hold, self.lookup, self.schedule, self.stats, unsaved=self._unsaved
         )
@@ -178,6 +180,12 @@ class Broker:
         if self.hold.grown:
             for pull, answer in self.pulls.woken():
                 pull.channel.answer_pull(pull, answer)
+
+    def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> dict[MessageQueue, int]:
+        """Tell the members of a group where to go on. Raises Refused, see `OffsetResets.reset`."""
+        offsets, effects = self.resets.reset(group, topic, time_ms, force=force)
+        self._carry_out(effects)
+        return offsets
 
     def _carry_out(self, effects: Iterable[Effect]) -> None:
         """Tell those who want to hear it that the members of their group have changed."""

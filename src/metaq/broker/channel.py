@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from metaq.model.access import Identity
-from metaq.model.notices import MembersChanged, TransactionCheck
+from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 
-Told: TypeAlias = MembersChanged | TransactionCheck
+Told: TypeAlias = MembersChanged | OffsetsReset | TransactionCheck
 """All that a client may be told. Whoever adds to it gives each door a way to say it."""
 
 

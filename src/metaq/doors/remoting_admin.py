@@ -95,6 +95,13 @@ class AdminHandlers:
     def _delay_offsets(self, _call: Call[NoHeader]) -> bytes:
         return bodies.delay_offsets(self._broker.schedule.positions.offsets)
 
+    @handles(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, headers.ResetOffsetHeader, Action.ADMINISTER)
+    def _reset_offsets(self, call: Call[headers.ResetOffsetHeader]) -> bytes:
+        header = call.header
+        log.info("%s moves group %s in topic %s", call.session.remote, header.group, header.topic)
+        moved = self._broker.reset_offsets(header.group, header.topic, header.timestamp, force=header.force)
+        return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
+
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
     def _config(self, _call: Call[NoHeader]) -> Reply:

@@ -25,17 +25,17 @@ from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.doors.transaction_checks import check_of
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
 from metaq.model.message import host_bytes
-from metaq.model.notices import MembersChanged, TransactionCheck
+from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.peer import Peer
 from metaq.net.turns import Source
 from metaq.saved import Saving
 from metaq.store.long_body import LONG_BYTES, LongBody
 from metaq.store.pull import ReadResult, ReadStatus
-from metaq.wire import hot
+from metaq.wire import bodies, hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import ONEWAY_FLAG, Command, SerializeType, decode, request
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
-from metaq.wire.headers import ConsumerGroupHeader
+from metaq.wire.headers import ConsumerGroupHeader, ResetOffsetHeader
 
 log = logging.getLogger(__name__)
 
@@ -64,8 +64,18 @@ def notification_of(what: Told) -> Command:
         case MembersChanged(group):
             header = ConsumerGroupHeader(consumer_group=group)
             return request(RequestCode.NOTIFY_CONSUMER_IDS_CHANGED, header, oneway=True)
+        case OffsetsReset():
+            return reset_of(what)
         case TransactionCheck():
             return check_of(what)
+
+
+def reset_of(what: OffsetsReset) -> Command:
+    """220, which nobody answers."""
+    topic = next((queue.topic for queue in what.offsets), "")
+    header = ResetOffsetHeader(topic=topic, group=what.group, timestamp=what.time_ms, force=what.force)
+    write = bodies.queue_offset_list if what.language == "CPP" else bodies.queue_offsets
+    return request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, write(what.offsets), oneway=True)
 
 
 class Workspace:

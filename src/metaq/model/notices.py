@@ -21,6 +21,12 @@ class OffsetsReset(Struct, frozen=True):
 
     group: str
     offsets: Mapping[MessageQueue, int]
+    """Queues of one topic."""
+    time_ms: int = -1
+    """The moment that was asked for; -1: the end."""
+    force: bool = True
+    language: str = "JAVA"
+    """Of the client that is told: C++ wants it in another form."""
 
 
 class TransactionCheck(Struct, frozen=True):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
 from metaq.wire import bodies, headers
-from metaq.wire.codes import RequestCode
+from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
 
@@ -39,6 +39,31 @@ class DeleteTopic(Order, frozen=True):
 
     def request(self) -> Command:
         return request(RequestCode.DELETE_TOPIC_IN_BROKER, headers.TopicHeader(topic=self.topic))
+
+
+class ResetOffsets(Call[dict[MessageQueue, int] | None], frozen=True):
+    """Tell the members of a group that are online to go on elsewhere in a topic. The outcome: where, per queue.
+
+    `time_ms`: at the first message stored then or later; -1: behind the last. None: nobody is online, or the broker is one
+    of ours from before it knew the request.
+    """
+
+    answers = (ResponseCode.SUCCESS, ResponseCode.CONSUMER_NOT_ONLINE, ResponseCode.REQUEST_CODE_NOT_SUPPORTED)
+
+    group: str
+    topic: str
+    time_ms: int = -1
+
+    @property
+    def action(self) -> str:
+        return f"move group {self.group} in topic {self.topic}"
+
+    def request(self) -> Command:
+        header = headers.ResetOffsetHeader(topic=self.topic, group=self.group, timestamp=self.time_ms, force=True)
+        return request(RequestCode.INVOKE_BROKER_TO_RESET_OFFSET, header)
+
+    def read(self, answer: Command) -> dict[MessageQueue, int] | None:
+        return bodies.queue_offsets_of(answer.body) if answer.code == ResponseCode.SUCCESS else None
 
 
 class GetTopicStats(Call[dict[MessageQueue, QueueStats]], frozen=True):

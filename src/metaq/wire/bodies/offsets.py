@@ -58,6 +58,18 @@ def queue_offsets(offsets: Mapping[MessageQueue, int]) -> bytes:
     return fastjson.dumps_java({"offsetTable": {queue_key(queue): offset for queue, offset in offsets.items()}})
 
 
+def queue_offset_list(offsets: Mapping[MessageQueue, int]) -> bytes:
+    """220 to a C++ client, which knows no objects as keys."""
+    return fastjson.dumps(
+        {
+            "offsetTable": [
+                {"brokerName": queue.broker, "offset": offset, "queueId": queue.queue_id, "topic": queue.topic}
+                for queue, offset in offsets.items()
+            ]
+        }
+    )
+
+
 def queue_offsets_of(body: Body) -> dict[MessageQueue, int]:
     table = beans.parse(body, "offset table")["offsetTable"]
     return {queue: offset.whole() for queue, offset in queue_items(table)}

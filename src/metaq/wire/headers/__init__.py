@@ -4,6 +4,7 @@ from metaq.wire.headers.administration import (
     ConsumeStatsHeader,
     CreateTopicHeader,
     DeleteGroupHeader,
+    ResetOffsetHeader,
     TopicHeader,
     VersionReplyHeader,
 )
@@ -85,6 +86,7 @@ __all__ = [
     "QueueHeader",
     "RegisterBrokerHeader",
     "RegisterBrokerReplyHeader",
+    "ResetOffsetHeader",
     "RestoredReplyHeader",
     "RouteHeader",
     "SearchOffsetHeader",

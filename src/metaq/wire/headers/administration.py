@@ -1,11 +1,11 @@
-"""Administration of a broker (17, 26, 202, 207, 208, 215, 300)."""
+"""Administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300)."""
 
 from __future__ import annotations
 
 from msgspec import field
 
 from metaq.model.system import AUTO_CREATE_TOPIC
-from metaq.wire.headers.codec import Header, Int
+from metaq.wire.headers.codec import Header, Int, Long
 
 
 class CreateTopicHeader(Header, kw_only=True):
@@ -39,6 +39,15 @@ class ConsumeStatsHeader(Header, kw_only=True):
 
     consumer_group: str
     topic: str | None = None
+
+
+class ResetOffsetHeader(Header, kw_only=True):
+    """220, 222: to the first message stored at `timestamp` (milliseconds), -1: to the end."""
+
+    topic: str
+    group: str
+    timestamp: Long
+    force: bool = field(name="isForce", default=False)
 
 
 class VersionReplyHeader(Header, kw_only=True):
