@@ -682,15 +682,6 @@ def test_forgotten_producer_warns_and_is_collected(cluster):
         gc.collect()
 
 
-def test_ledger_keeps_the_newest_outcomes_only(monkeypatch):
-    """What this process knows of the past is bounded."""
-    monkeypatch.setattr("metaq.client.checks.DECIDED_MAX", 3)
-    ledger = type(LEDGER)()
-    for number in range(10):
-        ledger.ended(str(number), TransactionOutcome.COMMIT)
-    assert list(ledger._decided) == ["7", "8", "9"]
-
-
 # -------------------------------------------------------------- asyncio
 
 
