@@ -195,6 +195,19 @@ def test_foreign_and_forged_ends_touch_nothing(tmp_path, clock):
         assert ops(broker) == []
 
 
+def test_end_names_its_message_too(tmp_path, clock):
+    """By the unique id or the offset id: where a power cut took a half message, another one may lie now."""
+    with open_broker(tmp_path, clock) as broker:
+        sent = half(broker)
+        (waiting,) = stored(broker, HALF_TOPIC, 0)
+        assert "message id wrong" in refused(Reason.INVALID, lambda: end(broker, sent, message_id="F" * 32))
+        assert stored(broker) == []
+        end(broker, sent, message_id=waiting.offset_id)
+        end(broker, half(broker, **{props.UNIQUE_ID: "A" * 32}), message_id="A" * 32)
+        end(broker, half(broker, **{props.UNIQUE_ID: ""}), message_id="whatever a client without unique ids says")
+        assert len(stored(broker)) == 3
+
+
 def test_committed_copy_is_no_half_message(tmp_path, clock):
     """It carries the group and TRAN_MSG too, and its offsets are known to every consumer."""
     with open_broker(tmp_path, clock) as broker:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from metaq.broker.transactions_progress import TransactionProgress
 from metaq.store.commit_log import CommitLog
 from metaq.testing import PowerLossDisk
 from metaq.testing.crash import Broken, scratch, simulate
@@ -77,11 +78,13 @@ SABOTAGE = {
     "a file's sync does nothing": (PowerLossDisk, "sync_file"),
     "a folder's sync does nothing": (PowerLossDisk, "sync_folder"),
     "recovery does not sync what it keeps": (CommitLog, "secure"),
+    "a start passes over the op records of transactions": (TransactionProgress, "_read_ops"),
+    "a start passes over what the log says of half messages": (TransactionProgress, "_read_log"),
 }
 
 
 @pytest.mark.parametrize("what", SABOTAGE)
-def test_a_lie_about_durability_is_found(folder, monkeypatch, what):
+def test_a_broken_promise_is_found(folder, monkeypatch, what):
     """By some of a few hundred seeds: the simulation can fail."""
     owner, name = SABOTAGE[what]
     monkeypatch.setattr(owner, name, lambda *_args, **_more: None)

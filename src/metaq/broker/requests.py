@@ -63,6 +63,8 @@ class EndTransaction(Struct, frozen=True, kw_only=True):
     log_offset: int
     """Where its record is."""
     outcome: Outcome
+    message_id: str = ""
+    """The message's unique id, if the producer says it. After a power cut another half message may lie in the same place."""
 
 
 class SendBack(Struct, frozen=True, kw_only=True):

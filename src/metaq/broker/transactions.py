@@ -135,6 +135,13 @@ class TransactionService:
                 f"The transaction state table offset wrong: the half message at log offset {end.log_offset} does not have "
                 f"queue offset {end.slot}",
             )
+        unique_id = half.properties.get(props.UNIQUE_ID)
+        if end.message_id and unique_id and end.message_id not in {unique_id, half.offset_id}:
+            raise Refused(
+                Reason.INVALID,
+                f"The message id wrong: the half message at log offset {end.log_offset} is not {end.message_id[:80]}, which a "
+                "power cut may have taken before it was on the disk",
+            )
         units = queue.units(end.slot, 1)  # bytes that only look like a record, in somebody's body, have no unit
         if not units or units[0].log_offset != end.log_offset:
             raise Refused(

@@ -41,4 +41,5 @@ def end_of(header: EndTransactionHeader) -> EndTransaction:
         slot=header.half_queue_offset,
         log_offset=header.log_offset,
         outcome=outcome,
+        message_id=header.message_id,
     )

@@ -20,7 +20,7 @@ class Checks:
     def everything(self) -> None:
         """Hold everything against the ledger, right after a start."""
         ledger, store = self._life.ledger, self._life.store
-        ledger.in_flight += ledger.delayed
+        ledger.in_flight += [*ledger.delayed, *ledger.of_transactions()]
         found = read_log(self._life.disk.root, store.min_log, store.log_end)
         self._life.report.lost += ledger.hold_against(found, store.min_log, power_was_cut=self._life.power_was_cut)
         ledger.log_end, ledger.log_min = store.log_end, max(ledger.log_min, store.min_log)
@@ -113,7 +113,7 @@ class Checks:
         self._life.tell("deliver all that waits")
         for _ in range(3):
             self._life.clock.advance(20)
-            waiting = list(self._life.ledger.delayed)
+            waiting = [*self._life.ledger.delayed, *self._life.ledger.of_transactions()]
             self._life.broker.tick()
             self._life.absorb(waiting)
         stored = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from metaq.model.system import SCHEDULE_TOPIC
+from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC, SCHEDULE_TOPIC
 from metaq.testing.crash.bare import BareRecord
 
 Key = tuple[str, int]
@@ -13,6 +13,19 @@ Key = tuple[str, int]
 
 class Broken(AssertionError):
     """A promise was not kept. The text says which, and how to repeat it."""
+
+
+@dataclass(slots=True)
+class Transaction:
+    """A half message that was sent, and what its producer knows of it."""
+
+    topic: str
+    commit: bool
+    """How the local transaction ended: what the producer says whenever it says anything."""
+    message_id: str
+    slot: int = -1
+    """QueueOffset as the send was answered; -1: it was not."""
+    log_offset: int = -1
 
 
 @dataclass(slots=True)
@@ -40,6 +53,8 @@ class Ledger:
     """(group, topic, queue id) → what its position may be after a restart; the last one saved, and those since."""
     delayed: dict[bytes, tuple[str, int]] = field(default_factory=dict)
     """Body of a delayed message → where it is to be delivered."""
+    transactions: dict[bytes, Transaction] = field(default_factory=dict)
+    """By the body of the half message."""
 
     def added(self, records: Iterable[BareRecord], log_end: int) -> None:
         """The broker has said that these are stored."""
@@ -68,6 +83,35 @@ class Ledger:
             and self.delayed[record.body][0] not in gone
         ]
 
+    # ------------------------------------------------------------------ transactions
+
+    def of_transactions(self) -> list[bytes]:
+        """What may be stored whenever transactions go on: their messages, and marks that half messages are done."""
+        slots = 1 + max((record.queue_offset for record in self.log if record.topic == HALF_TOPIC), default=-1)
+        return [*self.transactions, *(b"%d" % slot for slot in range(slots + len(self.transactions) + 1))]
+
+    def knows_half(self, body: bytes, transaction: Transaction, log_min: int) -> bool:
+        """Whether the half message is where its send was answered."""
+        return transaction.log_offset >= log_min and any(
+            record.log_offset == transaction.log_offset and record.body == body and record.topic == HALF_TOPIC
+            for record in self.log
+        )
+
+    def copies(self, body: bytes, transaction: Transaction) -> list[BareRecord]:
+        """What consumers have got of a transaction since its topic was deleted last."""
+        since = self.deleted_at.get(transaction.topic, 0)
+        return [
+            record
+            for record in self.log
+            if record.topic == transaction.topic and record.body == body and record.log_offset >= since
+        ]
+
+    def newest_half(self, body: bytes) -> BareRecord | None:
+        """The newest generation of a half message; None: it is lost, or with the administrator."""
+        halves = [record for record in self.log if record.body == body and record.topic == HALF_TOPIC]
+        kept = any(record.body == body and record.topic == CHECK_MAX_TOPIC for record in self.log)
+        return None if kept or not halves else max(halves, key=lambda record: record.log_offset)
+
     def given_up(self, key: Key) -> set[tuple[int, bytes]]:
         """(queue offset, body) of what a queue may serve though nobody expects it any more."""
         topic, queue_id = key
@@ -94,6 +138,7 @@ class Ledger:
             if not (power_was_cut and self._may_be_torn(wanted, there)):
                 raise Broken(f"the log holds {short(there)} in place of {short(wanted)}")
             self.keys.pop(there.body, None)
+            self.transactions.pop(there.body, None)
             if there.topic == SCHEDULE_TOPIC:
                 self.delayed.pop(there.body, None)
         lost = known[len(found) :]

@@ -12,11 +12,13 @@ from typing import Final
 
 from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
+from metaq.broker.channel import Answered, Told
 from metaq.broker.environment import Environment
 from metaq.clock import FakeClock, seeded
 from metaq.errors import MetaqError
 from metaq.model.access import Identity
 from metaq.model.message import host_bytes
+from metaq.model.notices import TransactionCheck
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Pending, Saving
 from metaq.store.config_file import ConfigFile
@@ -62,6 +64,24 @@ def _options(folder: Path, flush: str) -> StoreOptions:
         message_delay_level="1s 10s",
         file_reserved_time=1,
     )
+
+
+class Producer:
+    """The connection of a producer that is asked about transactions."""
+
+    remote = "127.0.0.1:50000"
+    identity = SOMEBODY
+    congested = False
+
+    def __init__(self) -> None:
+        self.checks: list[TransactionCheck] = []
+
+    def tell(self, what: Told) -> None:
+        if isinstance(what, TransactionCheck):
+            self.checks.append(what)
+
+    def ask(self, question: object, seconds: float, done: Answered) -> None:
+        raise AssertionError(f"nobody asks {question} and waits {seconds} s for {done}")
 
 
 class _LateFile:
@@ -132,7 +152,11 @@ class Life:
         config = self.disk.root / "config"
         disk = self.disk
         self._store = MessageStore(options, self.clock, HOST, "DefaultCluster", disk=disk, threads=False)
-        table = BrokerOptions(broker_name="broker-a", broker_cluster_name="DefaultCluster")
+        table = BrokerOptions(
+            broker_name="broker-a", broker_cluster_name="DefaultCluster",
+            transaction_time_out=2000, transaction_check_interval=3000, transaction_check_max=3,
+        )  # fmt: skip
+        self.producer = Producer()
 
         def open_file(name: str) -> _LateFile:
             return _LateFile(ConfigFile(config / name, disk), self.saves)

@@ -95,6 +95,7 @@ class _Course:
                 self._life.tell("... in the middle of that")
             self._next()
         self._start(last=True)
+        self._steps.transactions.end_all()
         self._checks.deliver_all()
         self._finish(orderly=True)
         self._next()
@@ -131,6 +132,7 @@ class _Course:
             self._mend()
             self._life.had_error = False
             self._checks.everything()
+            self._steps.transactions.once()
             return
 
     def _mend(self) -> None:

@@ -12,6 +12,7 @@ from metaq.testing.crash.bare import log_files
 from metaq.testing.crash.checks import Checks
 from metaq.testing.crash.ledger import Broken, short
 from metaq.testing.crash.life import BORN, GROUPS, HINTS, QUEUES, SOMEBODY, TOPICS, Life
+from metaq.testing.crash.transactions import Transactions
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, request
@@ -23,6 +24,9 @@ class Steps:
 
     def __init__(self, life: Life, checks: Checks) -> None:
         self._life, self._checks = life, checks
+        self.transactions = Transactions(life)
+        self._much = life.chance.choice((1, 1, 10))
+        """Times as many steps are about transactions as otherwise."""
         self._number = self._sent = 0
 
     def step(self) -> None:
@@ -30,7 +34,8 @@ class Steps:
             (self._send, 30), (self._send_run, 4), (self._send_batch, 6), (self._send_later, 5), (self._make_topic, 3),
             (self._delete_topic, 2), (self._make_group, 2), (self._commit, 4), (self._tick, 6), (self._flush_now, 8),
             (self._checkpoint, 6), (self._populate, 2), (self._retain, 1), (self._trouble, 2), (self._pull, 3),
-            (self._note_hints, 1),
+            (self._note_hints, 1), (self.transactions.begin, 6 * self._much),
+            (self.transactions.end, 4 * self._much), (self.transactions.check, 5 * self._much),
         )  # fmt: skip
         (step,) = self._life.chance.choices([step for step, _ in steps], [weight for _, weight in steps])
         step()
@@ -212,12 +217,12 @@ class Steps:
         seconds = self._life.chance.choice((0.1, 1.0, 6.0, 11.0))
         self._life.tell(f"{seconds} s pass")
         self._life.clock.advance(seconds)
-        waiting = list(self._life.ledger.delayed)
+        waiting = [*self._life.ledger.delayed, *self._life.ledger.of_transactions()]
         self._life.ledger.in_flight = waiting
         with self._life.refusals():
             self._life.broker.tick()
         for record in self._life.absorb(waiting):
-            if not self._life.ledger.topics.get(
+            if record.topic in TOPICS and not self._life.ledger.topics.get(
                 record.topic
             ):  # deleted since: the next start may bring it back for this
                 self._life.ledger.topics[record.topic] = None
@@ -242,7 +247,7 @@ class Steps:
         self._life.clock.advance(3600 * self._life.chance.choice((0.5, 1.01)))
         self._life.ledger.in_flight = []
         files = [int(path.name) for path in log_files(self._life.disk.root)]
-        owed = self._life.ledger.still_to_deliver()
+        owed, open_halves = self._life.ledger.still_to_deliver(), self.transactions.owed()
         before, self._life.ledger.log_min = self._life.ledger.log_min, max([self._life.ledger.log_min, *files])
         with self._life.refusals():
             self._life.store.retain(self._life.clock.now_ms(), at_once=True)
@@ -250,6 +255,9 @@ class Steps:
         for record in owed:
             if record.log_offset < self._life.store.min_log:
                 raise Broken(f"{short(record)} was still to be delivered, and its log file went")
+        for body, place in open_halves.items():
+            if place < self._life.store.min_log:
+                raise Broken(f"the half message {body[:6]!r} at log offset {place} was open, and its log file went")
 
     def _trouble(self) -> None:
         """Begin or end a time of faults."""

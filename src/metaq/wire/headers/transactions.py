@@ -20,7 +20,7 @@ class EndTransactionHeader(Header, kw_only=True):
     from_check: bool = field(name="fromTransactionCheck", default=False)
     """Whether this answers a check."""
     message_id: str = field(name="msgId", default="")
-    """The producer's unique id of the message. Nobody decides by it, so one that is missing is no error."""
+    """The producer's unique id of the message. One that is missing is no error; another message's is, at brokers of ours."""
     transaction_id: str | None = None
     broker_name: str | None = field(name="bname", default=None)
 
