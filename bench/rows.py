@@ -221,6 +221,16 @@ def _client(key: str) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _orderly(bench: Bench) -> Measured:
+    """One Python consumer of 8 queues, in order: an empty handler in 8 threads; the other ways beside it."""
+    with processes.metaq_up(bench.disk) as server:
+        result = processes.script(
+            "orderly_bench.py", "--namesrv", server.namesrv, "--count", str(bench.count(400_000, 4000))
+        )
+    numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+    return {**numbers, "value": numbers["orderly_per_s"] / 1000}
+
+
 def _spark(bench: Bench) -> list[Measured]:
     runs = 5 if bench.scale == 1 else 1
     with processes.metaq_up(bench.disk) as server:
@@ -273,6 +283,7 @@ ROWS = (
         "client-consume", "Python client: consume loop, 100 B", "k/s", 150, 700, _client("consume_per_s"), None,
         "confluent-kafka 211 (tuned 631), redis-py 265, aiokafka 116",
     ),
+    Row("orderly", "Python client: 8 queues in order, empty handler, 100 B", "k/s", 100, 400, _orderly),
     Row(
         "rebalance", "1 000 queues, 20 members: all owned after kill -9", "s", 2.0, 0.5, _rebalance, runs=3,
         lower_is_better=True, beside="RocketMQ",

@@ -45,7 +45,8 @@ def test_transactions_row(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
-    assert list(_run(tmp_path, "client-submit,client-consume")) == ["client-submit", "client-consume"]
+    keys = "client-submit,client-consume,orderly"
+    assert list(_run(tmp_path, keys)) == keys.split(",")
 
 
 def test_rebalance(tmp_path: Path) -> None:

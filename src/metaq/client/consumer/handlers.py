@@ -59,7 +59,10 @@ def handle(message: ReceivedMessage, handler: Handler) -> None:
         if not message.settle(error):
             raise
         return
-    if result is not None and inspect.isawaitable(result):
+    if result is None:
+        message.ack()
+        return
+    if inspect.isawaitable(result):
         _discard(result)
         raise _not_awaited(handler)
     settle_by_result(message, result)
@@ -68,7 +71,7 @@ def handle(message: ReceivedMessage, handler: Handler) -> None:
 def handle_batch(messages: list[ReceivedMessage], handler: BatchHandler) -> None:
     """Call `handler` and settle by its result those messages that it has not settled itself. Raises as `handle`."""
     try:
-        result = handler(messages)
+        result = handler(list(messages))  # It may do with its list what it likes.
     except BaseException as error:
         if not settle_all(messages, error):
             raise
@@ -76,6 +79,14 @@ def handle_batch(messages: list[ReceivedMessage], handler: BatchHandler) -> None
     if result is not None and inspect.isawaitable(result):
         _discard(result)
         raise _not_awaited(handler)
+    _settle_batch(messages, result)
+
+
+def _settle_batch(messages: Sequence[ReceivedMessage], result: object) -> None:
+    if result is None:
+        for message in messages:
+            message.ack()  # Which changes nothing where the handler has settled it.
+        return
     for message in messages:
         if not message.settled:
             settle_by_result(message, result)
@@ -103,7 +114,7 @@ async def handle_async(message: ReceivedMessage, handler: AsyncHandler) -> None:
 async def handle_batch_async(messages: list[ReceivedMessage], handler: AsyncBatchHandler) -> None:
     """As `handle_batch`, awaited."""
     try:
-        result = await _result(messages, handler)
+        result = await _result(list(messages), handler)
     except _Plain:
         raise _not_awaitable(handler) from None
     except asyncio.CancelledError as error:
@@ -116,9 +127,7 @@ async def handle_batch_async(messages: list[ReceivedMessage], handler: AsyncBatc
         if not settle_all(messages, error):
             raise
     else:
-        for message in messages:
-            if not message.settled:
-                settle_by_result(message, result)
+        _settle_batch(messages, result)
 
 
 class _Plain(Exception):

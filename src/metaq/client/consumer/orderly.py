@@ -321,10 +321,12 @@ class OrderedQueue(Generic[M]):
                 with self._lock:
                     hand = self._next_hand(run, limit)
                     self._hand = len(hand)
+                start, stop, count = hand[0].queue_offset - run.base, hand[-1].queue_offset - run.base + 1, len(hand)
                 yield hand
+                if run.marks.find(0, start, stop) >= 0:  # Something failed, or somebody still works on it.
+                    return
                 with self._lock:
-                    if self._blocks or self._in_hand():
-                        return
+                    run.done += count
                     self._end_hand()
         finally:
             self._end()
