@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import datetime as dt
+import functools
 import itertools
 import logging
 import signal
@@ -22,10 +23,29 @@ from metaq.model import MessageQueue
 log = logging.getLogger("metaq.client")
 
 
+class _Worker(threading.Thread):
+    """A thread of `run`. Whoever waits for it waits for `ended`.
+
+    `join` would not do: interrupted by Ctrl-C, Python 3.11 takes the thread for ended (its `_wait_for_tstate_lock` finds
+    the lock held, as it is while the thread runs), and what the thread had in hand would be left behind.
+    """
+
+    def __init__(self, work: Callable[[], None], name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = work
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        finally:
+            self.ended.set()
+
+
 class Consumer(ConsumerBase):
     """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler."""
 
-    _workers: frozenset[threading.Thread] = frozenset()
+    _workers: frozenset[_Worker] = frozenset()
     """The threads of `run`, all started, for `close`."""
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -99,7 +119,7 @@ class Consumer(ConsumerBase):
         job = Job.of(handler, threads, batch, processes, awaited=False)
         failures: list[BaseException] = []
         workers = [
-            threading.Thread(target=self._work, args=(job, failures), name=f"metaq-{self.group}-{number}", daemon=True)
+            _Worker(functools.partial(self._work, job, failures), f"metaq-{self.group}-{number}")
             for number in range(job.workers)
         ]
         with self._drain_on_sigterm():
@@ -110,12 +130,12 @@ class Consumer(ConsumerBase):
                 self._workers |= frozenset(workers)
             try:
                 for worker in workers:
-                    while worker.is_alive():
-                        worker.join(1.0)  # Not for ever: on Windows an endless join hides Ctrl-C.
+                    while not worker.ended.wait(1.0):  # Not for ever: on Windows an endless wait hides Ctrl-C.
+                        continue
             except BaseException:
                 self.stop()
                 for worker in workers:
-                    worker.join()
+                    worker.ended.wait()
                 raise
             finally:
                 with self._beginning:
@@ -228,8 +248,8 @@ class Consumer(ConsumerBase):
         deadline = self._core.clock.monotonic() + timeout
         if threading.current_thread() not in workers:  # A handler that closes cannot wait for itself.
             for worker in workers:
-                worker.join(max(0.0, deadline - self._core.clock.monotonic()))
-            warn_of_busy(self.group, sum(worker.is_alive() for worker in workers))
+                worker.ended.wait(max(0.0, deadline - self._core.clock.monotonic()))
+            warn_of_busy(self.group, sum(not worker.ended.is_set() for worker in workers))
         self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     def __enter__(self) -> Self:

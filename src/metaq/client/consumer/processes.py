@@ -15,6 +15,7 @@ Processes are spawned, never forked: this process has threads.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import inspect
 import logging
 import multiprocessing
@@ -22,7 +23,7 @@ import signal
 import traceback
 import weakref
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import SpawnProcess
 from multiprocessing.reduction import ForkingPickler
@@ -36,6 +37,7 @@ from metaq.errors import ConfigError
 
 log = logging.getLogger("metaq.client")
 
+_SIGNALS = {signal.SIGINT, signal.SIGTERM}
 Outcome = tuple[str, Any]
 """What a handler said, in plain words: see `_outcome`."""
 
@@ -66,6 +68,8 @@ def serve(connection: Connection) -> None:
     """
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
     try:
         handler = ForkingPickler.loads(connection.recv_bytes())
     except EOFError:
@@ -188,7 +192,8 @@ class Worker:
         self._connection, theirs = context.Pipe()
         process = context.Process(target=serve, args=(theirs,), name=self._name)
         try:
-            process.start()
+            with _signals_blocked():
+                process.start()
         finally:
             theirs.close()
         self._process = process
@@ -208,6 +213,19 @@ class Worker:
                 "the handler cannot be used in another process: define it at the top level of a module that can be "
                 f"imported there. What was raised: {detail}"
             )
+
+
+@contextlib.contextmanager
+def _signals_blocked() -> Iterator[None]:
+    """For this thread and a process that it starts, which would end of a Ctrl-C before it can say that it ignores it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _settle(hand: list[ReceivedMessage], outcome: Outcome) -> None:
