@@ -9,7 +9,7 @@ import asyncio
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from typing import Self
 
 from metaq.model import BrokerData, ClusterInfo, QueueData, Route
@@ -132,12 +132,11 @@ class FakeCluster:
         """The connections to brokers that there are now."""
         return [session for session in list(self.sessions) if session.broker < len(self.broker_names)]
 
-    def ask(self, command: Command) -> None:
-        """A request of a broker's own, to every client that is connected to one."""
+    def ask(self, command: Command, brokers: Container[int] = range(100)) -> None:
+        """A request of the brokers' own, to every client that is connected to one."""
         data = encode(command)
-        brokers = len(self.broker_names)
         self._loop.call_soon_threadsafe(
-            lambda: [session.peer.write(data) for session in self.sessions if session.broker < brokers]
+            lambda: [session.peer.write(data) for session in self.sessions_to_broker() if session.broker in brokers]
         )
 
     def push_bytes(self, data: bytes) -> None:

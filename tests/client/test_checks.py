@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 
 import metaq
 from metaq import TransactionOutcome, aio
-from metaq.client.checks import Held, Question, TransactionLedger, check_function, outcome_of
+from metaq.client.checks import Held, Home, Question, TransactionLedger, check_function, outcome_of
 from metaq.client.conversation.transactions import check_of
 from metaq.errors import BufferFull
 from tests.client.cluster import FakeCluster
 from tests.client.conversation.test_transactions import check_command
 from tests.client.test_transaction import COMMIT, ask, ended
 from tests.support import eventually
+
+HOME = Home("broker-a", "0" * 16)
 
 
 def question(message_id: str, place: int) -> Question:
@@ -96,32 +98,53 @@ def test_ledger_keeps_the_newest_outcomes_only(monkeypatch):
     monkeypatch.setattr("metaq.client.checks.DECIDED_MAX", 3)
     ledger = TransactionLedger()
     for number in range(10):
-        ledger.ended(str(number), TransactionOutcome.COMMIT)
+        ledger.ended(str(number), TransactionOutcome.COMMIT, HOME)
     assert list(ledger._decided) == ["7", "8", "9"]
 
 
 def test_ledger_knows_what_is_going_on_and_what_has_ended():
     """Going on: UNKNOWN, and it learns its new place. Ended without an outcome, forgotten, or another's: nothing."""
 
-    class Transaction:
-        place = 0
-
-        def moved(self, half, address):
-            self.place = half.queue_offset
-
-    ledger, going_on = TransactionLedger(), Transaction()
+    ledger, going_on = TransactionLedger(), GoingOn()
     asked = question("A", 7).check
-    assert ledger.answer(asked, "h:1") is None
+    assert ledger.answer(asked) is None
     ledger.begun("A", going_on)
-    assert ledger.answer(asked, "h:1") is TransactionOutcome.UNKNOWN
+    assert ledger.answer(asked) is TransactionOutcome.UNKNOWN
     assert going_on.place == 7
-    ledger.ended("A", TransactionOutcome.UNKNOWN)
-    assert ledger.answer(asked, "h:1") is None
+    ledger.ended("A", TransactionOutcome.UNKNOWN, HOME)
+    assert ledger.answer(asked) is None
     ledger.begun("A", going_on)
     del going_on
-    assert ledger.answer(asked, "h:1") is None
-    ledger.ended("A", TransactionOutcome.ROLLBACK)
-    assert ledger.answer(asked, "h:1") is TransactionOutcome.ROLLBACK
+    assert ledger.answer(asked) is None
+    ledger.ended("A", TransactionOutcome.ROLLBACK, HOME)
+    assert ledger.answer(asked) is TransactionOutcome.ROLLBACK
+
+
+class GoingOn:
+    home, place = HOME, 0
+
+    def moved(self, half):
+        self.place = half.queue_offset
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_ledger_rolls_back_what_was_given_up_at_another_broker(ended):
+    """Its send had no answer, so the message went elsewhere. One that is only renamed, or has moved, is believed."""
+    ledger, going_on = TransactionLedger(), GoingOn()
+    ledger.begun("A", going_on)
+    if ended:
+        ledger.ended("A", TransactionOutcome.COMMIT, HOME)
+    here = TransactionOutcome.COMMIT if ended else TransactionOutcome.UNKNOWN
+    other = bytes([10, 0, 0, 9, 0, 0, 42, 159])
+    for broker, host, wanted in (
+        ("broker-b", other, TransactionOutcome.ROLLBACK),
+        ("broker-b", bytes(8), here),
+        ("broker-a", other, here),
+        ("", other, here),
+        ("broker-a", bytes(8), here),
+    ):
+        assert ledger.answer(check_of(check_command(message_id="A", store_host=host), broker)) is wanted
+    assert going_on.place == (0 if ended else 8)
 
 
 @pytest.mark.parametrize("nonsense", [0, 1, "commit", 8, [], object])

@@ -68,17 +68,26 @@ def halves(cluster):
     ]
 
 
-def ask(cluster, message_id="A" * 32, queue_offset=8, log_offset=5000, group="payments"):
+def ask(
+    cluster,
+    message_id="A" * 32,
+    queue_offset=8,
+    log_offset=5000,
+    group="payments",
+    brokers=range(9),
+    store_host=bytes(8),
+):
     """The broker asks about a transaction of ours."""
     eventually(lambda: cluster.count(RequestCode.HEART_BEAT), what="the broker knows us")
     command = check_command(
         properties=f"PGROUP\x01{group}",
         message_id=message_id,
+        store_host=store_host,
         tranStateTableOffset=str(queue_offset),
         commitLogOffset=str(log_offset),
     )
     command.flag = 2
-    cluster.ask(command)
+    cluster.ask(command, brokers)
 
 
 # -------------------------------------------------------------- the block
@@ -507,6 +516,36 @@ def test_transaction_that_ended_here_is_answered_without_the_check(cluster, make
     last = ended(cluster, 2)[1]
     assert (last.outcome, last.from_check, last.half_queue_offset) == (COMMIT, True, 9)
     assert asked == []
+
+
+def test_copy_that_was_given_up_at_another_broker_is_rolled_back():
+    """The first broker took the half message and its answer was lost; the second has the one that was committed."""
+    with FakeCluster(brokers=2) as cluster:
+        took = []
+
+        def script(session, command):
+            if took:
+                return NotImplemented
+            took.append(session.broker)
+            session.peer.abort("the test says so")
+            return None
+
+        cluster.script[RequestCode.SEND_MESSAGE_V2] = script
+        with TransactionProducer(
+            cluster.namesrv, group="payments", check=lambda _: True, instance_name="two", timeout=PATIENCE
+        ) as producer:
+            with producer.transaction("orders", b"x") as tx:
+                assert tx.home.broker == cluster.broker_names[1 - took[0]]
+            lost = set(took)
+            eventually(lambda: len({one.broker for one in cluster.sessions_to_broker()}) == 2 or reconnect(producer))
+            ask(cluster, tx.id, 9, 6000, brokers=lost, store_host=b"elsewher")
+            assert ended(cluster, 2)[1].outcome == ROLLBACK
+            ask(cluster, tx.id, 10, 7000, brokers={0, 1} - lost)
+            assert ended(cluster, 3)[2].outcome == COMMIT
+
+
+def reconnect(producer):
+    producer._core.thread.run(producer._core.send_heartbeats(), PATIENCE)
 
 
 def test_transaction_that_was_left_unknown_is_checked(cluster, make):

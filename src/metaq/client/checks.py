@@ -5,7 +5,8 @@ thousand others: a `CheckPool` has some workers, threads or tasks, and holds so 
 transaction at a time: each check stores the half message anew, and only the newest place of it settles the transaction.
 
 What this process knows itself needs no check: a transaction whose block is still running is not decided yet, and one that
-has ended here ended as it did, whether or not the broker has heard of it. `TransactionLedger` keeps that.
+has ended here ended as it did, whether or not the broker has heard of it; and a copy at another broker than the
+transaction's was given up by its send. `TransactionLedger` keeps that.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import os
 import threading
 import weakref
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -82,12 +83,34 @@ def check_function(function: object, what: str, *, awaited: bool) -> None:
         raise TypeError(f"{what} {name}{signature} cannot be called with one argument: {error}") from None
 
 
+class Home(NamedTuple):
+    """The broker of a half message."""
+
+    broker: str
+    host: str
+    """Address and port by which it signs offset ids, in hex."""
+
+    def is_not(self, half: StoredMessage) -> bool:
+        """Whether the half message of a check is surely another broker's: one may be renamed, or move, meanwhile."""
+        return bool(half.broker) and half.broker != self.broker and half.offset_id[:-16] != self.host
+
+
 class Undecided(Protocol):
     """A transaction that is going on."""
 
-    def moved(self, half: HalfMessage, address: str) -> None:
-        """A check of the broker at `address` has stored the half message anew."""
+    @property
+    def home(self) -> Home: ...
+
+    def moved(self, half: HalfMessage) -> None:
+        """A check of that broker has stored the half message anew."""
         ...
+
+
+class Decided(NamedTuple):
+    """A transaction that ended here."""
+
+    outcome: TransactionOutcome
+    home: Home
 
 
 class TransactionLedger:
@@ -101,30 +124,40 @@ class TransactionLedger:
         self._lock = threading.Lock()
         self._open: weakref.WeakValueDictionary[str, Undecided] = weakref.WeakValueDictionary()
         """Weak: a transaction that nobody can end any more is one for the check."""
-        self._decided: dict[str, TransactionOutcome] = {}
+        self._decided: dict[str, Decided] = {}
 
     def begun(self, message_id: str, transaction: Undecided) -> None:
         """It is going on from now: whoever asks is told so."""
         with self._lock:
             self._open[message_id] = transaction
 
-    def ended(self, message_id: str, outcome: TransactionOutcome) -> None:
+    def ended(self, message_id: str, outcome: TransactionOutcome, home: Home) -> None:
         """It ended here; of the newest `DECIDED_MAX` the outcome is kept, for the broker may not have heard of it."""
         with self._lock:
             self._open.pop(message_id, None)
             if outcome is not TransactionOutcome.UNKNOWN:
-                self._decided[message_id] = outcome
+                self._decided[message_id] = Decided(outcome, home)
             if len(self._decided) > DECIDED_MAX:
                 del self._decided[next(iter(self._decided))]
 
-    def answer(self, question: TransactionCheck, address: str) -> TransactionOutcome | None:
-        """How the transaction ended, as far as this process knows by itself; UNKNOWN while it is going on."""
+    def answer(self, question: TransactionCheck) -> TransactionOutcome | None:
+        """How the transaction ended, as far as this process knows by itself; UNKNOWN while it is going on.
+
+        Another broker than that of the transaction asks about a copy that was given up: its acknowledgement was lost, and
+        the message was sent again, there. Committed as well, it would be delivered a second time.
+        """
+        message_id = question.half.message_id
         with self._lock:
-            decided = self._decided.get(question.half.message_id)
-            transaction = self._open.get(question.half.message_id)
-        if decided is not None or transaction is None:
-            return decided
-        transaction.moved(half_of(question.half), address)
+            decided, transaction = self._decided.get(message_id), self._open.get(message_id)
+        known = decided or transaction
+        if known is None:
+            return None
+        if known.home.is_not(question.half):
+            return TransactionOutcome.ROLLBACK
+        if decided is not None:
+            return decided.outcome
+        assert transaction is not None
+        transaction.moved(half_of(question.half))
         return TransactionOutcome.UNKNOWN
 
 
@@ -224,7 +257,7 @@ class CheckPool(abc.ABC):
 
     def check(self, question: TransactionCheck, address: str) -> None:
         """A broker asks."""
-        known = LEDGER.answer(question, address)
+        known = LEDGER.answer(question)
         if known is not None:
             self._core.spawn(self._tell(Question(question, address), known))
             return

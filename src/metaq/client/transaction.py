@@ -25,6 +25,7 @@ from metaq.client.checks import (
     Answer,
     Check,
     CheckPool,
+    Home,
     PoolLimits,
     ThreadedChecks,
     check_function,
@@ -144,10 +145,14 @@ class TransactionBase:
         ending = self._ending
         return ending.result() if ending is not None and ending.done() else None
 
-    def moved(self, half: HalfMessage, address: str) -> None:
+    @property
+    def home(self) -> Home:
+        """The broker that has the half message."""
+        return Home(self.receipt.queue.broker, self.receipt.offset_id[:-16])
+
+    def moved(self, half: HalfMessage) -> None:
         """A check has stored the half message anew: that place is the one to be named at the end."""
-        if address == self._producer.master_address(self.receipt.queue.broker):
-            self._half = half
+        self._half = half
 
     def _check_new(self) -> None:
         if self._receipt is not None:
@@ -176,7 +181,7 @@ class TransactionBase:
             if self._ending is None:
                 assert self._half is not None
                 self._outcome = outcome
-                LEDGER.ended(receipt.message_id, outcome)
+                LEDGER.ended(receipt.message_id, outcome, self.home)
                 self._ending = self._producer.end(receipt, self._half, outcome, error)
             elif self._outcome is not outcome:
                 assert self._outcome is not None

@@ -29,7 +29,12 @@ class OrderLayout(Struct, frozen=True):
         parts: list[tuple[str, int]] = []
         for part in filter(None, (part.strip() for part in text.split(";"))):
             broker, _, count = part.rpartition(":")
-            if not broker or set(broker) & set(":,") or not (count.isascii() and count.isdecimal()) or not 0 < int(count[:8]) <= QUEUES_MAX:
+            if (
+                not broker
+                or set(broker) & set(":,")
+                or not (count.isascii() and count.isdecimal())
+                or not 0 < int(count[:8]) <= QUEUES_MAX
+            ):
                 raise ConfigError(
                     f"{part[:80]!r} is no part of an order configuration: need broker:queues, several joined by ';', "
                     f"queues from 1 to {QUEUES_MAX}"

@@ -30,11 +30,12 @@ def check_command(
     sys_flag: int = 0,
     properties: str = "PGROUP\x01payments",
     message_id: str = HALF.message_id,
+    store_host: bytes = bytes(8),
     **ext: str,
 ) -> Command:
     record = encode_record(
         topic=b"orders", queue_id=3, queue_offset=8, log_offset=5000, flag=7, sys_flag=sys_flag, born_ms=1700,
-        born_host=bytes(8), store_ms=1800, store_host=bytes(8), reconsume_times=0, prepared_offset=0, body=body,
+        born_host=bytes(8), store_ms=1800, store_host=store_host, reconsume_times=0, prepared_offset=0, body=body,
         properties=f"{properties}\x02UNIQ_KEY\x01{message_id}".encode(),
     )  # fmt: skip
     named = {"tranStateTableOffset": "8", "commitLogOffset": "5000", "msgId": message_id, **ext}
