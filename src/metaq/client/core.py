@@ -32,6 +32,7 @@ from metaq.client.routes import KnownRoutes
 from metaq.client.transport import CONNECT_SECONDS, Transport
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
+from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.local import local_address
@@ -75,6 +76,8 @@ class ClientCore:
         self._levels: dict[str, int] = {}
         """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
         self._tasks: set[asyncio.Task[None]] = set()
+        self._told = RateLimitedLog(log, clock)
+        """What brokers may make us say as often as they like."""
 
     def set_pace(self) -> None:
         """Do the periodic work as often as the one of our users wants it who wants it most often."""
@@ -345,7 +348,7 @@ class ClientCore:
             data = self._broker_at(address)
             notice = notice_of(command, data.broker if data is not None else "")
         except BadRequest as error:
-            log.warning("%s sent what cannot be read: %s", address, error)
+            self._told.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
             return None
         if notice is None:
             answer = not_supported(command)
@@ -364,7 +367,8 @@ class ClientCore:
         if checkers := self._checkers.get(question.group):
             checkers[-1].check(question, address)
         else:
-            log.warning(
+            self._told.warning(
+                ("unanswered", question.group),
                 "%s asks about transaction %s of producer group %s, for which nobody here answers; it will ask again",
                 address, question.half.message_id, question.group,
             )  # fmt: skip
