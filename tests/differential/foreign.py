@@ -4,10 +4,11 @@ import fcntl
 import hashlib
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.differential.program import ForeignProgram
-from tests.interop import golang, maven
+from tests.interop import golang, maven, npm, wheel
 from tests.support import PATIENCE
 
 PROGRAMS = Path(__file__).parent / "programs"
@@ -65,4 +66,15 @@ def go(folder: Path) -> ForeignProgram:
     return ForeignProgram([str(golang.driver(PROGRAMS / "go" / "driver.go"))], folder, ROCKETMQ_GO_LOG_LEVEL="error")
 
 
-MAKERS = {"java": java_4, "java3": java_3, "go": go}
+def cpp(folder: Path) -> ForeignProgram:
+    """RocketMQ's C++ client, from its PyPI wheel."""
+    return ForeignProgram([sys.executable, str(PROGRAMS / "cpp" / "driver.py"), str(wheel.unpacked())], folder)
+
+
+def node(folder: Path) -> ForeignProgram:
+    """The Node client ali-ons."""
+    source = PROGRAMS / "node"
+    return ForeignProgram([npm.node(), str(source / "driver.js"), str(npm.installed(source))], folder)
+
+
+MAKERS = {"java": java_4, "java3": java_3, "go": go, "cpp": cpp, "node": node}
