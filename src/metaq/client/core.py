@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from metaq.client import loop as loops
 from metaq.client.conversation import asking
-from metaq.client.conversation.call import FAULTS, Call, Consultation, Conversation
+from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conversation
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.notices import not_supported, notice_of
@@ -263,7 +263,11 @@ class ClientCore:
 
     def consult(self, consultation: Consultation[T]) -> Coroutine[Any, Any, T]:
         """A conversation with peers that it chooses itself."""
-        return asking.consult(self.transport, consultation)
+
+        def answer(step: At[Any]) -> Awaitable[object]:
+            return self.ask(step.address, step.call)
+
+        return asking.converse(consultation, answer)
 
     # -------------------------------------------------------------- heartbeats
 

@@ -11,7 +11,9 @@ from metaq.client.conversation.pulling import HOLD_MS, Pull, PullResult, PullSta
 from metaq.client.core import ClientCore
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import MessageQueue, StoredMessage, SubscriptionData, SysFlag
+from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.topic import RETRY_PREFIX
 from metaq.wire import compression, hot
 
 log = logging.getLogger("metaq.client")
@@ -90,8 +92,11 @@ async def pull(
     if subscription.tags:  # Brokers compare hashes of tags; here the tags themselves are compared.
         messages = [message for message in messages if message.tag in subscription.tags]
     if core.namespace:
+        retried = queue.topic.startswith(RETRY_PREFIX)
         for message in messages:
             message.topic = core.namespace.plain(message.topic)
+            if retried and props.RETRY_TOPIC in message.properties:
+                message.properties[props.RETRY_TOPIC] = core.namespace.plain(message.properties[props.RETRY_TOPIC])
     return PulledMessages(result, messages, _expand(messages, wanted.body_bytes_max))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, Protocol, TypeVar
 
-from metaq.client.conversation.call import At, Call
+from metaq.client.conversation.call import Call
 from metaq.errors import MetaqError
 from metaq.wire.command import Command
 
@@ -50,12 +50,3 @@ async def converse(conversation: Generator[Step, Any, T], answer: Callable[[Step
     except StopIteration as end:
         result: T = end.value
         return result
-
-
-async def consult(caller: Caller, consultation: Generator[At[Any], Any, T]) -> T:
-    """A conversation with peers that it chooses itself."""
-
-    async def answer(step: At[Any]) -> object:
-        return await ask(caller, step.address, step.call)
-
-    return await converse(consultation, answer)
