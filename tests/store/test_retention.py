@@ -8,11 +8,12 @@ import errno
 import pytest
 
 from metaq.clock import FakeClock
+from metaq.errors import StoreFull
 from metaq.store.checkpoint import Tails
 from metaq.store.retention import FILES_PER_RUN_MAX, FileAge, decide, is_due
 from metaq.testing.crash.bare import log_files
 from metaq.testing.faults import FaultyDisk
-from tests.store.support import checkpoint, open_store, put, read_all, small_options
+from tests.store.support import checkpoint, message, open_store, put, read_all, small_options
 from tests.support import eventually
 
 HOUR_MS = 3_600_000
@@ -74,9 +75,13 @@ class Debtor:
 
     def __init__(self, place):
         self.place = place
+        self.asked = []
 
     def oldest(self):
         return self.place
+
+    def carry(self, before):
+        self.asked.append(before)
 
 
 def test_a_log_file_waits_for_all_who_need_it(tmp_path, caplog):
@@ -99,9 +104,33 @@ def test_a_log_file_waits_for_all_who_need_it(tmp_path, caplog):
         assert store.retain(store.clock.now_ms() + 1, at_once=True) == 2
         assert store.flushed >= end
         disk.used = 91
+        while len(owners[0].asked) < 6:  # it may still write anew what it owes
+            assert store.retain(store.clock.now_ms() + 1) == 0
+        assert set(owners[0].asked) == {starts[4]}
         assert store.retain(store.clock.now_ms() + 1) == 1
         assert store.min_log == starts[4]
         assert "which are lost; free some space" in caplog.text
+
+
+def test_owner_whose_records_keep_a_file_is_asked_to_write_them_anew(tmp_path):
+    """Up to the file's end; one that owes nothing there is not. The file goes when he has done it, even on a full disk."""
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk=disk, file_reserved_time=0) as store:
+        for number in range(30):
+            put(store, "T", 0, b"%d" % number * 10_000)
+        starts = [file.start for file in store.log.run.files]
+        first, second = Debtor(starts[0] + 50), Debtor(starts[2])
+        store.owes(first)
+        store.owes(second)
+        disk.used = 91
+        assert store.retain(store.clock.now_ms() + 1) == 0
+        assert (first.asked, second.asked) == ([starts[1]], [])
+        with pytest.raises(StoreFull):
+            put(store, "T", 0, b"refused")
+        store.put([message("T", 0, b"anew")], carrying=True)
+        first.place = starts[1]
+        assert store.retain(store.clock.now_ms() + 1) == 1
+        assert store.min_log == starts[1]
 
 
 def test_delete_when_names_local_hours():

@@ -66,8 +66,8 @@ class Appender:
             )
         return None
 
-    def put(self, records: Sequence[PutRecord]) -> Put:
-        """Store records of one queue, contiguously.
+    def put(self, records: Sequence[PutRecord], *, carrying: bool = False) -> Put:
+        """Store records of one queue, contiguously. `carrying`: see `Writer.put`.
 
         Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or deleted), or
         ILLEGAL_MESSAGE.
@@ -79,7 +79,7 @@ class Appender:
         if self._closed(topic):
             raise Refused(Reason.BUSY, f"the topic {topic} is being made or deleted, try again")
         try:
-            put = self._store.put(records)
+            put = self._store.put(records, carrying=True) if carrying else self._store.put(records)
         except (StoreFull, StoreFailed) as error:
             self._stats.put_failures += 1
             raise Refused(Reason.NOT_STORED, str(error)) from error

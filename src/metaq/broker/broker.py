@@ -89,7 +89,7 @@ class Broker:
         self._look_for_lost_topics()
         tables = Tables(self.topics, self.groups, self.members, self.offsets)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
-        store.owes(self.transactions.progress)
+        store.owes(self.transactions)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)

@@ -324,6 +324,9 @@ class ScheduleService:
                 found.append(unit.log_offset)
         return min(found, default=None)
 
+    def carry(self, before: int) -> None:
+        """They wait where they are: a level's queue is in order of delivery."""
+
     # ------------------------------------------------------------------ for tools
 
     def progress(self) -> Mapping[int, LevelProgress]:

@@ -113,6 +113,8 @@ class TransactionService:
 
     def _named(self, end: EndTransaction) -> StoredMessage:
         """The half message that an end names. Raises Refused INVALID: there is none, or it is not the client's to end."""
+        if 0 <= end.log_offset < self._store.min_log and (moved := self._moved(end)) is not None:
+            return moved
         data = self._store.record_at(end.log_offset) if end.log_offset >= 0 else None
         try:
             half = decode_record(data) if data is not None else None
@@ -149,6 +151,13 @@ class TransactionService:
                 f"The commit log offset wrong: queue offset {end.slot} is not the half message at log offset {end.log_offset}",
             )
         return half
+
+    def _moved(self, end: EndTransaction) -> StoredMessage | None:
+        """A later generation of a half message whose file has gone, found by the message's unique id."""
+        for half in self._by_key(HALF_TOPIC, end.message_id) if end.message_id else ():
+            if origin_of(half) == end.slot and half.properties.get(props.PRODUCER_GROUP) == end.producer_group:
+                return half
+        return None
 
     def _open_generation(self, named: StoredMessage) -> StoredMessage | None:
         """What stands for a half message that is done: a check has written it anew, or given it up. None: it has ended.
@@ -200,6 +209,18 @@ class TransactionService:
                 owed.popleft()
         except Refused as error:
             self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
+
+    # ------------------------------------------------------------------ what is owed
+
+    what = "half messages"
+
+    def oldest(self) -> int | None:
+        """LogOffset of the oldest half message that is not done; None: all are. From any thread."""
+        return self.progress.oldest()
+
+    def carry(self, before: int) -> None:
+        """Write anew the open half messages whose records begin below this LogOffset, soon. From any thread."""
+        self.checks.carry(before)
 
     # ------------------------------------------------------------------ time
 

@@ -88,6 +88,8 @@ class _Round(Struct):
     end: int
     found: list[StoredMessage]
     """Read ahead, the next one last."""
+    carry_before: int = 0
+    """Above 0: only those are looked at whose records begin below this LogOffset, and all of them are written anew."""
     reading: bool = False
 
 
@@ -110,6 +112,7 @@ class TransactionChecks:
         """What turns are measured with, in seconds."""
         self._round: _Round | None = None
         self._ended_at = self._clock.monotonic()
+        self._carry_before = 0
         self._turn = 0
         """Counts the questions: each goes to the next producer of its group."""
 
@@ -117,16 +120,23 @@ class TransactionChecks:
         """Write what was left out of the log."""
         self._told.tick()
 
+    def carry(self, before: int) -> None:
+        """Write anew the open half messages whose records begin below this LogOffset. From any thread; the next steps do it."""
+        self._carry_before = max(self._carry_before, before)
+
     def step(self) -> tuple[list[Effect], float]:
         """Go on for at most TURN_SECONDS. Returns whom to ask what, and the seconds until the next call, 0: soon."""
         asked: list[Effect] = []
+        queue = self._store.existing_queue(HALF_TOPIC, 0)
+        end = queue.max_offset if queue else 0
+        if self._carry_before and not (self._round is not None and self._round.carry_before):
+            before, self._carry_before = self._carry_before, 0
+            self._round = _Round(self._clock.now_ms(), self._progress.first_open, end, [], before)
         if self._round is None:
             interval = self._environment.options.transaction_check_interval / 1000
             wait = self._ended_at + interval - self._clock.monotonic()
             if wait > 0:
                 return asked, min(wait, PAUSE_SECONDS)
-            queue = self._store.existing_queue(HALF_TOPIC, 0)
-            end = queue.max_offset if queue else 0
             self._round = _Round(self._clock.now_ms(), self._progress.first_open, end, [])
         stop = self.stopwatch() + TURN_SECONDS
         while True:
@@ -138,7 +148,9 @@ class TransactionChecks:
                 return asked, 0.0
 
     def _end_round(self) -> None:
-        self._round, self._ended_at = None, self._clock.monotonic()
+        if self._round is not None and not self._round.carry_before:
+            self._ended_at = self._clock.monotonic()
+        self._round = None
 
     def _next(self, now: _Round, asked: list[Effect]) -> bool:
         """Look at the next half message that is open. False: that has to wait."""
@@ -165,6 +177,13 @@ class TransactionChecks:
     # ------------------------------------------------------------------ one half message
 
     def _treat(self, now: _Round, half: StoredMessage, asked: list[Effect]) -> bool:
+        if now.carry_before:
+            if half.log_offset >= now.carry_before:
+                self._end_round()
+            else:
+                self._renew(half, checked=False, carrying=True)
+                now.slot = half.queue_offset + 1
+            return True
         options, reserved = self._environment.options, self._environment.store_options.file_reserved_time
         verdict = judge(half, self._clock.now_ms(), now.began_ms, options, reserved)
         if verdict is Verdict.WAIT:
@@ -205,11 +224,11 @@ class TransactionChecks:
                 return channel
         return None
 
-    def _renew(self, half: StoredMessage, *, checked: bool) -> StoredMessage | None:
+    def _renew(self, half: StoredMessage, *, checked: bool, carrying: bool = False) -> StoredMessage | None:
         """Write the next generation. Returns it as its producer is to see it; None: it was given up instead."""
         try:
             record = renewed(half, checked=checked)
-            put = self._appender.put([record])
+            put = self._appender.put([record], carrying=carrying)
             topic, queue_id = destination(half)
         except Refused as error:
             if error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:

@@ -228,8 +228,6 @@ class TransactionProgress:
 
     # ------------------------------------------------------------------ what is owed
 
-    what = "half messages"
-
     def oldest(self) -> int | None:
         """LogOffset of the oldest half message that is not done; None: all are. From any thread."""
         queue = self._store.existing_queue(HALF_TOPIC, 0)

@@ -25,6 +25,7 @@ _SHARE_OF_TIME: Final = 0.05
 """A round that took long is followed by a pause 20 times as long: 10 000 queues must not keep the disk busy."""
 
 _SYNCED_SINGLY_MAX: Final = 64
+_CARRY_ROUNDS: Final = 6
 _TOLD_SECONDS: Final = 600.0
 _INDEX_SECONDS: Final = 10.0
 """The index is synced so often: slots are written all over, so each time costs up to 20 MB, and what came since is
@@ -51,6 +52,8 @@ class Housekeeper:
         self._index_at = -_INDEX_SECONDS
         self._pause = 0.0
         self._owners: tuple[Owed, ...] = ()
+        self._carried = -1, 0
+        """The oldest record that was owed at the last look, and how often it was to be written anew."""
         self._told = RateLimitedLog(log, parts.clock, _TOLD_SECONDS)
         self.worker = Worker("housekeeping", self._round, self._seconds, parts.state.fail)
 
@@ -198,14 +201,31 @@ class Housekeeper:
             debt = oldest_debt(self._owners)
             expired = decide(
                 ages, used_percent=used, now_ms=now_ms, options=parts.options, at_once=at_once,
-                owed=debt.log_offset if debt else None,
+                owed=debt.log_offset if debt else None, carrying=self._is_carried(debt),
             )  # fmt: skip
             parts.state.set_writable(expired.writable)
             if debt:
+                self._have_carried(expired)
                 self._tell_of(debt, expired, used)
             if expired.files:
                 self._drop(expired)
             return expired.files
+
+    def _is_carried(self, debt: Debt | None) -> bool:
+        """Whether there is hope that what is owed will be written anew: it was not asked for in vain so many times."""
+        if debt is None or debt.log_offset != self._carried[0]:
+            self._carried = (debt.log_offset if debt else -1), 0
+        return self._carried[1] < _CARRY_ROUNDS
+
+    def _have_carried(self, expired: Expired) -> None:
+        """Have the owners write anew what keeps a file that would go."""
+        if expired.held is None:
+            return
+        self._carried = self._carried[0], self._carried[1] + 1
+        for owner in self._owners:
+            place = owner.oldest()
+            if place is not None and place < expired.held_end:
+                owner.carry(expired.held_end)
 
     def owes(self, owner: Owed) -> None:
         """From now on, ask `owner` before a log file goes."""

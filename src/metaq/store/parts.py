@@ -40,6 +40,11 @@ class State:
         self._writable = True
 
     @property
+    def carries(self) -> bool:
+        """Whether records are taken that are written anew so that a file can go: also while the disk is too full for others."""
+        return self.failed is None and not self.closed
+
+    @property
     def writable(self) -> bool:
         """False while the disk is so full that no message is taken."""
         return self._writable

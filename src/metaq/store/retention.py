@@ -40,6 +40,12 @@ class Owed(Protocol):
         Called by the housekeeping thread before log files go. When it moves on, what has settled the debt is in the log.
         """
 
+    def carry(self, before: int) -> None:
+        """Write anew at the log's end, soon, what is owed of records below this LogOffset: their file is to go.
+
+        Called by the housekeeping thread each time that a file stays for them. Returns at once; `oldest` tells when it is done.
+        """
+
 
 class Debt(NamedTuple):
     """The oldest record that is owed, and what it is."""
@@ -64,6 +70,8 @@ class Expired(Struct, frozen=True):
     writable: bool
     held: int | None = None
     """Where the first file begins that would go, were nothing in it owed."""
+    held_end: int = 0
+    """Where that file ends."""
     given_up: bool = False
     """Something that is owed goes, because the store can take nothing that would settle it."""
 
@@ -76,13 +84,15 @@ def decide(
     options: StoreOptions,
     at_once: bool = False,
     owed: int | None = None,
+    carrying: bool = False,
 ) -> Expired:
     """Judge all log files, oldest first, except the newest, which always stays. Pure.
 
     A file's time is up `fileReservedTime` hours after its newest record. It goes in the hours of `deleteWhen`, at once
     if the disk is fuller than `diskMaxUsedSpaceRatio`, and above 85 percent even before its time. At most 10 go in one
     run, so that a mistake in the settings can be stopped. What holds a record from LogOffset `owed` on stays in any case.
-    Only if the store can take nothing any more, and there is nothing else to delete, the oldest such file goes.
+    Only if the store can take nothing any more, and there is nothing else to delete, the oldest such file goes, unless what
+    is owed in it is being written anew (`carrying`).
     """
     forced = used_percent > FORCE_PERCENT and options.clean_file_forcibly_enable
     if forced:
@@ -93,19 +103,19 @@ def decide(
         why = "their time is up"
     else:
         why = ""
-    gone, held, given_up, writable = 0, None, False, used_percent <= REFUSE_PERCENT
+    gone, held, held_end, given_up, writable = 0, None, 0, False, used_percent <= REFUSE_PERCENT
     if why:
         for file in files[:FILES_PER_RUN_MAX]:
             if not forced and now_ms - file.last_ms < options.file_reserved_time * _HOUR_MS:
                 break
             if owed is not None and owed < file.end:
-                given_up = not writable and gone == 0
-                held = None if given_up else file.start
+                given_up = not writable and gone == 0 and not carrying
+                held, held_end = (None, 0) if given_up else (file.start, file.end)
                 gone += given_up
                 break
             gone += 1
     drop_before = files[gone - 1].end if gone else (files[0].start if files else 0)
-    return Expired(drop_before, gone, why if gone else "", writable, held, given_up)
+    return Expired(drop_before, gone, why if gone else "", writable, held, held_end, given_up)
 
 
 def is_due(delete_when: str, now_ms: int) -> bool:

@@ -107,9 +107,10 @@ class Writer:
 
     # ------------------------------------------------------------------ one by one
 
-    def put(self, records: Sequence[PutRecord]) -> Put:
+    def put(self, records: Sequence[PutRecord], *, carrying: bool = False) -> Put:
         """Append messages, all to one queue, back to back in queue and log file.
 
+        Args: carrying: they stand for others, whose file can go then: they are taken though the disk is nearly full.
         Raises: MessageIllegal: one of them can never be stored. StoreFull: there is no room now. StoreFailed. Nothing
         was written in any of these cases.
         """
@@ -124,7 +125,7 @@ class Writer:
             )
         now_ms = self._clock.now_ms()
         with self._lock:
-            if not self._state.takes:
+            if not (self._state.takes or (carrying and self._state.carries)):
                 raise self._state.refusal()
             queue = self._queues.made(first.topic, first.queue_id) if is_queued(first.sys_flag) else None
             if queue:

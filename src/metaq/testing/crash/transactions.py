@@ -76,11 +76,14 @@ class Transactions:
 
     def _end(self, body: bytes, transaction: Transaction) -> None:
         life = self._life
-        there = life.ledger.knows_half(body, transaction, life.store.min_log)
-        life.tell(f"{'commit' if transaction.commit else 'roll back'} {body[:6]!r}{'' if there else ', which is lost'}")
+        there: bool | None = life.ledger.knows_half(body, transaction, life.store.min_log)
+        if not there and transaction.log_offset < life.store.min_log:
+            there = None  # it is found by its unique id, if it was written anew
+        where = ", which is lost" if there is False else "" if there else ", whose file has gone"
+        life.tell(f"{'commit' if transaction.commit else 'roll back'} {body[:6]!r}{where}")
         self._end_at(body, transaction, transaction.slot, transaction.log_offset, there=there)
 
-    def _end_at(self, body: bytes, transaction: Transaction, slot: int, log_offset: int, *, there: bool) -> None:
+    def _end_at(self, body: bytes, transaction: Transaction, slot: int, log_offset: int, *, there: bool | None) -> None:
         life = self._life
         outcome = Outcome.COMMIT if transaction.commit else Outcome.ROLLBACK
         end = EndTransaction(
@@ -97,7 +100,7 @@ class Transactions:
                     raise
                 life.tell(f"... refused: {error}")
             else:
-                if not there:
+                if there is False:
                     raise Broken(f"the half message {body[:6]!r} is lost, and its end was taken")
         self._took(allowed)
 
