@@ -191,7 +191,7 @@ def test_ends_that_are_wrong_or_come_twice_are_refused(world: World) -> None:
     """Another group's, forged offsets, a second end, an end of what was never begun: code and words of each."""
     topic = world.topic(queues=1)
     half = _half(world, topic, "forged")
-    end = {**half, "commitOrRollback": 8, "fromTransactionCheck": "false", "msgId": "x", "transactionId": "x"}
+    end = {**half, "commitOrRollback": 8, "fromTransactionCheck": "false", "transactionId": "x"}
     world.note("another group", world.ask(37, **{**end, "producerGroup": "another"}))
     world.note("log offset of nothing", world.ask(37, **{**end, "commitLogOffset": 1 << 40}))
     world.note("log offset inside a record", world.ask(37, **{**end, "commitLogOffset": half["commitLogOffset"] + 1}))
@@ -213,11 +213,11 @@ def _half(world: World, topic: str, body: str) -> Event:
     """A half message sent by hand: the fields of its end."""
     import re
 
-    group = world.group("by-hand")
+    group, unique_id = world.group("by-hand"), f"{world.name}-{body.replace(' ', '-')}"
     header = {
         "producerGroup": group, "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0,
         "sysFlag": 4, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0, "unitMode": "false", "batch": "false",
-        "properties": f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02UNIQ_KEY\x01{world.name}-{body.replace(' ', '-')}\x02WAIT\x01true\x02",
+        "properties": f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02",
     }  # fmt: skip
     answer = world.ask(10, body=body.encode(), **header)
     assert answer["code"] == 0, answer
@@ -227,6 +227,7 @@ def _half(world: World, topic: str, body: str) -> Event:
         "producerGroup": group,
         "tranStateTableOffset": int(answer["fields"]["queueOffset"]),
         "commitLogOffset": int(found[1], 16),
+        "msgId": unique_id,
     }
 
 
