@@ -588,3 +588,147 @@ def test_administrator_skips_for_a_group_that_is_offline(broker, producer, topic
     fill(producer, queue, range(10, 11))
     with Consumer(broker.namesrv, group=topic, topics=topic) as consumer:
         assert numbers(consumer, 1) == [10]
+
+
+# ------------------------------------------------------------------ the rest of what a group promises
+
+
+def test_surplus_members_idle_and_take_over_when_another_dies(broker, producer, topic):
+    """Three members, two queues: one has none, until one of the others goes."""
+    with contextlib.ExitStack() as stack:
+        members = [
+            stack.enter_context(Consumer(broker.namesrv, group=topic, topics=topic, instance_name=f"{topic}-{name}"))
+            for name in "abc"
+        ]
+        eventually(lambda: [len(ours(member)) for member in members] == [1, 1, 0])
+        members[0].close()
+        eventually(lambda: [len(ours(member)) for member in members[1:]] == [1, 1])
+        assert not set(ours(members[1])) & set(ours(members[2]))
+
+
+def test_sharing_goes_on_after_whatever_went_wrong_in_it(broker, producer, topic, caplog, monkeypatch):
+    """A member that shares no more would be silent for good."""
+    from metaq.client.consumer import sharing
+
+    failing = threading.Event()
+    real = sharing.checked_share
+    failing.set()
+
+    def share(*args):
+        if failing.is_set():
+            return 1  # has no queues: an error of ours
+        return real(*args)
+
+    monkeypatch.setattr(sharing, "checked_share", share)
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        eventually(lambda: "sharing out the queues of group" in caplog.text)
+        failing.clear()
+        fill(producer, queue_of(producer, topic), range(1))
+        assert numbers(consumer, 1) == [0]
+
+
+def test_broadcast_message_that_fails_is_logged_with_its_id_and_does_not_come_again(
+    broker, producer, topic, caplog, tmp_path
+):
+    """Every member gets it all the same, once."""
+    queue = queue_of(producer, topic)
+    receipts = [producer.send(topic, body, queue=queue) for body in (b"bad", b"good")]
+    for name in ("a", "b"):
+        with Consumer(
+            broker.namesrv, group=topic, topics=topic, start="earliest", broadcast=True, instance_name=f"{topic}-{name}",
+            offset_store=tmp_path / f"{name}.json", commit_interval=0.1,
+        ) as consumer:  # fmt: skip
+            bad, good = consumer.receive(PATIENCE), consumer.receive(PATIENCE)
+            assert (bad.body, good.body) == (b"bad", b"good")
+            good.ack()
+            bad.retry()
+            eventually(lambda: consumer._member.windows[queue].unfinished == 0)
+            assert nothing(consumer)
+        assert f"message_id='{receipts[0].message_id}'" in caplog.text
+        assert "a broadcast message is not sent again" in caplog.text
+        caplog.clear()
+        with Consumer(
+            broker.namesrv, group=topic, topics=topic, start="earliest", broadcast=True, instance_name=f"{topic}-{name}",
+            offset_store=tmp_path / f"{name}.json",
+        ) as consumer:  # fmt: skip
+            assert nothing(consumer)
+
+
+def test_bytes_of_a_queue_are_limited(broker, producer, topic):
+    """pullThresholdSizeForQueue: no further pull while so much is unfinished."""
+    queue = queue_of(producer, topic)
+    for future in [producer.submit(topic, bytes(1000), queue=queue) for _ in range(200)]:
+        future.result(PATIENCE)
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", queue_bytes_max=20_000, pull_count=5
+    ) as consumer:
+        window = eventually(lambda: consumer._member.windows.get(queue))
+        eventually(lambda: window.paused)
+        assert 15 <= window.unfinished < 30
+
+
+def test_count_of_a_pull_is_what_was_wished(broker, producer, topic):
+    """pullBatchSize: a chunk that is handed over has no more."""
+    fill(producer, queue_of(producer, topic), range(50))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest", pull_count=7) as consumer:
+        eventually(lambda: sum(window.unfinished for window in consumer._member.windows.values()) == 50)
+        [window] = [window for window in consumer._member.windows.values() if window.unfinished]
+        assert max(len(chunk.flags) for chunk in window._chunks) == 7
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_ranks_lose_nothing_in_any_kind_of_consumption(broker, producer, topic, orderly):
+    """Batches, orderly or not: every message once."""
+    urgent = f"{topic}_urgent"
+    with Admin(broker.namesrv) as admin:
+        admin.create_topic(urgent, queues=2)
+    for name in (topic, urgent):
+        for number in (0, 1):
+            fill(producer, queue_of(producer, name, number), range(100))
+    got: list[tuple[str, int, int]] = []
+
+    def handler(messages) -> None:
+        got.extend((message.topic, message.queue_id, int(message.body)) for message in messages)
+        if len(got) == 400:
+            consumer.stop()
+
+    with Consumer(
+        broker.namesrv, group=topic, topics=[topic, urgent], start="earliest", ranks={urgent: 1}, orderly=orderly
+    ) as consumer:
+        worker = threading.Thread(target=consumer.run, args=(handler, 3), kwargs={"batch": 16})
+        worker.start()
+        worker.join(PATIENCE)
+        assert not worker.is_alive()
+    assert sorted(got) == sorted(
+        (name, number, body) for name in (topic, urgent) for number in (0, 1) for body in range(100)
+    )
+
+
+def test_groups_in_a_namespace_can_all_of_it(broker, topic):
+    """Seek, pulling by hand and shares speak of plain names."""
+    from metaq import PullConsumer
+
+    with Admin(broker.namesrv) as admin:
+        admin.create_topic(f"ns1%{topic}", queues=2)
+    heard = []
+    with (
+        Producer(broker.namesrv, namespace="ns1") as inside,
+        Consumer(
+            broker.namesrv, group=topic, topics=topic, namespace="ns1", start="earliest",
+            on_share=lambda *told: heard.append(told),
+        ) as consumer,
+        PullConsumer(broker.namesrv, group=f"{topic}-p", topics=topic, namespace="ns1", start="earliest") as pulling,
+    ):  # fmt: skip
+        queue = min(inside.queues(topic))
+        assert queue.topic == topic
+        for number in range(3):
+            inside.send(topic, b"%d" % number, queue=queue)
+        assert numbers(consumer, 3) == [0, 1, 2]
+        consumer.seek(queue, offset=2)
+        assert numbers(consumer, 1) == [2]
+        assert heard[0][0] == topic
+        eventually(lambda: queue in pulling.queues)
+        assert len(pulling.pull(queue, pulling.position(queue)).messages) == 3
+        pulling.update(queue, 3)
+        pulling.commit()
+    assert consumed(broker, f"ns1%{topic}-p", queue._replace(topic=f"ns1%{topic}")) == 3

@@ -13,7 +13,7 @@ Result = TypeVar("Result")
 async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[Item], most: int) -> list[Result]:
     """`work(item)` for all items, at most `most` of them under way at a time; the results in the items' order.
 
-    Raises what one of them raises.
+    Raises what one of them raises; the others are cancelled, and have ended.
     """
     places = asyncio.Semaphore(most)
 
@@ -21,7 +21,12 @@ async def together(work: Callable[[Item], Awaitable[Result]], items: Iterable[It
         async with places:
             return await work(item)
 
-    return await asyncio.gather(*map(one, items))
+    try:
+        async with asyncio.TaskGroup() as group:
+            tasks = [group.create_task(one(item)) for item in items]
+    except BaseExceptionGroup as errors:
+        raise errors.exceptions[0] from None
+    return [task.result() for task in tasks]
 
 
 async def in_thread(function: Callable[..., Result], *arguments: Any) -> Result:

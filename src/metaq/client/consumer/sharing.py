@@ -88,6 +88,9 @@ class Sharing:
             except FAULTS as error:
                 log.debug("rebalance of group %s: %s", self._group, error)
                 settled = False
+            except Exception:  # A member that shares no more would be silent for good.
+                log.exception("sharing out the queues of group %s failed, trying again", self._group)
+                settled = False
             if settled and not self._due.is_set():
                 self.settled.set()
             try:
