@@ -51,6 +51,18 @@ def send_frame(code: int, body: bytes, opaque: int, properties: str) -> bytes:
     return struct.pack(">ii", 4 + len(head) + len(body), len(head)) + head + body
 
 
+def end_frame(opaque: int, slot: int, log_offset: int, message_id: str) -> bytes:
+    ext = {
+        "commitLogOffset": str(log_offset), "commitOrRollback": "8", "fromTransactionCheck": "false",
+        "msgId": message_id, "producerGroup": "producers", "tranStateTableOffset": str(slot),
+    }  # fmt: skip
+    head = json.dumps(
+        {"code": 37, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 409},
+        separators=(",", ":"),
+    ).encode()
+    return struct.pack(">ii", 4 + len(head), len(head)) + head
+
+
 class Bench:
     """Tails over plain memory, large enough for one round and attached afresh for the next."""
 
@@ -157,6 +169,53 @@ class Bench:
 
         return best_ns(work, 5 * rows)
 
+    def transactions(self, body_bytes: int, count: int = 64) -> float:
+        """Half messages, 64 frames a read, and their commits, per transaction."""
+        hot, body, ended = self.hot, b"x" * body_bytes, list[int]()
+        text = "\x02TRAN_MSG\x01true\x02PGROUP\x01producers"
+        texts = [self.properties() + text for _ in range(count)]
+        halves = [send_frame(310, body, opaque, text) for opaque, text in enumerate(texts)]
+        gate = hot.TransactionGate(
+            b"WAIT\x01true\x02TAGS\x01d", 100, lambda slot: slot >= len(ended), lambda slot, _: ended.append(slot)
+        )
+        units, more_units = bytearray(20 * 10_000), bytearray(20 * 10_000)
+        table, replies, outcome = hot.FrameTable(16 << 20), hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
+
+        def run(data: bytearray) -> None:
+            table.scan(data, 0, len(data))
+            hot.append(table, 0, len(table), self.gates, self.log, self.index, NOW_MS, PEER, replies, outcome)
+            replies.take()
+            assert outcome.stop == 0
+
+        def fresh() -> None:
+            self.fresh()
+            ended.clear()
+            half, op = hot.QueueTail(b"HALF", 0), hot.QueueTail(b"OP", 0)
+            half.attach(units, 0, 10_000)
+            op.attach(more_units, 0, 10_000)
+            gate.half, gate.op = hot.TopicGate(b"HALF", [half], 1), hot.TopicGate(b"OP", [op], 1)
+            self.gates = {TOPIC: hot.TopicGate(TOPIC, self.queues, 4 << 20, SLOW_PROPERTIES, False, gate)}
+
+        fresh()
+        sent, events = bytearray(b"".join(halves)), list[bytearray]()
+        for _ in range(4 if QUICK else 10):
+            before = self.log.end
+            run(sent)
+            size = (self.log.end - before) // count
+            first = len(ended)
+            commits = bytearray(b"".join(
+                end_frame(opaque, first + opaque, before + opaque * size, text[9:41]) for opaque, text in enumerate(texts)
+            ))  # fmt: skip
+            run(commits)
+            events += sent, commits
+
+        def work() -> None:
+            fresh()
+            for data in events:
+                run(data)
+
+        return best_ns(work, count * len(events) // 2)
+
     def scan_records(self, body_bytes: int) -> float:
         data = self.records(5000, body_bytes)
         return best_ns(lambda: self.hot.scan_records(data, 0, len(data), 0, 10_000, True), 5000, 10)
@@ -188,6 +247,7 @@ def figures(bench: Bench) -> dict[str, float]:
         "decode 1 KB to columns, a record": bench.decode(1024, columns=True),
         "recover 100 B, a record": bench.scan_records(100),
         "deliver delayed 100 B, 128 a run": bench.deliver(100),
+        "half message and commit, 100 B, 64 frames a read": bench.transactions(100),
         "producer add 100 B, a message": bench.add_message(),
     }
 

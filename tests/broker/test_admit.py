@@ -21,7 +21,9 @@ def only_anna(asked: list[tuple[Identity, Action, str]]):
 
 
 def gates(broker: Broker, asked: list[tuple[Identity, Action, str]]) -> Gates:
-    return Gates(broker.environment, broker.topics, broker.hold, broker.acks, only_anna(asked))
+    return Gates(
+        broker.environment, broker.topics, broker.hold, broker.acks, broker.transactions.gate, only_anna(asked)
+    )
 
 
 def test_a_gate_opens_for_who_may_publish_and_is_asked_about_once(tmp_path) -> None:

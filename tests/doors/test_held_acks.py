@@ -141,7 +141,7 @@ def test_answers_that_a_replica_must_have_wait_for_it_too(held, log, replica):
 def test_an_answer_that_waited_too_long_tells_what_it_lacks_of_its_promise(held, log, clock, flushed, promised, code):
     """One that promises nothing goes out as it is."""
     peer = FakePeer()
-    held.hold(peer, Due(100, 100, promised), encode(Command(0, 7, flag=1)))
+    held.hold(peer, Due(100, 100, promised), encode(Command(0, 7, flag=1, ext={"msgId": "id"})))
     log.flush(flushed)
     clock.advance(5)
     held.expire()

@@ -63,6 +63,10 @@ PULL_EXT = {
     "commitOffset": "12", "suspendTimeoutMillis": "15000", "subscription": "TagA || TagB", "subVersion": "1795226548705",
     "expressionType": "TAG",
 }  # fmt: skip
+ENDING_EXT = {
+    "commitLogOffset": "4711", "commitOrRollback": "8", "fromTransactionCheck": "false", "msgId": UNIQUE_ID,
+    "producerGroup": "payers", "tranStateTableOffset": "7",
+}  # fmt: skip
 
 
 def frame(head: bytes, body: bytes = b"", form: int = 0) -> bytes:

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.wire.hot_support import (
     BORN_MS,
+    ENDING_EXT,
     GOLDEN_SEND,
     NATIVE,
     PULL_EXT,
@@ -289,7 +290,9 @@ def seen(hot: Any, data: bytes) -> Any:
             table.binary(row),
             bytes(table.frame(row)),
         ]
-        if kind:
+        if kind == hot.KIND_ENDING:
+            facts.append(table.ending(row))
+        elif kind:
             facts += [table.group(row), table.topic(row), table.default_topic(row), table.queue_id(row)]
         if kind == hot.KIND_PULL:
             facts.append(table.pull(row))
@@ -339,6 +342,7 @@ def test_splitting_changes_nothing(hot, frames, cuts):
 
 MUTATED = [
     frame(GOLDEN_SEND, b"hello"), send(code=10), send(binary=True), frame(json_head(11, PULL_EXT)),
+    frame(json_head(37, ENDING_EXT)), frame(binary_head(37, ENDING_EXT), b"", 1),
     frame(binary_head(11, PULL_EXT), b"", 1), send(m="true", i=f"KEYS\x01a\x02UNIQ_KEY\x01{UNIQUE_ID}"),
 ]  # fmt: skip
 

@@ -19,7 +19,7 @@ from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.system import OUR_PREFIX, SEND_FORBIDDEN
 from metaq.model.topic import RETRY_PREFIX
-from metaq.wire.hot import TopicGate
+from metaq.wire.hot import TopicGate, TransactionGate
 
 GATES_MAX = 100_000
 SLOW_PROPERTIES: Final = tuple(
@@ -58,10 +58,13 @@ class Gates:
         topics: Topics,
         hold: HeldPulls,
         acks: AckPolicy,
+        transactions: TransactionGate,
         authorise: Authorise = everybody,
     ) -> None:
         self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
         self._acks, self._authorise = acks, authorise
+        # An end names a producer group and no topic: where not everybody may do everything, the slow lane asks about both.
+        self._transactions = transactions if authorise is everybody else None
         self.deliveries = GateTable(self._for_deliveries)
         """For copies of delayed messages, which were judged when they were sent: for any topic that there is.
 
@@ -98,7 +101,9 @@ class Gates:
             self._authorise(who, Action.PUBLISH, config.name)
         except Refused:
             return None
-        return self._gate(topic, config, SLOW_PROPERTIES, wait_is_slow=self._acks.promises)
+        return self._gate(
+            topic, config, SLOW_PROPERTIES, wait_is_slow=self._acks.promises, transactions=self._transactions
+        )
 
     def _for_deliveries(self, topic: bytes) -> TopicGate | None:
         config = self._open_topic(topic)
@@ -115,11 +120,19 @@ class Gates:
         return None if name in self._topics.closing else self._topics.get(name)
 
     def _gate(
-        self, topic: bytes, config: TopicConfig, slow: tuple[bytes, ...] = (), *, wait_is_slow: bool = False
+        self,
+        topic: bytes,
+        config: TopicConfig,
+        slow: tuple[bytes, ...] = (),
+        *,
+        wait_is_slow: bool = False,
+        transactions: TransactionGate | None = None,
     ) -> TopicGate:
         # The larger count, as in the slow lane's check of the queue id.
         count = max(config.read_queues, config.write_queues)
         queues = [self._store.queue(config.name, queue_id).tail for queue_id in range(count)]
         for queue_id in range(count):
             self._hold.adopt((config.name, queue_id))
-        return TopicGate(topic, queues, self._environment.store_options.max_message_size, slow, wait_is_slow)
+        return TopicGate(
+            topic, queues, self._environment.store_options.max_message_size, slow, wait_is_slow, transactions
+        )

@@ -82,14 +82,14 @@ class Broker:
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed)
         self.appender.when_grown(self.stats.grew)
         self.appender.when_grown(self.hold.grew, watched_only=True)
-        self.gates = Gates(environment, self.topics, self.hold, self.acks, authorise)
+        tables = Tables(self.topics, self.groups, self.members, self.offsets)
+        self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
+        store.owes(self.transactions)
+        self.gates = Gates(environment, self.topics, self.hold, self.acks, self.transactions.gate, authorise)
         self.schedule = ScheduleService(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
         store.owes(self.schedule)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
-        tables = Tables(self.topics, self.groups, self.members, self.offsets)
-        self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
-        store.owes(self.transactions)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
@@ -108,6 +108,7 @@ class Broker:
     def _options_changed(self, names: Collection[str]) -> None:
         if {"max_message_size", "broker_permission"} & set(names):
             self.gates.close_all()
+        self.transactions.options_changed()
         self.store.options_changed()
         self.topics.options_changed(names)
 

@@ -3,6 +3,9 @@
 The producer's word comes as an END_TRANSACTION, on its own or after a check (`metaq.broker.transactions_checks`). The first
 end stands: a commit stores the message where it belongs, and either end an op record that says so. Who ends it again gets
 the same answer, and no second copy; so does who ends it after a crash in between (`metaq.broker.transactions_progress`).
+
+Nearly all half messages and ends go by the fast lane, which does the same to the byte (`hot.append`, TransactionService.gate);
+what it leaves comes here.
 """
 
 from __future__ import annotations
@@ -16,15 +19,24 @@ from metaq.broker.records import put_record
 from metaq.broker.requests import EndTransaction, Outcome, Send
 from metaq.broker.transactions_checks import ReadCold, TransactionChecks
 from metaq.broker.transactions_progress import TransactionProgress
-from metaq.broker.transactions_records import committed, destination, half_properties, op, origin_of
+from metaq.broker.transactions_records import (
+    OP_PROPERTIES_TEXT,
+    OP_TAGS_CODE,
+    committed,
+    destination,
+    half_properties,
+    op,
+    origin_of,
+)
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.message import TRANSACTION_MASK, SysFlag
-from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC
+from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC, OP_TOPIC
 from metaq.store.writer import Put
+from metaq.wire.hot import TopicGate, TransactionGate
 from metaq.wire.record import copied_from, decode_record
 
 log = logging.getLogger(__name__)
@@ -47,7 +59,25 @@ class TransactionService:
         self._appender, self._authorise = appender, authorise
         self.progress = TransactionProgress(environment.store, tables.offsets)
         self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold)
+        self.gate = TransactionGate(OP_PROPERTIES_TEXT, OP_TAGS_CODE, self.progress.may_end, self.progress.ended)
+        """What the fast lane knows of transactions."""
+        self.options_changed()
+        self._open_gate()
         self._told = RateLimitedLog(log, environment.clock)
+
+    # ------------------------------------------------------------------ the fast lane
+
+    def options_changed(self) -> None:
+        """Some of the options have other values now."""
+        self.gate.takes_halves = not self._environment.options.reject_transaction_message
+
+    def _open_gate(self) -> None:
+        """Let half messages and ends pass once the queues are there that they go to."""
+        self.gate.half, self.gate.op = self._gate_of(HALF_TOPIC), self._gate_of(OP_TOPIC)
+
+    def _gate_of(self, topic: str) -> TopicGate | None:
+        queue = self._store.existing_queue(topic, 0)
+        return TopicGate(topic.encode(), [queue.tail], 1) if queue is not None else None
 
     # ------------------------------------------------------------------ half messages
 
@@ -74,7 +104,10 @@ class TransactionService:
             born_host=send.born_host,
             reconsume_times=send.reconsume_times,
         )
-        return self._appender.put([record])
+        put = self._appender.put([record])
+        if self.gate.half is None:
+            self._open_gate()
+        return put
 
     # ------------------------------------------------------------------ ends
 
@@ -207,6 +240,8 @@ class TransactionService:
                 record = op(owed[0], environment.clock.now_ms(), environment.store_host)
                 self.progress.op_stored(self._appender.put([record]).queue_offset, owed[0])
                 owed.popleft()
+                if self.gate.op is None:
+                    self._open_gate()
         except Refused as error:
             self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
 

@@ -196,6 +196,15 @@ class TransactionProgress:
         """The half message has its op record, its next generation or its last copy in the log, or has left it."""
         self.slots.finish(slot)
 
+    def may_end(self, slot: int) -> bool:
+        """Whether the half message in this slot is open, and its op record would be the next one."""
+        return not self.owed and not self.slots.is_done(slot)
+
+    def ended(self, slot: int, op_offset: int) -> None:
+        """The op record at `op_offset` was stored, which says that the half message in this slot is done."""
+        self.slots.finish(slot)
+        self._ops.add(op_offset, slot)
+
     def op_stored(self, offset: int, slot: int) -> None:
         """The op record at this QueueOffset was stored."""
         self._ops.add(offset, slot)

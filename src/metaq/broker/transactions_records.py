@@ -23,6 +23,8 @@ OP_TAG: Final = "d"
 _OP_PROPERTIES: Final = {props.WAIT: "true", props.TAGS: OP_TAG}
 PROPERTIES_BYTES_KEPT: Final = 128
 """Of the property text's limit: the checks add their counter and the origin, which must fit."""
+OP_PROPERTIES_TEXT: Final = property_bytes(_OP_PROPERTIES)
+OP_TAGS_CODE: Final = tags_code(OP_TAG)
 _WHOLE: Final = 1 << 63
 
 _BEFORE_HOST = struct.Struct(">I32xi")

@@ -110,12 +110,15 @@ class HeldAcks:
 
 
 def _too_late(frames: bytes, code: ResponseCode) -> bytes:
-    """The same answers, each with the code that tells what it lacks."""
+    """The same answers, those to sends with the code that tells what they lack.
+
+    The end of a transaction has no such codes: it is answered with success, as RocketMQ does it.
+    """
     parts, start = [], 0
     while start < len(frames):
         size = frame_bytes(frames, start, len(frames))
         command = decode(frames[start + LENGTH_BYTES : start + size])
-        if command.code == ResponseCode.SUCCESS:
+        if command.code == ResponseCode.SUCCESS and command.ext:
             command.code = code
         parts.append(encode(command))
         start += size

@@ -62,7 +62,7 @@ class RemotingDoor:
             table_of(
                 MessageHandlers(broker, self.workspace),
                 ClientHandlers(broker),
-                TransactionHandlers(broker),
+                TransactionHandlers(broker, self.workspace),
                 AdminHandlers(broker, when_announced),
             ),
             Parking(broker.clock),

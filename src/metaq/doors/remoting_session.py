@@ -1,6 +1,6 @@
-"""One client's connection to a broker: the fast lane for plain sends and pulls, and everything else one by one.
+"""One client's connection to a broker: the fast lane for plain sends, ends of transactions and pulls, all else one by one.
 
-One read event brings many requests. Runs of plain sends go to the log in one call of the hot module, which also writes
+One read event brings many requests. Runs of plain sends and ends go to the log in one call of the hot module, which also writes
 their answers; pulls go from the scanned row to the store without a Command in between. What is left is decoded and
 handled one by one. One connection's requests are taken in their order, whichever lane they use, and their answers leave
 in one write.
@@ -54,6 +54,7 @@ CODE_OF: Mapping[PullOutcome, int] = {
 }
 REMARK_OF = {status: status.name for status in ReadStatus}
 """RocketMQ says how the look-up ended, in its names."""
+_NOT_APPENDED = (hot.KIND_OTHER, hot.KIND_PULL)
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
 
@@ -87,7 +88,7 @@ class Workspace:
         self.table = hot.FrameTable(broker.options.frame_bytes_max, ROWS_MAX)
         self.outcome = hot.AppendOutcome()
         self.answers, self.acks = self._replies(), self._replies()
-        """`acks`: success answers to sends, by themselves because they may have to wait for the disk."""
+        """`acks`: success answers to sends and ends of transactions, by themselves because they may have to wait for the disk."""
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
         broker.settings.watch(self._options_changed)
@@ -178,10 +179,13 @@ class BrokerSession(RemotingSession):
                 self._pull(row)
                 row += 1
             else:
-                # A run of plain sends, up to the end or to one that is not plain.
+                # A run of plain sends and ends of transactions, up to the end or to one that is not plain.
                 if space.appender.rows(table, row, rows, self.gates.table, self.born_host, space.acks, space.outcome):
                     row = space.outcome.row
-                    if row == rows or table.kind(row) in (hot.KIND_OTHER, hot.KIND_PULL) or self._open_gate(row):
+                    if row == rows:
+                        break
+                    kind = table.kind(row)
+                    if kind in _NOT_APPENDED or (kind != hot.KIND_ENDING and self._open_gate(row)):
                         continue
                 self._one(row)
                 row += 1

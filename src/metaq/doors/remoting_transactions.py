@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from metaq.broker.broker import Broker
 from metaq.broker.requests import EndTransaction, Outcome
-from metaq.doors.handlers import Call, Reply, handles
-from metaq.doors.remoting_session import session_of
+from metaq.doors.handlers import LATER, Answer, Call, handles
+from metaq.doors.remoting_session import Workspace, session_of
 from metaq.errors import BadRequest
 from metaq.model import SysFlag
 from metaq.model.access import Action
 from metaq.wire.codes import RequestCode
+from metaq.wire.command import encode, reply
 from metaq.wire.headers import EndTransactionHeader
 
 _OUTCOMES = {
@@ -22,13 +23,19 @@ _OUTCOMES = {
 class TransactionHandlers:
     """Handlers of one broker."""
 
-    def __init__(self, broker: Broker) -> None:
-        self._broker = broker
+    def __init__(self, broker: Broker, workspace: Workspace) -> None:
+        self._broker, self._workspace = broker, workspace
 
     @handles(RequestCode.END_TRANSACTION, EndTransactionHeader, Action.PUBLISH)
-    def _end(self, call: Call[EndTransactionHeader]) -> Reply:
+    def _end(self, call: Call[EndTransactionHeader]) -> Answer:
         told = self._broker.transactions.end(end_of(call.header), session_of(call).identity)
-        return Reply(remark=told or None)
+        if call.oneway:
+            return LATER
+        if told:  # also of an end that came before, and may not be on the disk yet
+            self._workspace.acks.extend(encode(reply(call.command, remark=told)))
+        else:
+            self._workspace.acks.add_done(*call.reply_to)
+        return LATER
 
 
 def end_of(header: EndTransactionHeader) -> EndTransaction:

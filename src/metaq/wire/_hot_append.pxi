@@ -19,6 +19,7 @@ cdef struct Entry:
     int32_t stored  # bytes of the stored properties
     int32_t key_count
     bint no_wait
+    bint half  # a half message: see hold_back
 
 
 cdef enum:
@@ -65,6 +66,17 @@ cdef bint is_true(const uint8_t *text, Py_ssize_t size) noexcept:
     )
 
 
+cdef inline int32_t keys_of(const uint8_t *text, Entry *e) noexcept:
+    """How many keys an entry is looked up by, its unique id among them."""
+    cdef const uint8_t *at = text + e.keys.at
+    cdef int32_t count = 1 if e.unique.size else 0
+    cdef Py_ssize_t place
+    for place in range(e.keys.size):
+        if at[place] != 32 and (place == 0 or at[place - 1] == 32):
+            count += 1
+    return count
+
+
 cdef bint find_facts(
     const uint8_t *text, Py_ssize_t size, Py_ssize_t cluster_size, bint keep_wait, TopicGate gate, Entry *e
 ) noexcept:
@@ -73,11 +85,11 @@ cdef bint find_facts(
     cdef const uint8_t *end = text + size
     cdef const uint8_t *middle
     cdef const uint8_t *stop
-    cdef Py_ssize_t run = -1, token
+    cdef Py_ssize_t run = -1
     cdef int what, runs = 0, drops = 0
     cdef int64_t stored = 0
     e.tag.size = e.unique.size = e.keys.size = 0
-    e.no_wait = False
+    e.no_wait = e.half = False
     if size and (end - 1)[0] == 2:
         end -= 1
         if end == text:
@@ -90,7 +102,9 @@ cdef bint find_facts(
         if stop == middle + 1 or stop == end - 1:  # an empty value, or an empty last piece
             return False
         if is_slow(gate, at, middle - at):
-            return False
+            if gate.transactions is None or not asks_for_half(at, middle, stop):
+                return False
+            e.half = True
         what = name_of(at, middle - at)
         middle += 1
         if what == NAME_WAIT:
@@ -124,12 +138,7 @@ cdef bint find_facts(
     if stored > PROPERTIES_BYTES_MAX:
         return False
     e.run_count, e.stored = runs, <int32_t>stored
-    e.key_count = 1 if e.unique.size else 0
-    token = 0
-    at = text + e.keys.at
-    for token in range(e.keys.size):
-        if at[token] != 32 and (token == 0 or at[token - 1] == 32):
-            e.key_count += 1
+    e.key_count = keys_of(text, e)
     return True
 
 
@@ -146,6 +155,8 @@ cdef struct Target:
     int reconsume_times
     int64_t born_ms
     int64_t store_ms
+    uint8_t more[MORE_BYTES_MAX]  # properties of a half message that the broker adds behind the cluster
+    int more_size
 
 
 cdef int hash_keys(const uint8_t *text, Entry *e, uint32_t prefix, uint32_t *hashes) except -1:
@@ -247,6 +258,9 @@ cdef int64_t write_entry(Target *t, Entry *e) except -1:
             at[0] = 2
             at += 1
         memcpy(at, PyBytes_AS_STRING(log.cluster), cluster_size)
+        at += cluster_size
+    if e.half:
+        memcpy(at, t.more, t.more_size)
     store_barrier()
     put32(record, size)
     log.end = offset + size
@@ -287,7 +301,7 @@ cdef bint read_batch(
         e.text = <uint32_t>(at - body + BATCH_ENTRY_BYTES_MIN + body_size)
         if not find_facts(body + e.text, total - BATCH_ENTRY_BYTES_MIN - body_size, cluster_size, True, gate, e):
             return False
-        if gate.wait_is_slow and e.no_wait:
+        if e.half or gate.wait_is_slow and e.no_wait:
             return False
         at += total
     return size > 0
@@ -304,6 +318,7 @@ def append(
     cdef Target t
     cdef Row *r
     cdef TopicGate gate = None
+    cdef PyObject *target
     cdef QueueTail queue
     cdef Entry *entries
     cdef const uint8_t *topic
@@ -325,6 +340,12 @@ def append(
     t.store_ms = max(now_ms, log.store_ms)
     while row < end:
         r = &table.rows[row]
+        if r.kind == ENDING:
+            if not end_transaction(table, r, gates, log, index, now_ms, replies, outcome):
+                outcome.stop = SLOW
+                break
+            row = outcome.row
+            continue
         if r.kind == OTHER or r.kind == PULL or r.sys_flag & SYS_FLAG_SLOW:
             outcome.stop = SLOW
             break
@@ -338,10 +359,20 @@ def append(
         ):
             outcome.stop = SLOW
             break
-        queue = <QueueTail>gate.queues[r.queue_id]
         entries = <Entry *>outcome.entries.data
+        if entries[0].half:
+            if not hold_back(table.text(&r.properties), r, gate, log, &entries[0], &t):
+                outcome.stop = SLOW
+                break
+            target = <PyObject *>gate.transactions.half
+            queue = <QueueTail>gate.transactions.half.queues[0]
+        elif r.sys_flag & SYS_FLAG_PREPARED:
+            outcome.stop = SLOW
+            break
+        else:
+            target, queue = <PyObject *>gate, <QueueTail>gate.queues[r.queue_id]
         count = outcome.entries.used // <Py_ssize_t>sizeof(Entry)
-        size = count * (RECORD_BYTES_MIN + PyBytes_GET_SIZE(gate.topic))
+        size = count * (RECORD_BYTES_MIN + PyBytes_GET_SIZE((<TopicGate>target).topic))
         keys = 0
         for place in range(count):
             size += entries[place].body.size + entries[place].stored
@@ -358,11 +389,13 @@ def append(
         answer = not r.flag & 2
         if answer:
             replies.reserve(33 * count)
-            replies.begin(r.opaque, r.binary, queue.queue_id, 33 * count - 1)
-        t.queue, t.gate = <PyObject *>queue, <PyObject *>gate
+            replies.begin(r.opaque, r.binary, r.queue_id, 33 * count - 1)
+        t.queue, t.gate = <PyObject *>queue, target
         t.body = table.source.data + r.body
         t.text = t.body if r.kind == BATCH else table.text(&r.properties)
         t.sys_flag, t.reconsume_times, t.born_ms = r.sys_flag, r.reconsume_times, r.born_ms
+        if entries[0].half:
+            t.sys_flag &= SENDER_FLAGS
         log.store_ms = t.store_ms
         queue_offset = queue.next_offset
         for place in range(count):
@@ -396,7 +429,7 @@ cdef bint take_row(
     if not batch:
         e.flag, e.text, e.body.at, e.body.size = r.user_flag, 0, 0, <uint32_t>(r.stop - r.body)
         return r.stop - r.body <= gate.body_bytes_max
-    if e.stored or r.stop - r.body > gate.body_bytes_max:
+    if e.half or e.stored or r.stop - r.body > gate.body_bytes_max:
         return False  # properties of the batch as a whole: the slow lane merges them into each entry
     entries.used = 0
     return read_batch(table.source.data + r.body, r.stop - r.body, entries, gate, cluster_size)

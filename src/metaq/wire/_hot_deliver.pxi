@@ -1,34 +1,25 @@
 # Records that are due, to the queues that they name.
 
-cdef enum:
-    SENDER_FLAGS = 0x703  # the bits of SYSFLAG that a copy keeps: compression and several tags
-
-
 cdef bint read_due(Record *r, Entry *e, Part *topic, int64_t *queue_id) noexcept:
     """What a delayed record says of its copy. False: not enough."""
     cdef Part queue = find_property(r, b"REAL_QID", 8)
-    cdef const uint8_t *at
-    cdef Py_ssize_t place
     topic[0] = find_property(r, b"REAL_TOPIC", 10)
     if not topic.size or not queue.size or not integer_of(r.properties + queue.at, queue.size, queue_id):
         return False
     e.tag, e.unique = find_property(r, b"TAGS", 4), find_property(r, b"UNIQ_KEY", 8)
     e.keys = find_property(r, b"KEYS", 4)
-    e.key_count = 1 if e.unique.size else 0
-    at = r.properties + e.keys.at
-    for place in range(e.keys.size):
-        if at[place] != 32 and (place == 0 or at[place - 1] == 32):
-            e.key_count += 1
+    e.key_count = keys_of(r.properties, e)
     return True
 
 
 cdef int write_copy(
-    Record *r, Entry *e, TopicGate gate, QueueTail queue, LogTail log, IndexTail index, int64_t store_ms
+    Record *r, Entry *e, TopicGate gate, QueueTail queue, LogTail log, IndexTail index, int64_t store_ms, int32_t more_flags,
+    int64_t prepared_offset,
 ) except -1:
-    """The copy, its unit and its index entries; the room was looked at."""
+    """A copy under another topic, its unit and its index entries; the room was looked at."""
     cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(gate.topic), store_size = PyBytes_GET_SIZE(log.store_host)
     cdef int32_t size = <int32_t>(r.size - r.topic_size + topic_size - r.store_size + store_size)
-    cdef int32_t sys_flag = (r.sys_flag & (SENDER_FLAGS | 0x10)) | (0x20 if store_size == 20 else 0)
+    cdef int32_t sys_flag = (r.sys_flag & (SENDER_FLAGS | 0x10)) | (0x20 if store_size == 20 else 0) | more_flags
     cdef int64_t offset = log.end
     cdef uint8_t *record = log.file.data + (offset - log.base)
     cdef uint8_t *at
@@ -54,7 +45,7 @@ cdef int write_copy(
     at = put_head(
         record, r.body, r.body_size, queue.queue_id, r.flag, queue.next_offset, offset, sys_flag, r.born_ms, r.born_host,
         r.born_size, store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), <int>store_size, r.reconsume_times,
-        -1 - r.log_offset,
+        prepared_offset,
     )
     at[0] = <uint8_t>topic_size
     memcpy(at + 1, PyBytes_AS_STRING(gate.topic), topic_size)
@@ -130,7 +121,7 @@ def deliver(
         if index is not None and e.key_count > index.left():
             outcome.stop, outcome.needed = INDEX_FULL, e.key_count
             break
-        write_copy(&r, &e, gate, queue, log, index, log.store_ms)
+        write_copy(&r, &e, gate, queue, log, index, log.store_ms, 0, -1 - r.log_offset)
         outcome.messages += 1
         if queue.watched and queue.run != runs_begun:
             queue.run = runs_begun

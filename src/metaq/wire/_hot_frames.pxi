@@ -4,12 +4,14 @@ KIND_OTHER = 0
 KIND_SEND = 1
 KIND_BATCH = 2
 KIND_PULL = 3
+KIND_ENDING = 4
 
 cdef enum:
     OTHER = 0
     SEND = 1
     BATCH = 2
     PULL = 3
+    ENDING = 4
 
 cdef struct Row:
     int kind
@@ -37,6 +39,9 @@ cdef struct Row:
     int64_t commit_offset
     int64_t suspend_ms
     int64_t sub_version
+    Span message_id
+    int64_t log_offset
+    int outcome
 
 
 cdef inline Span text_slot(Header *h, int slot) noexcept:
@@ -69,9 +74,16 @@ cdef void fill_row(Row *row, Header *h) noexcept:
         needed, used = LONG_NEEDED, LONG_USED
     elif row.code == 11 or row.code == 361:
         needed, used = PULL_NEEDED, PULL_USED
+    elif row.code == 37:
+        needed, used = ENDING_NEEDED, ENDING_USED
     else:
         return
     if h.present & needed != needed or h.bad & used:
+        return
+    if row.code == 37:
+        row.kind = ENDING
+        row.group, row.message_id = h.text[LONG], text_slot(h, MESSAGE_ID)
+        row.queue_offset, row.log_offset, row.outcome = h.number[HALF_OFFSET], h.number[HALF_LOG], <int>h.number[OUTCOME]
         return
     row.topic = h.text[shift + 1]
     row.queue_id = <int>h.number[shift + 4]
@@ -198,7 +210,7 @@ cdef class FrameTable:
     cdef Row *at(self, Py_ssize_t row, bint send_or_pull) except NULL:
         if not 0 <= row < self.count:
             raise IndexError(f"row {row} of {self.count}")
-        if send_or_pull and self.rows[row].kind == OTHER:
+        if send_or_pull and (self.rows[row].kind == OTHER or self.rows[row].kind == ENDING):
             raise TypeError(f"row {row} is neither a send nor a pull")
         return &self.rows[row]
 
@@ -258,4 +270,13 @@ cdef class FrameTable:
             found.max_messages, found.sys_flag, found.commit_offset, found.suspend_ms,
             self.optional(&found.subscription), found.sub_version, self.optional(&found.expression_type),
             found.max_bytes,
+        )
+
+    def ending(self, Py_ssize_t row):
+        cdef Row *found = self.at(row, False)
+        if found.kind != ENDING:
+            raise TypeError(f"row {row} is no end of a transaction")
+        return (
+            self.bytes_of(&found.group), found.queue_offset, found.log_offset, found.outcome,
+            self.bytes_of(&found.message_id),
         )

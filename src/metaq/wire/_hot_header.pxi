@@ -1,7 +1,7 @@
 # A request's header, JSON or binary, to its fields.
 
 # Every header field has a slot. The letters of a 310 are slots 0 to 12 ("a" is 0); the long names of a 10 are the same
-# plus LONG; the fields that only a pull has follow; then those of the header itself.
+# plus LONG; the fields that only a pull or a transaction's end has follow; then those of the header itself.
 cdef enum:
     LONG = 16
     CONSUMER_GROUP = 32
@@ -13,11 +13,16 @@ cdef enum:
     SUB_VERSION = 38
     EXPRESSION_TYPE = 39
     MAX_BYTES = 40
-    EXT_SLOTS = 41
-    CODE = 41
-    OPAQUE = 42
-    FLAG = 43
-    SLOTS = 44
+    HALF_LOG = 41  # then those of a transaction's end
+    HALF_OFFSET = 42
+    OUTCOME = 43
+    FROM_CHECK = 44
+    MESSAGE_ID = 45
+    EXT_SLOTS = 46
+    CODE = 46
+    OPAQUE = 47
+    FLAG = 48
+    SLOTS = 49
 
 cdef enum:
     TEXT = 0
@@ -31,7 +36,11 @@ for _slot, _kind in enumerate((TEXT, TEXT, TEXT, INT32, INT32, INT32, INT64, INT
     slot_kind[_slot] = slot_kind[LONG + _slot] = _kind
 slot_kind[12] = slot_kind[LONG + 12] = TRUTH
 for _slot, _kind in enumerate(
-    (TEXT, INT64, INT32, INT64, INT64, OPTIONAL_TEXT, INT64, OPTIONAL_TEXT, INT32, INT32, INT32, INT32), CONSUMER_GROUP
+    (
+        TEXT, INT64, INT32, INT64, INT64, OPTIONAL_TEXT, INT64, OPTIONAL_TEXT, INT32, INT64, INT64, INT32, TRUTH,
+        OPTIONAL_TEXT, INT32, INT32, INT32,
+    ),
+    CONSUMER_GROUP,
 ):
     slot_kind[_slot] = _kind
 
@@ -42,6 +51,8 @@ cdef uint64_t LONG_NEEDED = LETTERS_NEEDED << LONG
 cdef uint64_t LONG_USED = LETTERS_USED << LONG
 cdef uint64_t PULL_NEEDED = (ONE << (LONG + 1)) | (ONE << (LONG + 4)) | (ONE << (LONG + 5)) | (<uint64_t>31 << CONSUMER_GROUP)
 cdef uint64_t PULL_USED = PULL_NEEDED | (<uint64_t>511 << CONSUMER_GROUP)
+cdef uint64_t ENDING_NEEDED = (ONE << LONG) | (<uint64_t>7 << HALF_LOG)
+cdef uint64_t ENDING_USED = ENDING_NEEDED | (ONE << FROM_CHECK) | (ONE << MESSAGE_ID)
 
 
 cdef struct Header:
@@ -57,7 +68,9 @@ cdef int slot_of(const uint8_t *name, Py_ssize_t size) noexcept:
     if size == 1:
         return name[0] - 97 if 97 <= name[0] <= 109 else -1
     if size == 5:
-        return LONG + 1 if same(name, size, "topic", 5) else LONG + 12 if same(name, size, "batch", 5) else -1
+        if same(name, size, "topic", 5):
+            return LONG + 1
+        return LONG + 12 if same(name, size, "batch", 5) else MESSAGE_ID if same(name, size, "msgId", 5) else -1
     if size == 7:
         return LONG + 4 if same(name, size, "queueId", 7) else LONG + 5 if same(name, size, "sysFlag", 7) else -1
     if size == 10:
@@ -79,7 +92,13 @@ cdef int slot_of(const uint8_t *name, Py_ssize_t size) noexcept:
     if size == 4:
         return LONG + 7 if same(name, size, "flag", 4) else -1
     if size == 20:
-        return SUSPEND_MS if same(name, size, "suspendTimeoutMillis", 20) else -1
+        if same(name, size, "suspendTimeoutMillis", 20):
+            return SUSPEND_MS
+        return HALF_OFFSET if same(name, size, "tranStateTableOffset", 20) else FROM_CHECK if same(name, size, "fromTransactionCheck", 20) else -1
+    if size == 15:
+        return HALF_LOG if same(name, size, "commitLogOffset", 15) else -1
+    if size == 16:
+        return OUTCOME if same(name, size, "commitOrRollback", 16) else -1
     if size == 21:
         return LONG + 3 if same(name, size, "defaultTopicQueueNums", 21) else -1
     return -1

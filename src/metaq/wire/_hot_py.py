@@ -2,7 +2,16 @@
 
 from metaq.wire._hot_py_append import append, append_record
 from metaq.wire._hot_py_deliver import deliver
-from metaq.wire._hot_py_frames import KIND_BATCH, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies, pull_reply
+from metaq.wire._hot_py_frames import (
+    KIND_BATCH,
+    KIND_ENDING,
+    KIND_OTHER,
+    KIND_PULL,
+    KIND_SEND,
+    FrameTable,
+    Replies,
+    pull_reply,
+)
 from metaq.wire._hot_py_read import (
     END_BAD,
     END_BLANK,
@@ -32,14 +41,16 @@ from metaq.wire._hot_py_tails import (
     LogTail,
     QueueTail,
     TopicGate,
+    TransactionGate,
     rewind_index,
 )
 from metaq.wire.hashing import crc31, index_hash, java_hash
 
 __all__ = [
-    "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
+    "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_ENDING", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
     "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
+    "TransactionGate",
     "append", "append_record", "check", "crc31", "decode_columns", "decode_records", "deliver", "gather", "index_hash", "java_hash",
     "pull_reply", "read", "rewind_index", "scan_records", "select",
 ]  # fmt: skip

@@ -8,9 +8,9 @@ from typing import Any, Final, NamedTuple
 
 from metaq.errors import LocalProtocolError
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.wire._hot_py_frames import KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies
+from metaq.wire._hot_py_frames import KIND_ENDING, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies
 from metaq.wire._hot_py_tails import (
-    MASK32,
+    SENDER_FLAGS,
     SIZE,
     STOP_END,
     STOP_INDEX_FULL,
@@ -24,8 +24,12 @@ from metaq.wire._hot_py_tails import (
     LogTail,
     QueueTail,
     TopicGate,
+    key_hash,
+    no_room,
+    tags_code_of,
 )
-from metaq.wire.hashing import crc31, java_hash
+from metaq.wire._hot_py_transactions import asks_for_half, end_transaction, held_back, values_of
+from metaq.wire.hashing import crc31
 from metaq.wire.record import (
     BATCH_ENTRY_BYTES_MIN,
     BLANK_BYTES_MIN,
@@ -39,11 +43,11 @@ from metaq.wire.record import (
 _BATCH_ENTRY = struct.Struct(">iIIii").unpack_from
 _LENGTH = struct.Struct(">h")
 
-_SYS_FLAG_SLOW = 0xFC
-"""Transaction, IPv6 and inner-batch bits: sends with one of them are judged one by one."""
+_SYS_FLAG_SLOW = 0xF8
+"""IPv6 and inner-batch bits, and what only ends of transactions set: sends with one of them are judged one by one."""
+_PREPARED = 4
 _DROPS_MAX = 3
 """WAIT and CLUSTER more often than that in one text: nobody sends it, so nobody needs it fast."""
-_CACHED_MAX = 50_000
 
 _Entry = tuple[int, Any, bytes, int, list[bytes]]
 """One message ready to be written: (flag, body, stored properties, tags code, index keys without their topic)."""
@@ -92,49 +96,6 @@ def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: b
     return None if len(stored) > PROPERTIES_BYTES_MAX else (stored, tag, tokens, no_wait)
 
 
-_tag_codes: dict[bytes, int] = {}
-_head_hashes: dict[bytes, int] = {}
-_tail_hashes: dict[bytes, int] = {}
-
-
-def tags_code_of(tag: bytes) -> int:
-    if not tag:
-        return 0
-    code = _tag_codes.get(tag)
-    if code is None:
-        if len(_tag_codes) > _CACHED_MAX:
-            _tag_codes.clear()
-        code = _tag_codes[tag] = java_hash(tag)
-    return code
-
-
-def key_hash(prefix: int, key: bytes) -> int:
-    """Unsigned Java hash of a text with the hash `prefix` followed by `key`.
-
-    A producer's unique ids share their first 28 characters for a millisecond, and the last four are a counter: with
-    both halves remembered an id costs two look-ups instead of 32 steps.
-    """
-    if not key.isascii():
-        units = len(key.decode("utf-8", "replace").encode("utf-16-be")) // 2
-        return (prefix * pow(31, units, 1 << 32) + java_hash(key)) & MASK32
-    if len(key) != 32:
-        return (prefix * pow(31, len(key), 1 << 32) + java_hash(key)) & MASK32
-    first, last = key[:28], key[28:]
-    head, tail = _head_hashes.get(first), _tail_hashes.get(last)
-    if head is None:
-        if len(_head_hashes) > _CACHED_MAX:
-            _head_hashes.clear()
-        head = _head_hashes[first] = java_hash(first)
-    if tail is None:
-        if len(_tail_hashes) > 2 * _CACHED_MAX:
-            _tail_hashes.clear()
-        tail = _tail_hashes[last] = java_hash(last)
-    return (prefix * _POWER_32 + head * _POWER_4 + tail) & MASK32
-
-
-_POWER_4, _POWER_32 = 31**4, pow(31, 32, 1 << 32)
-
-
 def _batch_entries(body: Any, gate: TopicGate, log: LogTail) -> list[_Entry] | None:
     """The entries of a batch body; None if it is malformed or holds an entry for the slow lane."""
     entries: list[_Entry] = []
@@ -179,11 +140,16 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
     """
     table, gates, log, index, born_host, store_ms, outcome = run
     ext, start, stop = found[4], found[6], found[7]
-    gate, queue_id, text = gates.get(ext.topic.encode()), ext.queue_id, ext.properties
+    gate, queue_id, text, sys_flag = gates.get(ext.topic.encode()), ext.queue_id, ext.properties, ext.sys_flag
     body_bytes = stop - start
-    facts = None
+    facts = half = None
     if gate is not None:
-        facts = _facts(text.encode() if text else b"", log.cluster, gate.slow, keep_wait=False)
+        raw = text.encode() if text else b""
+        if asks_for_half(raw, gate):
+            facts, half = _half_facts(raw, gate, queue_id, log)
+            sys_flag &= SENDER_FLAGS
+        elif not sys_flag & _PREPARED:
+            facts = _facts(raw, log.cluster, gate.slow, keep_wait=False)
     if (
         gate is None
         or facts is None
@@ -195,15 +161,17 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
         outcome.stop = STOP_SLOW
         return None
     properties, tag, keys, _ = facts
-    queue, offset = gate.queues[queue_id], log.end
-    queue_offset = queue.next_offset
+    queue = gate.queues[queue_id]
+    if half is not None:
+        gate, queue = half, half.queues[0]
+    offset, queue_offset = log.end, queue.next_offset
     size = RECORD_BYTES_MIN + body_bytes + len(gate.topic) + len(properties)
     if no_room(size, 1, len(keys), queue, log, index, outcome):
         return None
     body, at, log_view = table.raw[start - table.raw_start : stop - table.raw_start], offset - log.base, log.view
     log_view[at : at + size] = b"".join((
         HEAD_V4.pack(
-            0, MAGIC, crc31(body), queue_id, ext.flag, queue_offset, offset, ext.sys_flag, ext.born_ms, born_host,
+            0, MAGIC, crc31(body), queue.queue_id, ext.flag, queue_offset, offset, sys_flag, ext.born_ms, born_host,
             store_ms, log.store_host, ext.reconsume_times, 0, body_bytes,
         ),
         body, gate.trailer, _LENGTH.pack(len(properties)), properties,
@@ -220,6 +188,17 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
     return queue, queue_offset, b"%b%016X" % (log.id_prefix, offset), 1
 
 
+def _half_facts(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> tuple[_Facts | None, TopicGate | None]:
+    """What append needs to know of a half message, and where it goes instead."""
+    transactions = gate.transactions
+    stored = held_back(text, gate, queue_id, log)
+    facts = _facts(text, b"", gate.slow - {b"TRAN_MSG"}, keep_wait=True)
+    value = values_of(text).get(b"TRAN_MSG", b"")
+    if stored is None or facts is None or transactions is None or value.lower() != b"true":
+        return None, None
+    return (stored, *facts[1:]), transactions.half
+
+
 def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
     """The same for a batch."""
     table, gates, log, index, _, store_ms, outcome = run
@@ -232,6 +211,7 @@ def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
     if (
         gate is not None
         and facts is not None
+        and not ext.sys_flag & _PREPARED
         and not facts[0]  # properties of the batch as a whole: the slow lane merges them into each entry
         and 0 <= ext.queue_id < len(gate.queues)
         and stop - start <= min(gate.body_bytes_max, log.message_bytes_max)
@@ -275,6 +255,17 @@ def append(
     while row < end:
         found = rows[row]
         kind = found[0]
+        if kind == KIND_ENDING and not no_hosts:
+            grown = end_transaction(found, gates, log, index, now_ms, replies, outcome)
+            if not grown:
+                outcome.stop = STOP_SLOW
+                break
+            for queue in grown:
+                if queue.watched and queue.run is not mark:
+                    queue.run = mark
+                    touched.append(queue)
+            row += 1
+            continue
         if no_hosts or kind in {KIND_OTHER, KIND_PULL} or found[4].sys_flag & _SYS_FLAG_SLOW:
             outcome.stop = STOP_SLOW
             break
@@ -285,7 +276,7 @@ def append(
         queue, queue_offset, message_ids, messages = done
         outcome.messages += messages
         if not found[3] & 2:
-            replies.put_send(found[2], found[8], queue.queue_id, message_ids, queue_offset)
+            replies.put_send(found[2], found[8], found[4].queue_id, message_ids, queue_offset)
         if queue.watched and queue.run is not mark:
             queue.run = mark
             touched.append(queue)
@@ -294,27 +285,6 @@ def append(
         index.put_header()
     outcome.row = row
     outcome.size = log.end - first_end
-
-
-def no_room(
-    size: int,
-    messages: int,
-    keys: int,
-    queue: QueueTail,
-    log: LogTail,
-    index: IndexTail | None,
-    outcome: AppendOutcome,
-) -> bool:
-    """Whether one of the three files has no room; `outcome` then says which, and for how much."""
-    if size + BLANK_BYTES_MIN > log.limit - log.end:
-        outcome.stop, outcome.needed = STOP_LOG_FULL, size + BLANK_BYTES_MIN
-    elif queue.next_offset + messages > queue.limit or queue.next_offset < queue.first:
-        outcome.stop, outcome.needed, outcome.queue = STOP_QUEUE_FULL, messages, queue
-    elif index is not None and keys and index.count + keys > index.limit:
-        outcome.stop, outcome.needed = STOP_INDEX_FULL, keys
-    else:
-        return False
-    return True
 
 
 def _write(run: _Run, queue: QueueTail, gate: TopicGate, ext: Any, entry: _Entry) -> int:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
-from metaq.wire._hot_py_append import key_hash, no_room, tags_code_of
-from metaq.wire._hot_py_tails import STOP_END, STOP_SLOW, UNIT, UNIT_BYTES, AppendOutcome, IndexTail, LogTail, TopicGate
+from metaq.wire._hot_py_tails import (
+    NUMBER,
+    SENDER_FLAGS,
+    STOP_END,
+    STOP_SLOW,
+    UNIT,
+    UNIT_BYTES,
+    AppendOutcome,
+    IndexTail,
+    LogTail,
+    TopicGate,
+    key_hash,
+    no_room,
+    tags_code_of,
+)
+from metaq.wire._hot_py_transactions import values_of
 from metaq.wire.record import Broken, copy_mark, encode_record, split
-
-_SENDER_FLAGS: Final = 0x703
-_NUMBER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,18})").fullmatch
-
-
-def _values(text: bytes) -> dict[bytes, bytes]:
-    """The last value of each property; pieces without a value are none."""
-    found = {}
-    for piece in text.split(b"\x02"):
-        name, _, value = piece.partition(b"\x01")
-        if value:
-            found[name] = value
-    return found
 
 
 def deliver(
@@ -58,8 +58,8 @@ def deliver(
             body_start, body_end, _, found_topic, properties_start, stop,
         ) = fields  # fmt: skip
         text = bytes(view[properties_start:stop])
-        values = _values(text)
-        number = _NUMBER(values.get(b"REAL_QID", b""))
+        values = values_of(text)
+        number = NUMBER(values.get(b"REAL_QID", b""))
         gate = gates.get(values.get(b"REAL_TOPIC", b""))
         if (
             (found_size, found_offset, found_queue, found_topic) != (size, log_offset, queue_id, topic)
@@ -75,7 +75,7 @@ def deliver(
             words.insert(0, unique)
         record = encode_record(
             topic=gate.topic, queue_id=queue.queue_id, queue_offset=queue.next_offset, log_offset=log.end, flag=flag,
-            sys_flag=sys_flag & _SENDER_FLAGS, born_ms=born_ms, born_host=born_host, store_ms=log.store_ms,
+            sys_flag=sys_flag & SENDER_FLAGS, born_ms=born_ms, born_host=born_host, store_ms=log.store_ms,
             store_host=log.store_host, reconsume_times=reconsume_times, prepared_offset=copy_mark(found_offset),
             body=view[body_start:body_end], properties=text,
         )  # fmt: skip

@@ -13,6 +13,7 @@ KIND_OTHER: Final = 0
 KIND_SEND: Final = 1
 KIND_BATCH: Final = 2
 KIND_PULL: Final = 3
+KIND_ENDING: Final = 4
 
 _I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 _I64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
@@ -67,6 +68,17 @@ class _PullExt(msgspec.Struct):
     default_topic = ""
 
 
+class _EndingExt(msgspec.Struct):
+    """Ext fields of the end of a transaction (37)."""
+
+    group: str = msgspec.field(name="producerGroup")
+    half_offset: _I64 = msgspec.field(name="tranStateTableOffset")
+    log_offset: _I64 = msgspec.field(name="commitLogOffset")
+    outcome: _I32 = msgspec.field(name="commitOrRollback")
+    from_check: bool = msgspec.field(name="fromTransactionCheck", default=False)
+    message_id: str | None = msgspec.field(name="msgId", default=None)
+
+
 class _LetterHead(msgspec.Struct):
     """The JSON header of a 310 or 320, decoded in one go: the most frequent one."""
 
@@ -86,7 +98,9 @@ class _Head(msgspec.Struct):
 
 
 _Ext = _SendExt | _LetterExt | _PullExt
-_EXT_OF_CODE: Final[dict[int, Any]] = {10: _SendExt, 310: _LetterExt, 320: _LetterExt, 11: _PullExt, 361: _PullExt}
+_EXT_OF_CODE: Final[dict[int, Any]] = {
+    10: _SendExt, 310: _LetterExt, 320: _LetterExt, 11: _PullExt, 361: _PullExt, 37: _EndingExt,
+}  # fmt: skip
 _NAMES_OF = {cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls)) for cls in _EXT_OF_CODE.values()}
 _EXT_DECODERS = {code: msgspec.json.Decoder(cls, strict=False) for code, cls in _EXT_OF_CODE.items()}
 _letter_head = msgspec.json.Decoder(_LetterHead, strict=False).decode
@@ -214,9 +228,15 @@ class FrameTable:
             ext.sub_version, None if ext.expression_type is None else ext.expression_type.encode(), ext.max_bytes,
         )  # fmt: skip
 
+    def ending(self, row: int) -> tuple[bytes, int, int, int, bytes]:
+        ext = self.rows[row][4]
+        if not isinstance(ext, _EndingExt):
+            raise TypeError(f"row {row} is no end of a transaction")
+        return ext.group.encode(), ext.half_offset, ext.log_offset, ext.outcome, (ext.message_id or "").encode()
+
     def _ext(self, row: int) -> _Ext:
         ext = self.rows[row][4]
-        if ext is None:
+        if ext is None or isinstance(ext, _EndingExt):
             raise TypeError(f"row {row} is neither a send nor a pull")
         return ext  # type: ignore[no-any-return]  # the tuple's slot is Any to keep row making cheap
 
@@ -258,6 +278,8 @@ def _depth(head: bytes) -> int:
 def _kind(code: int, ext: Any) -> int:
     if code in {11, 361}:
         return KIND_PULL
+    if code == 37:
+        return KIND_ENDING
     return KIND_BATCH if code == 320 or ext.batch else KIND_SEND
 
 
@@ -343,6 +365,13 @@ class Replies:
         head = self._json % (queue_id, message_id, queue_offset, opaque)
         size = len(head)
         self.parts += (size + 4).to_bytes(4, "big"), size.to_bytes(4, "big"), head
+
+    def add_done(self, opaque: int, binary: bool) -> None:
+        if binary:
+            self.parts.append(_binary_frame(0, opaque, self.version, b"", b"", 0))
+            return
+        head = b'{"code":0,"flag":1,"language":"PYTHON","opaque":%d,"version":%d}' % (opaque, self.version)
+        self.parts += (len(head) + 4).to_bytes(4, "big"), len(head).to_bytes(4, "big"), head
 
     def add_pull(
         self,

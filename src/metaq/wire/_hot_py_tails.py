@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from metaq.wire.hashing import java_hash
@@ -23,6 +24,10 @@ UNIT: Final = struct.Struct(">qiq")
 SIZE: Final = struct.Struct(">I")
 SLOW_NAME_BYTES_MAX: Final = 63
 MASK32: Final = 0xFFFFFFFF
+SENDER_FLAGS: Final = 0x703
+"""The bits of SYSFLAG that a sender decides: compression and several tags."""
+NUMBER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,18})").fullmatch
+_CACHED_MAX: Final = 50_000
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _INDEX_ENTRY = struct.Struct(">iqii")
 
@@ -204,8 +209,26 @@ def rewind_index(buffer: Any, slots: int, count: int) -> int:
     return len(newest)
 
 
+class TransactionGate:
+    __slots__ = ("ended", "half", "may_end", "op", "op_properties", "op_tags_code", "takes_halves")
+
+    def __init__(
+        self,
+        op_properties: bytes,
+        op_tags_code: int,
+        may_end: Callable[[int], bool],
+        ended: Callable[[int, int], None],
+    ) -> None:
+        self.op_properties, self.op_tags_code, self.may_end, self.ended = op_properties, op_tags_code, may_end, ended
+        self.half: TopicGate | None = None
+        self.op: TopicGate | None = None
+        self.takes_halves = True
+
+
 class TopicGate:
-    __slots__ = ("body_bytes_max", "key_prefix", "queues", "slow", "topic", "trailer", "wait_is_slow")
+    __slots__ = (
+        "body_bytes_max", "key_prefix", "queues", "slow", "topic", "trailer", "transactions", "wait_is_slow",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -214,6 +237,7 @@ class TopicGate:
         body_bytes_max: int,
         slow: Collection[bytes] = (),
         wait_is_slow: bool = False,
+        transactions: TransactionGate | None = None,
     ) -> None:
         if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
             raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
@@ -223,7 +247,7 @@ class TopicGate:
                     f"the property name {name!r} has {len(name)} bytes, allowed are 1 to {SLOW_NAME_BYTES_MAX}"
                 )
         self.topic, self.queues, self.body_bytes_max = topic, list(queues), body_bytes_max
-        self.slow, self.wait_is_slow = frozenset(slow), wait_is_slow
+        self.slow, self.wait_is_slow, self.transactions = frozenset(slow), wait_is_slow, transactions
         self.key_prefix = java_hash(topic + b"#")
         self.trailer = len(topic).to_bytes(1, "big") + topic
 
@@ -235,3 +259,67 @@ class AppendOutcome:
         self.stop = self.row = self.messages = self.size = self.needed = 0
         self.queue: QueueTail | None = None
         self.touched: list[QueueTail] = []
+
+
+def no_room(
+    size: int,
+    messages: int,
+    keys: int,
+    queue: QueueTail,
+    log: LogTail,
+    index: IndexTail | None,
+    outcome: AppendOutcome,
+) -> bool:
+    """Whether one of the three files has no room; `outcome` then says which, and for how much."""
+    if size + BLANK_BYTES_MIN > log.limit - log.end:
+        outcome.stop, outcome.needed = STOP_LOG_FULL, size + BLANK_BYTES_MIN
+    elif queue.next_offset + messages > queue.limit or queue.next_offset < queue.first:
+        outcome.stop, outcome.needed, outcome.queue = STOP_QUEUE_FULL, messages, queue
+    elif index is not None and keys and index.count + keys > index.limit:
+        outcome.stop, outcome.needed = STOP_INDEX_FULL, keys
+    else:
+        return False
+    return True
+
+
+_tag_codes: dict[bytes, int] = {}
+_head_hashes: dict[bytes, int] = {}
+_tail_hashes: dict[bytes, int] = {}
+
+
+def tags_code_of(tag: bytes) -> int:
+    if not tag:
+        return 0
+    code = _tag_codes.get(tag)
+    if code is None:
+        if len(_tag_codes) > _CACHED_MAX:
+            _tag_codes.clear()
+        code = _tag_codes[tag] = java_hash(tag)
+    return code
+
+
+def key_hash(prefix: int, key: bytes) -> int:
+    """Unsigned Java hash of a text with the hash `prefix` followed by `key`.
+
+    A producer's unique ids share their first 28 characters for a millisecond, and the last four are a counter: with
+    both halves remembered an id costs two look-ups instead of 32 steps.
+    """
+    if not key.isascii():
+        units = len(key.decode("utf-8", "replace").encode("utf-16-be")) // 2
+        return (prefix * pow(31, units, 1 << 32) + java_hash(key)) & MASK32
+    if len(key) != 32:
+        return (prefix * pow(31, len(key), 1 << 32) + java_hash(key)) & MASK32
+    first, last = key[:28], key[28:]
+    head, tail = _head_hashes.get(first), _tail_hashes.get(last)
+    if head is None:
+        if len(_head_hashes) > _CACHED_MAX:
+            _head_hashes.clear()
+        head = _head_hashes[first] = java_hash(first)
+    if tail is None:
+        if len(_tail_hashes) > 2 * _CACHED_MAX:
+            _tail_hashes.clear()
+        tail = _tail_hashes[last] = java_hash(last)
+    return (prefix * _POWER_32 + head * _POWER_4 + tail) & MASK32
+
+
+_POWER_4, _POWER_32 = 31**4, pow(31, 32, 1 << 32)

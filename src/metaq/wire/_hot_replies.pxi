@@ -20,12 +20,15 @@ cdef bytes json_text(str text):
 
 cdef enum:
     REPLY_OVERHEAD = 160  # all of an answer but its ids, region and pieces: lengths, head and five numbers
+    DONE_BYTES_MAX = 128
+
+cdef bytes DONE_START = b'{"code":0,"flag":1,"language":"PYTHON","opaque":'
 
 
 cdef class Replies:
     cdef Growing out
     cdef Py_ssize_t begun
-    cdef bytes json_start, json_middle, json_offset, json_opaque, json_end, binary_middle, binary_offset, binary_queue
+    cdef bytes json_start, json_middle, json_offset, json_opaque, json_end, json_done, binary_middle, binary_offset, binary_queue
     cdef int version
     cdef Py_ssize_t piece_bytes
 
@@ -38,6 +41,7 @@ cdef class Replies:
         self.json_offset = b'","queueOffset":"'
         self.json_opaque = b'"},"flag":1,"language":"PYTHON","opaque":'
         self.json_end = b',"serializeTypeCurrentRPC":"JSON","version":%d}' % version
+        self.json_done = b',"version":%d}' % version
         self.binary_queue = b"\0\7queueId"
         self.binary_middle = binary_pair(b"TRACE_ON", trace) + binary_pair(b"MSG_REGION", region) + b"\0\5msgId"
         self.binary_offset = b"\0\13queueOffset"
@@ -74,6 +78,29 @@ cdef class Replies:
         self.begin(opaque, binary, queue_id, len(ids))
         put_object(&self.out, ids)
         self.finish(opaque, binary, queue_offset)
+
+    def add_done(self, int opaque, bint binary):
+        grow(&self.out, DONE_BYTES_MAX)
+        self.done(opaque, binary)
+
+    cdef void done(self, int opaque, bint binary) noexcept:
+        """The whole answer; the caller made room for DONE_BYTES_MAX."""
+        cdef uint8_t *at = self.out.data + self.out.used
+        cdef Py_ssize_t begun = self.out.used
+        self.out.used += 8
+        if binary:
+            memset(at + 8, 0, 21)
+            at[10] = 3
+            put16(at + 11, self.version)
+            put32(at + 13, opaque)
+            put32(at + 17, 1)
+            self.out.used += 21
+        else:
+            put_object(&self.out, DONE_START)
+            self.out.used += decimal(self.out.data + self.out.used, opaque)
+            put_object(&self.out, self.json_done)
+        put32(at, <int>(self.out.used - begun - 4))
+        put32(at + 4, <int>(self.out.used - begun - 8) | (0x01000000 if binary else 0))
 
     def add_pull(
         self, int opaque, bint binary, int code, str remark not None, int64_t suggest_broker, int64_t next_offset,

@@ -22,9 +22,12 @@ cdef enum:
     INDEX_HEADER_BYTES = 40
     INDEX_ENTRY_BYTES = 20
     BATCH_ENTRY_BYTES_MIN = 22
-    SYS_FLAG_SLOW = 0xFC  # transaction, IPv6 and inner-batch bits
+    SYS_FLAG_SLOW = 0xF8  # IPv6, inner-batch bits, and what only ends of transactions set
+    SYS_FLAG_PREPARED = 4
     RUNS_MAX = 4
     HASHES_AHEAD = 4
+    MORE_BYTES_MAX = 12 + TOPIC_BYTES_MAX + 10 + 20
+    SENDER_FLAGS = 0x703  # the bits of SYSFLAG that a sender decides: compression and several tags
 
 cdef int32_t MAGIC = <int32_t>0xDAA320A7u
 cdef int32_t BLANK_MAGIC = <int32_t>0xCBD43194u
@@ -258,17 +261,35 @@ cdef enum:
     SLOW_NAME_BYTES_MAX = 63
 
 
+cdef class TransactionGate:
+    cdef public TopicGate half
+    cdef public TopicGate op
+    cdef public bint takes_halves
+    cdef readonly bytes op_properties
+    cdef readonly int64_t op_tags_code
+    cdef object may_end
+    cdef object ended
+
+    def __cinit__(self, bytes op_properties not None, int64_t op_tags_code, may_end not None, ended not None):
+        self.op_properties, self.op_tags_code = op_properties, op_tags_code
+        self.may_end, self.ended = may_end, ended
+        self.half = self.op = None
+        self.takes_halves = True
+
+
 cdef class TopicGate:
     cdef readonly bytes topic
     cdef readonly tuple queues
     cdef readonly int64_t body_bytes_max
     cdef readonly bint wait_is_slow
+    cdef readonly TransactionGate transactions
     cdef uint32_t key_prefix
     cdef bytes slow  # the names, each behind its length
     cdef uint64_t slow_sizes  # which lengths there are
 
     def __cinit__(
         self, bytes topic not None, queues, int64_t body_bytes_max, slow=(), bint wait_is_slow=False,
+        TransactionGate transactions=None,
     ):
         cdef object queue
         cdef bytes name
@@ -281,6 +302,7 @@ cdef class TopicGate:
                 raise TypeError(f"{queue!r} is no QueueTail")
         self.body_bytes_max = body_bytes_max
         self.wait_is_slow = wait_is_slow
+        self.transactions = transactions
         self.slow, self.slow_sizes = b"", 0
         for name in slow:
             if not 1 <= len(name) <= SLOW_NAME_BYTES_MAX:

@@ -5,7 +5,7 @@ big-endian. Sizes are bytes, times milliseconds since the epoch, offsets as in t
 QueueOffset: units in one queue).
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from metaq.model import StoredMessage
@@ -30,6 +30,7 @@ KIND_SEND: Final = 1  # 310 or 10, JSON or binary header, header understood, no 
 KIND_BATCH: Final = 2  # 320, or 310 with m=true
 KIND_OTHER: Final = 0  # everything else, responses too: decode frame(row)
 KIND_PULL: Final = 3  # 11 or 361, header understood
+KIND_ENDING: Final = 4  # 37, header understood
 
 class FrameTable:
     """The rows (complete frames) found in one read event.
@@ -46,8 +47,8 @@ class FrameTable:
     def scan(self, data: Buffer, start: int, end: int) -> int:
         """Replace the rows by those in data[start:end]. Returns the bytes consumed (whole frames only).
 
-        At most `rows_max` rows: call again from the new start if bytes are left. A send or pull header with anything
-        unusual (broken JSON, missing fields, numbers that are none, have leading zeros or overflow) is KIND_OTHER: the
+        At most `rows_max` rows: call again from the new start if bytes are left. A send, pull or 37 header with
+        anything unusual (broken JSON, missing fields, numbers that are none, have leading zeros or overflow) is KIND_OTHER: the
         slow lane judges it. Numbers count with and without quotes; of a key given twice the last counts. The byte after
         the length is the serialize type: 0 JSON, 1 binary, else `error`.
         """
@@ -75,11 +76,16 @@ class FrameTable:
         """(group, topic, queue_id, queue_offset, max_messages, sys_flag, commit_offset, suspend_ms, subscription,
         sub_version, expression_type, max_bytes); the last is our ext field maxMsgBytes, 0 without it."""
 
+    def ending(self, row: int) -> tuple[bytes, int, int, int, bytes]:
+        """Of a transaction's end: (group, the half message's QueueOffset, its LogOffset, commitOrRollback, msgId)."""
+
 class Replies:
     """Answers of one read event, in one buffer, in the order of their requests."""
     def __init__(self, region: bytes, trace_on: bool, version: int = 409) -> None: ...
     def add_send(self, opaque: int, binary: bool, queue_id: int, message_id: str, queue_offset: int) -> None:
         """The success answer of a send. append() calls it; the slow lane may."""
+    def add_done(self, opaque: int, binary: bool) -> None:
+        """The answer of success that says nothing more."""
     def add_pull(
         self,
         opaque: int,
@@ -182,6 +188,25 @@ def rewind_index(buffer: Buffer, slots: int, count: int) -> int:
     The header is left alone. Returns the number of slots in use.
     """
 
+class TransactionGate:
+    """Where half messages and op records go, and which half messages may be ended. All topics of a broker share one."""
+
+    half: TopicGate | None
+    op: TopicGate | None
+    """Gates with the one queue of each; None: there is no such queue yet, and the slow lane makes it."""
+    takes_halves: bool
+    op_properties: bytes
+    op_tags_code: int
+    def __init__(
+        self,
+        op_properties: bytes,
+        op_tags_code: int,
+        may_end: Callable[[int], bool],
+        ended: Callable[[int, int], None],
+    ) -> None:
+        """`op_properties`, `op_tags_code`: of every op record. `may_end(slot)`: whether the half message at this QueueOffset is
+        open, and may be ended out of turn. `ended(slot, op offset)`: it has its op record; it must not raise, nor append."""
+
 class TopicGate:
     """What is plain for one topic: the queues that sends may append to, and which properties make a send slow."""
     def __init__(
@@ -191,9 +216,11 @@ class TopicGate:
         body_bytes_max: int,
         slow: Collection[bytes] = (),
         wait_is_slow: bool = False,
+        transactions: TransactionGate | None = None,
     ) -> None:
         """`slow`: names of properties, 1 to 63 bytes each; who has one is not plain. With `wait_is_slow`, neither is one with
-        WAIT=false: it is to be answered before the others."""
+        WAIT=false: it is to be answered before the others. With `transactions`, half messages for the topic and their ends are
+        plain, although TRAN_MSG is among the slow names."""
 
 STOP_END: Final = 0  # all rows done
 STOP_SLOW: Final = (
@@ -239,7 +266,16 @@ def append(
     hosts; property text well formed, <= 32767 bytes as stored and without what the gate calls slow; body
     1..body_bytes_max, a request's body <= the log's message_bytes_max. Stored properties are the sent ones in their order less WAIT, with the log's CLUSTER at
     the end; a batch entry keeps WAIT. Properties of a batch as a whole other than WAIT and CLUSTER are not plain. A oneway
-    row is appended without an answer. A batch is contiguous in log and queue, all in one file. TOTALSIZE is written
+    row is appended without an answer.
+
+    A half message (SEND with TRAN_MSG=true, PGROUP and only such properties as the broker does not decide, each once; the bit of
+    a prepared transaction in its flags is dropped) goes to the gate's half queue with all its properties, the CLUSTER, REAL_TOPIC
+    and REAL_QID. An end (ENDING) that commits or rolls back is plain if its half message is whole and in the attached file,
+    has its unit in the half queue, is of the same group, has the unique id if both say one, may end, and all that it stores has room: the message, with the half
+    message's properties, to the topic and queue that it names, if it commits; and an op record. What is not goes the slow
+    way, also for want of room.
+
+    A batch is contiguous in log and queue, all in one file. TOTALSIZE is written
     last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.
     """
 
