@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
 
@@ -133,6 +134,23 @@ def test_readme_snippets_of_the_client_run():
         finally:
             signal.signal(signal.SIGTERM, before)
     assert sorted(got) == [b"a", b"b", b'{"id": 42}']
+
+
+def test_readme_snippet_of_a_transaction_runs():
+    """Its message can be read once the database has the row."""
+    [block] = [block for block in readme_blocks("python") if "TransactionProducer" in block]
+    db = sqlite3.connect(":memory:")
+    db.execute("create table paid (id text)")
+
+    def was_paid(message):
+        return db.execute("select 1 from paid where id = ?", (message.message_id,)).fetchone() is not None
+
+    with EmbeddedBroker() as broker:
+        exec(block.replace("localhost:9876", broker.namesrv), {"was_paid": was_paid, "db": db})
+        with metaq.Reader(broker.namesrv, "orders", start="earliest") as reader:
+            message = reader.receive(PATIENCE)
+    assert message.body == b'{"id": 42}'
+    assert db.execute("select id from paid").fetchall() == [(message.message_id,)]
 
 
 @pytest.mark.spark
