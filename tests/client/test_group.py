@@ -425,3 +425,13 @@ def test_broker_that_keeps_no_queues_is_told_of_in_the_log(cluster, caplog):
         consumer._member.rebalance_soon()
         eventually(lambda: "broker broker-a does not keep the queues of a member" in caplog.text)
     assert caplog.text.count("does not keep the queues") == 1
+
+
+def test_retry_topic_that_comes_late_is_found_soon(cluster):
+    """A new group's is made by its heartbeat, and routed after the first rebalances: not twenty seconds later."""
+    cluster.topics["orders"] = 1
+    with impatient(cluster, rebalance=PATIENCE, retry=0.05) as member:
+        eventually(lambda: member.member.owned())
+        eventually(lambda: cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) > 5)
+        cluster.topics[RETRY] = 1
+        eventually(lambda: MessageQueue(RETRY, "broker-a", 0) in member.member.owned())

@@ -15,6 +15,7 @@ from metaq import MessageQueue, Producer, PullConsumer, aio
 from metaq.admin import Admin
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.testing.embedded import EmbeddedBroker
+from tests.client.moments import a_moment
 from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
@@ -136,8 +137,7 @@ def test_search_finds_a_moment(broker, producer, topic):
     """The first message stored then or later."""
     queue = min(producer.queues(topic))
     fill(producer, queue, 3)
-    time.sleep(0.01)
-    moment = time.time()
+    moment = a_moment()
     fill(producer, queue, 2, first=3)
     with PullConsumer(broker.namesrv, group=topic) as consumer:
         assert consumer.search(queue, moment) == 3

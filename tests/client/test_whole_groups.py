@@ -16,6 +16,7 @@ from metaq.admin import Admin
 from metaq.admin.groups import GroupNotFound
 from metaq.errors import ClientClosed, ConfigError
 from metaq.testing.embedded import EmbeddedBroker
+from tests.client.moments import a_moment
 from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
@@ -80,8 +81,7 @@ def test_seek_reads_again_what_was_consumed(broker, producer, topic):
     """By offset and by time, on a running consumer; the progress is kept there at once."""
     queue = queue_of(producer, topic)
     fill(producer, queue, range(10))
-    time.sleep(0.01)  # The moment below must be later than the store times above.
-    moment = time.time()
+    moment = a_moment()
     fill(producer, queue, range(10, 15))
     with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
         assert numbers(consumer, 15) == list(range(15))

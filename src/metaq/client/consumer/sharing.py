@@ -28,6 +28,8 @@ from metaq.wire.extensions import KEEPING_LEVEL
 log = logging.getLogger("metaq.client")
 
 TOPICS_AT_ONCE = 16
+RETRY_TOPIC_LOOKS = 30
+"""So often a missing retry topic is looked for without a pause for rebalances; no message waits there as yet."""
 
 
 class Owner(Protocol):
@@ -72,6 +74,8 @@ class Sharing:
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once the first rebalance is through."""
+        self._retry_topic_missing = 0
+        """In so many rebalances one after the other. A new group's is made by its first heartbeat, and routed after that."""
 
     def soon(self) -> None:
         """The group's members or the queues may have changed."""
@@ -93,8 +97,9 @@ class Sharing:
                 settled = False
             if settled and not self._due.is_set():
                 self.settled.set()
+            soon = not settled or 0 < self._retry_topic_missing <= RETRY_TOPIC_LOOKS
             try:
-                async with asyncio.timeout(self._seconds.rebalance if settled else self._seconds.retry):
+                async with asyncio.timeout(self._seconds.retry if soon else self._seconds.rebalance):
                     await self._due.wait()
             except TimeoutError:
                 continue
@@ -120,6 +125,7 @@ class Sharing:
             share = await self._share(topic, queues)
         except NoRoute as error:
             if topic == self._retry_topic:
+                self._retry_topic_missing += 1
                 return _AS_IT_WAS
             self._complaints.once(topic, f"consumer group {self._group} waits for topic {topic}: {error}")
             return _UNSETTLED
@@ -133,6 +139,8 @@ class Sharing:
                     f"consumer group {self._group} cannot find its share of topic {topic}, trying again: {error}",
                 )
             return _UNSETTLED
+        if topic == self._retry_topic:
+            self._retry_topic_missing = 0
         self._complaints.over(f"share {topic}")
         self._complaints.over(topic)
         if self._options.keep_seconds:
