@@ -11,10 +11,13 @@ import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.CountDownLatch;
 import java.util.concurrent.TimeUnit;
+import java.util.function.Predicate;
 import org.apache.rocketmq.client.consumer.AllocateMessageQueueStrategy;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
+import org.apache.rocketmq.client.consumer.listener.ConsumeOrderlyStatus;
 import org.apache.rocketmq.client.consumer.listener.MessageListenerConcurrently;
+import org.apache.rocketmq.client.consumer.listener.MessageListenerOrderly;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueConsistentHash;
@@ -146,17 +149,26 @@ public final class Driver {
             consumer.subscribe(topic, topics.getString(topic));
         }
         String failingTag = request.getString("fail_tag");
-        consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
-            boolean failed = false;
+        Predicate<List<MessageExt>> failed = messages -> {
+            boolean fails = false;
             for (MessageExt message : messages) {
                 JSONObject event = describe(message);
                 event.put("event", "message");
                 event.put("consumer", name);
                 print(event);
-                failed |= failingTag != null && failingTag.equals(message.getTags());
+                fails |= failingTag != null && failingTag.equals(message.getTags());
             }
-            return failed ? ConsumeConcurrentlyStatus.RECONSUME_LATER : ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
-        });
+            return fails;
+        };
+        if (request.getBooleanValue("orderly")) {
+            consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> failed.test(messages)
+                ? ConsumeOrderlyStatus.SUSPEND_CURRENT_QUEUE_A_MOMENT
+                : ConsumeOrderlyStatus.SUCCESS);
+        } else {
+            consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> failed.test(messages)
+                ? ConsumeConcurrentlyStatus.RECONSUME_LATER
+                : ConsumeConcurrentlyStatus.CONSUME_SUCCESS);
+        }
         consumer.start();
         consumers.put(name, consumer);
         return null;

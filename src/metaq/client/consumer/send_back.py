@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from msgspec import structs
 
@@ -31,6 +32,7 @@ from metaq.model.topic import RETRY_PREFIX
 log = logging.getLogger("metaq.client")
 
 _FIRST_RETRY_LEVEL = 3
+NOTHING: Mapping[str, str] = {}
 
 
 class SendBack:
@@ -107,9 +109,9 @@ class SendBack:
         broker sees that it may not be tried again. A rejected one is given back.
         """
         if exhausted:
-            await self._send_copy(
-                message, _FIRST_RETRY_LEVEL + message.reconsume_times, message.reconsume_times, self._max
-            )
+            times, level = message.reconsume_times, _FIRST_RETRY_LEVEL + message.reconsume_times
+            told = {props.RECONSUME_TIME: str(times), props.MAX_RECONSUME_TIMES: str(self._max)}  # Java leaves them in.
+            await self._send_copy(message, level, times, self._max, told)
             return
         try:
             await self._give_back(chunk, message, DEAD_LETTER_LEVEL)
@@ -127,13 +129,16 @@ class SendBack:
             level = delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
             await self._send_copy(message, level, message.reconsume_times + 1, limit)
 
-    async def _send_copy(self, message: ReceivedMessage, delay_level: int, times: int, times_max: int) -> None:
+    async def _send_copy(
+        self, message: ReceivedMessage, delay_level: int, times: int, times_max: int, more: Mapping[str, str] = NOTHING
+    ) -> None:
         """A new message to the retry topic, which its broker files with the dead letters if `times` reach `times_max`."""
         pairs = {name: value for name, value in message.properties.items() if name not in _NOT_COPIED}
         pairs[props.RETRY_TOPIC] = self._core.namespace.wrapped(message.topic)
         pairs[props.ORIGIN_MESSAGE_ID] = message.properties.get(props.ORIGIN_MESSAGE_ID, message.message_id)
         if delay_level != DEAD_LETTER_LEVEL:
             pairs[props.DELAY] = str(delay_level)
+        pairs.update(more)
         outgoing = Outgoing(
             RETRY_PREFIX + self._group,
             message.body,
