@@ -330,7 +330,7 @@ class BrokerOptions(OptionTable):
         hot=True,
     )
     queue_locks_max: int = option(
-        200_000, "Locks on queues of all groups together; more are refused with SYSTEM_BUSY.", low=1, hot=True
+        200_000, "Locks on queues of all groups together; more are not granted, which the log says.", low=1, hot=True
     )
     slave_read_enable: bool = option(False, "Suggest a slave to consumers that are far behind.", hot=True)
     flush_consumer_offset_interval: int = option(5000, "Milliseconds between saves of consumer offsets.", low=10)

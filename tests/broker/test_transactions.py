@@ -24,7 +24,7 @@ def clock():
     return FakeClock()
 
 
-def half(broker, body=b"hello", topic="orders", queue_id=1, group="payers", **more):
+def half(broker, body=b"hello", topic="orders", queue_id=1, group="payers", born_ms=None, **more):
     pairs = {
         props.UNIQUE_ID: next(KEYS), props.WAIT: "true", props.TRANSACTION_PREPARED: "true",
         props.PRODUCER_GROUP: group, props.TAGS: "paid", props.KEYS: "k1 k2", **more,
@@ -34,7 +34,7 @@ def half(broker, body=b"hello", topic="orders", queue_id=1, group="payers", **mo
         Send(
             topic=topic,
             body=body,
-            born_ms=broker.clock.now_ms(),
+            born_ms=broker.clock.now_ms() if born_ms is None else born_ms,
             born_host=BORN_HOST,
             queue_id=queue_id,
             properties=props.join(pairs),
@@ -341,6 +341,18 @@ def test_commit_into_a_deleted_topic_waits_until_it_is_there_again(tmp_path, clo
         assert bodies(broker) == [b"hello"]
 
 
+def test_commit_into_a_queue_that_the_topic_has_no_more_is_stored_and_said(tmp_path, clock, caplog):
+    """To the client and in the log: nobody reads there, until the topic has so many queues again."""
+    with open_broker(tmp_path, clock) as broker:
+        broker.topics.update(TopicConfig("orders", 8, 8))
+        sent = half(broker, queue_id=7)
+        broker.topics.update(TopicConfig("orders", 4, 4))
+        assert "queue 7 of topic orders, which has no such queue now" in end(broker, sent)
+        assert "queue 7 of topic orders" in caplog.text
+        assert bodies(broker, queue_id=7) == [b"hello"]
+        assert "ended before" in end(broker, sent)
+
+
 def test_nobody_moves_the_brokers_own_positions(tmp_path, clock):
     """Neither by committing an offset nor by a pull with one."""
     from metaq.broker.requests import OffsetCommit
@@ -397,6 +409,18 @@ def test_commit_that_finds_no_room_leaves_the_transaction_open(tmp_path, clock, 
             refused(Reason.NOT_STORED, lambda: end(broker, sent))
         assert end(broker, sent) == ""
         assert bodies(broker) == [b"hello"]
+
+
+def test_rollback_that_finds_no_room_leaves_the_transaction_open(tmp_path, clock, monkeypatch):
+    """What is answered as done is in the log: a crash must not take it back."""
+    with open_broker(tmp_path, clock) as broker:
+        sent = half(broker)
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "put", lambda records: (_ for _ in ()).throw(StoreFull("no room")))
+            refused(Reason.NOT_STORED, lambda: end(broker, sent, Outcome.ROLLBACK))
+        assert broker.transactions.progress.is_open(0)
+        assert end(broker, sent, Outcome.ROLLBACK) == ""
+        assert ops(broker) == [b"0"]
 
 
 # ---------------------------------------------------------------------- late ends

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.broker import transactions_checks
+from metaq.broker.records import put_record
 from metaq.broker.requests import Outcome
 from metaq.broker.transactions_checks import Verdict, judge
 from metaq.broker.transactions_records import renewed
@@ -14,7 +15,7 @@ from metaq.model import properties as props
 from metaq.model.notices import TransactionCheck
 from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from metaq.options import BrokerOptions
-from tests.broker.support import FakeChannel, open_broker
+from tests.broker.support import BORN_HOST, FakeChannel, open_broker
 from tests.broker.test_transactions import bodies, end, half, ops, producer, stored
 
 
@@ -48,10 +49,13 @@ def waiting(age_ms=10_000, *, stored_ms_ago=None, **pairs):
     [
         (waiting(5_999), Verdict.WAIT),
         (waiting(6_000), Verdict.ASK),
-        (waiting(60_000, stored_ms_ago=0), Verdict.WAIT),
-        (waiting(60_000, stored_ms_ago=1), Verdict.ASK),
+        (waiting(60_000, stored_ms_ago=0), Verdict.ASK),
         (waiting(-5_000, stored_ms_ago=5_999), Verdict.WAIT),
         (waiting(-5_000, stored_ms_ago=6_000), Verdict.ASK),
+        (waiting(-5_000, stored_ms_ago=6_000, CHECK_IMMUNITY_TIME_IN_SECONDS="30"), Verdict.ASK),
+        (waiting(-5_000, stored_ms_ago=5_999, CHECK_IMMUNITY_TIME_IN_SECONDS="1"), Verdict.WAIT),
+        (waiting(-5_000, stored_ms_ago=-1), Verdict.ASK),
+        (waiting(60_000, stored_ms_ago=-1), Verdict.ASK),
         (waiting(29_999, CHECK_IMMUNITY_TIME_IN_SECONDS="30"), Verdict.RENEW),
         (waiting(30_000, CHECK_IMMUNITY_TIME_IN_SECONDS="30"), Verdict.ASK),
         (waiting(1_000, CHECK_IMMUNITY_TIME_IN_SECONDS="1"), Verdict.ASK),
@@ -66,7 +70,7 @@ def waiting(age_ms=10_000, *, stored_ms_ago=None, **pairs):
 )
 def test_half_message_is_judged_by_age_checks_and_immunity(half, verdict):
     """The limits are RocketMQ's: transactionTimeOut, the property, transactionCheckMax, fileReservedTime."""
-    assert judge(half, 1_000_000_000, 1_000_000_000, BrokerOptions(), 72) is verdict
+    assert judge(half, 1_000_000_000, BrokerOptions(), 72) is verdict
 
 
 # ---------------------------------------------------------------------- rounds
@@ -271,6 +275,78 @@ def test_checks_wait_for_producers_that_leave_much_unread(tmp_path, clock):
         broker.beat(slow, "JAVA", 409, Heartbeat("c", (), ("payers",)))
         pass_time(broker, clock, 61)
         assert len(slow.told) == 2
+
+
+def test_producers_that_read_nothing_hold_up_no_other_group_for_longer_than_a_round(tmp_path, clock):
+    """What is passed over is asked about in a later round, and was not counted."""
+    with open_broker(tmp_path, clock, transaction_check_interval=20_000) as broker:
+        deaf = producer(broker, "deaf", "127.0.0.1:1")
+        deaf.congested = True
+        other = producer(broker, "others", "127.0.0.1:2")
+        half(broker, b"to the deaf", group="deaf")
+        half(broker, b"to others", group="others")
+        pass_time(broker, clock, 21)
+        assert other.told == []
+        pass_time(broker, clock, 20)
+        assert [check.half.body for check in other.told] == [b"to others"]
+        deaf.congested = False
+        pass_time(broker, clock, 21)
+        (check,) = deaf.told
+        assert (check.half.body, check.half.properties[props.CHECK_TIMES]) == (b"to the deaf", "1")
+
+
+def test_half_message_from_the_future_is_given_up_as_others_are(tmp_path, clock):
+    """Its birth is the sender's word. Rewritten in each round without an end, it would fill the disk."""
+    with open_broker(tmp_path, clock, transaction_check_max=3, transaction_check_interval=20_000) as broker:
+        channel = producer(broker)
+        half(broker, born_ms=1 << 62, **{props.CHECK_IMMUNITY: "9999999"})
+        for _ in range(5):
+            pass_time(broker, clock, 21)
+        assert len(channel.told) == 3
+        assert bodies(broker, CHECK_MAX_TOPIC, 0) == [b"hello"]
+
+
+def test_clock_that_is_set_back_does_not_stop_the_checks(tmp_path, clock):
+    """Store times never go back, so for a day all half messages seem to come from the future."""
+    with open_broker(tmp_path, clock) as broker:
+        channel = producer(broker)
+        now = clock.now_ms()
+        clock.set_wall(now + 86_400_000)
+        half(broker, b"before")
+        clock.set_wall(now)
+        half(broker, b"after")
+        pass_time(broker, clock, 61)
+        assert [check.half.body for check in channel.told] == [b"before", b"after"]
+
+
+def test_half_record_without_a_destination_is_given_up_once(tmp_path, clock):
+    """No client can store one; a foreign store may hold one. The others are asked about."""
+    with open_broker(tmp_path, clock, transaction_check_interval=20_000) as broker:
+        channel = producer(broker)
+        pairs, now = {props.PRODUCER_GROUP: "payers"}, clock.now_ms()
+        record = put_record(HALF_TOPIC, 0, b"lost", pairs, flag=0, sys_flag=0, born_ms=now, born_host=BORN_HOST)
+        broker.appender.put([record])
+        half(broker, b"good")
+        for _ in range(3):
+            pass_time(broker, clock, 21)
+        assert bodies(broker, CHECK_MAX_TOPIC, 0) == [b"lost"]
+        assert [check.half.body for check in channel.told] == [b"good"] * 3
+
+
+def test_limit_of_message_sizes_that_was_lowered_stops_neither_checks_nor_ends(tmp_path, clock):
+    """It is for what comes; what was taken is owed."""
+    with open_broker(tmp_path, clock, transaction_check_max=1) as broker:
+        channel = producer(broker)
+        first, second = half(broker, b"1" * 5000), half(broker, b"2" * 5000)
+        broker.settings.change({"max_message_size": 4096})
+        end(broker, first)
+        assert bodies(broker) == [b"1" * 5000]
+        pass_time(broker, clock, 61)
+        assert [check.half.body for check in channel.told] == [b"2" * 5000]
+        pass_time(broker, clock, 61)
+        assert bodies(broker, CHECK_MAX_TOPIC, 0) == [b"2" * 5000]
+        end(broker, second)
+        assert bodies(broker) == [b"1" * 5000, b"2" * 5000]
 
 
 def test_old_half_messages_are_read_in_a_thread(tmp_path, clock):

@@ -137,12 +137,15 @@ class TransactionService:
             return (
                 f"the transaction of the half message at queue offset {end.slot} has ended before: nothing was changed"
             )
-        if end.outcome is Outcome.COMMIT:
-            self._commit(half, topic, queue_id)
+        if end.outcome is not Outcome.COMMIT:
+            self._store_op(half.queue_offset)
+            self.progress.finish(half.queue_offset)
+            return ""
+        told = self._commit(half, topic, queue_id)
         self.progress.finish(half.queue_offset)
         self.progress.owed.append(half.queue_offset)
         self.store_ops()
-        return ""
+        return told
 
     def _named(self, end: EndTransaction) -> StoredMessage:
         """The half message that an end names. Raises Refused INVALID: there is none, or it is not the client's to end."""
@@ -223,27 +226,41 @@ class TransactionService:
         messages = [decode_record(data) for data in found]
         return [message for message in messages if message.properties.get(props.UNIQUE_ID) == unique_id]
 
-    def _commit(self, half: StoredMessage, topic: str, queue_id: int) -> None:
-        if self._topics.taking(topic) is None:
+    def _commit(self, half: StoredMessage, topic: str, queue_id: int) -> str:
+        """Store the message where it belongs. Returns what else there is to say."""
+        config = self._topics.taking(topic)
+        if config is None:
             raise Refused(
                 Reason.NO_TOPIC,
                 f"topic[{topic}] not exist, so the half message at queue offset {half.queue_offset} cannot be committed: it "
                 f"stays as it is, and can be once the topic is there (metaq topic create {topic})",
             )
         self._appender.put([committed(half, topic, queue_id)])
+        if queue_id < max(config.read_queues, config.write_queues):
+            return ""
+        told = (
+            f"a message was committed to queue {queue_id} of topic {topic}, which has no such queue now: it can be read "
+            "once the queue is there again"
+        )
+        self._told.warning(("no queue", topic), "%s", told)
+        return told
 
     def store_ops(self) -> None:
         """Store the op records of half messages that are done. What cannot be stored now is tried again."""
-        owed, environment = self.progress.owed, self._environment
+        owed = self.progress.owed
         try:
             while owed:
-                record = op(owed[0], environment.clock.now_ms(), environment.store_host)
-                self.progress.op_stored(self._appender.put([record]).queue_offset, owed[0])
+                self._store_op(owed[0])
                 owed.popleft()
                 if self.gate.op is None:
                     self._open_gate()
         except Refused as error:
             self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
+
+    def _store_op(self, slot: int) -> None:
+        """Mark that the half message in this slot is done. Raises Refused, as `Appender.put`."""
+        record = op(slot, self._environment.clock.now_ms(), self._environment.store_host)
+        self.progress.op_stored(self._appender.put([record]).queue_offset, slot)
 
     # ------------------------------------------------------------------ what is owed
 

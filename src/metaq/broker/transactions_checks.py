@@ -7,7 +7,7 @@ transaction that nobody ends. After `transactionCheckMax` checks, or `fileReserv
 goes to TRANS_CHECK_MAX_TIME_TOPIC, where it stays as long as other messages do.
 
 A round goes on in turns of bounded time. What is no longer in memory is read in a thread. Where all producers of a group
-leave much unread, it waits for them.
+leave much unread, it waits for them, but no longer than until another round would be due: they must not hold up the others.
 """
 
 from __future__ import annotations
@@ -59,21 +59,23 @@ class Verdict(enum.Enum):
     GIVE_UP = "it goes to the administrator's topic"
 
 
-def judge(half: StoredMessage, now_ms: int, began_ms: int, options: BrokerOptions, reserved_hours: int) -> Verdict:
-    """What to do with a half message in a round that began at `began_ms`. Pure.
+def judge(half: StoredMessage, now_ms: int, options: BrokerOptions, reserved_hours: int) -> Verdict:
+    """What to do with a half message that was there before the round began. Pure.
 
-    Its age counts from its birth by the producer's clock; where that is ahead of ours, from its last copy.
+    Its age counts from its birth by the producer's clock. Where that is ahead of ours, it counts from its last copy, and
+    the time that it asked for is not given: each copy would begin it anew. Where that is ahead too, our clock was set
+    back: nobody knows how old it is, so it is asked about.
     """
     checks = whole(half.properties.get(props.CHECK_TIMES), 0)
     age_ms = now_ms - half.born_ms
     if checks >= options.transaction_check_max or age_ms > reserved_hours * _HOUR_MS:
         return Verdict.GIVE_UP
-    if half.store_ms >= began_ms:
-        return Verdict.WAIT
-    if age_ms < 0:
-        age_ms = now_ms - half.store_ms
     asked_for = half.properties.get(props.CHECK_IMMUNITY)
     immune = whole(asked_for, -1) if asked_for is not None else -1
+    if age_ms < 0:
+        age_ms, immune = now_ms - half.store_ms, -1
+    if age_ms < 0:
+        return Verdict.ASK
     if immune >= 0:
         return Verdict.RENEW if age_ms < immune * 1000 else Verdict.ASK
     return Verdict.WAIT if age_ms < options.transaction_time_out else Verdict.ASK
@@ -82,7 +84,8 @@ def judge(half: StoredMessage, now_ms: int, began_ms: int, options: BrokerOption
 class _Round(Struct):
     """One look at all half messages that were there when it began."""
 
-    began_ms: int
+    patient_until: float
+    """So long it waits for producers that leave much unread (monotonic seconds)."""
     slot: int
     """Those below are looked at."""
     end: int
@@ -131,13 +134,13 @@ class TransactionChecks:
         end = queue.max_offset if queue else 0
         if self._carry_before and not (self._round is not None and self._round.carry_before):
             before, self._carry_before = self._carry_before, 0
-            self._round = _Round(self._clock.now_ms(), self._progress.first_open, end, [], before)
+            self._round = _Round(0.0, self._progress.first_open, end, [], before)
         if self._round is None:
-            interval = self._environment.options.transaction_check_interval / 1000
-            wait = self._ended_at + interval - self._clock.monotonic()
+            interval, now = self._environment.options.transaction_check_interval / 1000, self._clock.monotonic()
+            wait = self._ended_at + interval - now
             if wait > 0:
                 return asked, min(wait, PAUSE_SECONDS)
-            self._round = _Round(self._clock.now_ms(), self._progress.first_open, end, [])
+            self._round = _Round(now + interval, self._progress.first_open, end, [])
         stop = self.stopwatch() + TURN_SECONDS
         while True:
             if not self._next(self._round, asked):
@@ -185,7 +188,7 @@ class TransactionChecks:
                 now.slot = half.queue_offset + 1
             return True
         options, reserved = self._environment.options, self._environment.store_options.file_reserved_time
-        verdict = judge(half, self._clock.now_ms(), now.began_ms, options, reserved)
+        verdict = judge(half, self._clock.now_ms(), options, reserved)
         if verdict is Verdict.WAIT:
             self._end_round()
             return True
@@ -203,7 +206,10 @@ class TransactionChecks:
                     "checks of transactions wait: the producers of group %.100s leave much unread",
                     group,
                 )
-                return False
+                if self._clock.monotonic() < now.patient_until:
+                    return False
+                now.slot = half.queue_offset + 1  # the next round asks, and nothing is counted
+                return True
             check = self._renew(half, checked=True)
             if channel is None:
                 self._told.warning(
@@ -227,9 +233,9 @@ class TransactionChecks:
     def _renew(self, half: StoredMessage, *, checked: bool, carrying: bool = False) -> StoredMessage | None:
         """Write the next generation. Returns it as its producer is to see it; None: it was given up instead."""
         try:
+            topic, queue_id = destination(half)
             record = renewed(half, checked=checked)
             put = self._appender.put([record], carrying=carrying)
-            topic, queue_id = destination(half)
         except Refused as error:
             if error.reason not in {Reason.ILLEGAL_MESSAGE, Reason.INVALID}:
                 raise

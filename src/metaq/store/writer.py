@@ -57,6 +57,11 @@ class PutRecord(Struct):
     tags_code: int = 0
     keys: tuple[bytes, ...] = ()
 
+    @property
+    def is_copy(self) -> bool:
+        """Whether it stands for a record of the log, which was within the limits when it came."""
+        return self.prepared_offset != 0 or bool(self.sys_flag & TRANSACTION_MASK)
+
 
 class Put(Struct):
     """Where messages were stored: offsets and time of the first, `log_end` behind the last."""
@@ -153,7 +158,7 @@ class Writer:
         if record.queue_id < 0:
             raise MessageIllegal(f"topic {record.topic} has no queue {record.queue_id}")
         body_bytes_max = self._parts.options.max_message_size
-        if len(record.body) > body_bytes_max:
+        if len(record.body) > body_bytes_max and not record.is_copy:
             raise MessageIllegal(
                 f"the body for topic {record.topic} has {len(record.body)} bytes, allowed are "
                 f"{body_bytes_max} (maxMessageSize)"
