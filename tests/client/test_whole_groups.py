@@ -6,6 +6,8 @@ import asyncio
 import contextlib
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -17,7 +19,7 @@ from metaq.admin.groups import GroupNotFound
 from metaq.errors import ClientClosed, ConfigError
 from metaq.testing.embedded import EmbeddedBroker
 from tests.client.moments import a_moment
-from tests.support import PATIENCE, eventually
+from tests.support import PATIENCE, environment, eventually
 
 _names = itertools.count()
 
@@ -732,3 +734,50 @@ def test_groups_in_a_namespace_can_all_of_it(broker, topic):
         pulling.update(queue, 3)
         pulling.commit()
     assert consumed(broker, f"ns1%{topic}-p", queue._replace(topic=f"ns1%{topic}")) == 3
+
+
+STATIC = """
+import sys
+import metaq
+
+namesrv, topic = sys.argv[1:]
+with metaq.Consumer(
+    namesrv, group=topic, topics=topic, start="earliest", instance_name=f"{topic}-b", keep_queues=120, commit_interval=0.1
+) as consumer:
+    for message in consumer:
+        with message:
+            print(int(message.body), flush=True)
+"""
+
+
+def test_member_that_is_killed_and_restarted_in_time_keeps_its_queues(broker, producer, topic):
+    """kill -9 in a rolling deploy: the other member takes nothing, and loses nothing."""
+    heard: list[tuple[str, list[MessageQueue], list[MessageQueue]]] = []
+
+    def child() -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", STATIC, broker.namesrv, topic]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment())
+
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", instance_name=f"{topic}-a", keep_queues=120,
+        on_share=lambda *told: heard.append(told),
+    ) as stays:  # fmt: skip
+        eventually(lambda: len(ours(stays)) == 2)
+        first = child()
+        eventually(lambda: len(ours(stays)) == 1)
+        [queue] = set(producer.queues(topic)) - set(ours(stays))
+        before = len(heard)
+        fill(producer, queue, range(3))
+        assert [int(first.stdout.readline()) for _ in range(3)] == [0, 1, 2]
+        eventually(lambda: consumed(broker, topic, queue) == 3)
+        first.kill()
+        first.communicate(timeout=PATIENCE)
+        fill(producer, queue, range(3, 5))
+        second = child()
+        try:
+            assert [int(second.stdout.readline()) for _ in range(2)] == [3, 4]
+        finally:
+            second.kill()
+            second.communicate(timeout=PATIENCE)
+        assert len(heard) == before
+        assert nothing(stays)

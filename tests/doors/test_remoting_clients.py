@@ -283,3 +283,48 @@ def test_a_lock_of_a_group_that_may_not_be_made_is_refused(tmp_path):
         client.send("orders")
         body = bodies.queue_locks(QueueLocks("G", "a@1", queues_of("orders", 0)))
         assert client.ask(RequestCode.LOCK_BATCH_MQ, None, body).code == ResponseCode.SUBSCRIPTION_GROUP_NOT_EXIST
+
+
+def test_a_subscription_with_ten_thousand_topics_is_refused_and_nothing_of_it_is_kept(door, caplog):
+    """A clear answer with the limit, a line in the log for the user's administrator, and the connection goes on."""
+    client = Client(door)
+    topics = {f"t{number}": subscribe(f"t{number}") for number in range(10_000)}
+    answer = client.ask(
+        RequestCode.HEART_BEAT, None, bodies.heartbeat(Heartbeat("a@1", (ConsumerView("G", topics),), ()))
+    )
+    assert (answer.code, answer.remark) == (1, "group G subscribes to more than 1024 topics")
+    assert door.broker.members.consumers == {}
+    assert "refused a heartbeat of client a@1" in caplog.text
+    assert client.beat("G", {"orders": "*"}, "a@1").code == 0
+    assert members(client) == ["a@1"]
+
+
+@pytest.mark.parametrize("how", ["unregister", "close"])
+def test_a_member_that_asked_for_it_stays_in_the_list_for_a_while(door, clock, how):
+    """Static membership: nobody hears of its going or its coming back; when its time is over all do."""
+    stays = Client(door)
+    stays.beat("G", {"orders": "*"}, "z@1")
+    view = ConsumerView("G", {"orders": subscribe("orders")}, keep_seconds=30)
+    body = bodies.heartbeat(Heartbeat("a@static", (view,), ()))
+
+    def leave(client: Client) -> None:
+        if how == "close":
+            client.leave()
+        else:
+            client.ask(RequestCode.UNREGISTER_CLIENT, UnregisterClientHeader(client_id="a@static", consumer_group="G"))
+
+    leaves = Client(door)
+    leaves.ask(RequestCode.HEART_BEAT, None, body)
+    stays.received()
+    leave(leaves)
+    clock.advance(29)
+    tick(door)
+    assert members(stays) == ["z@1", "a@static"]
+    back = Client(door)
+    back.ask(RequestCode.HEART_BEAT, None, body)
+    assert notices(stays) == []
+    leave(back)
+    clock.advance(31)
+    tick(door)
+    assert notices(stays) == ["G"]
+    assert members(stays) == ["z@1"]
