@@ -365,7 +365,7 @@ def test_old_records_are_read_by_another_thread(tmp_path, clock):
 
 
 def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp_path, clock):
-    """Their log files go when the last of them was delivered, though their time is up and the disk is rather full."""
+    """Until they are delivered or written anew, though their time is up and the disk is rather full."""
     disk, small = FaultyDisk(), {"mapped_file_size_commit_log": 64 << 10, "file_reserved_time": 0}
     with open_broker(tmp_path, clock, small, disk=disk) as broker:
         store = broker.store
@@ -373,11 +373,12 @@ def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp
         for level in (2, 1):
             for n in range(300):
                 send(broker, b"%d" % n + b"x" * 200, level, f"level-{level}")
-        assert store.retain(clock.now_ms() + 1) == 0
+        for _ in range(3):
+            assert store.retain(clock.now_ms() + 1) == 0
         clock.advance(1)
         while broker.schedule.deliver() == 0:
             pass
-        assert store.retain(clock.now_ms() + 1) == 0, "level 2 has the older ones, and waits"
+        assert store.retain(clock.now_ms() + 1) == 1, "level 2 has the older ones, some of them are in the next file too"
         clock.advance(4)
         while broker.schedule.deliver() == 0:
             pass

@@ -22,6 +22,7 @@ from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment
 from metaq.broker.records import put_record
+from metaq.broker.schedule_carried import CarriedDelays
 from metaq.broker.schedule_positions import SchedulePositions
 from metaq.errors import BadRequest, Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
@@ -108,6 +109,7 @@ class ScheduleService:
         self._outcome = AppendOutcome()
         self._told = RateLimitedLog(log, clock)
         self._read_cold = read_cold
+        self._carried = CarriedDelays(environment, appender, self.positions, read_cold)
 
     def due_ms(self, level: int) -> int:
         """When a record that arrives now at this level is to be delivered."""
@@ -116,6 +118,7 @@ class ScheduleService:
     def deliver(self) -> float:
         """Deliver what is due, for at most TURN_SECONDS. Returns the seconds until the next look, 0 for at once."""
         self._stop = stop = self.stopwatch() + TURN_SECONDS
+        self._carried.step(lambda: self.stopwatch() < stop)
         now_ms, idle = self._clock.now_ms(), 0
         while idle < len(self._levels):
             level = self._levels[self._turn]
@@ -132,6 +135,7 @@ class ScheduleService:
         """A turn, and what was left out of the log."""
         self.deliver()
         self._told.tick()
+        self._carried.tick()
 
     def _pause(self, now_ms: int) -> float:
         soonest = min((level.head[1] - now_ms for level in self._levels if level.head[0] >= 0), default=0)
@@ -313,7 +317,8 @@ class ScheduleService:
 
     def oldest(self) -> int | None:
         """LogOffset of the oldest message that is still to be delivered; None: none is. From any thread."""
-        found = []
+        carried = self._carried.oldest()
+        found = [] if carried is None else [carried]
         for level in self._levels:
             queue = self._store.existing_queue(SCHEDULE_TOPIC, level.number - 1)
             if queue is None:
@@ -325,7 +330,8 @@ class ScheduleService:
         return min(found, default=None)
 
     def carry(self, before: int) -> None:
-        """They wait where they are: a level's queue is in order of delivery."""
+        """Write anew the delayed records that begin below this LogOffset, soon. From any thread."""
+        self._carried.carry(before)
 
     # ------------------------------------------------------------------ for tools
 

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 LOG_BYTES_MAX: Final = 64 << 20
 """The log grows by so much at most before the positions are taken anew, so that a start need not read more of it."""
 GIVEN_BACK_MAX: Final = 100_000
+CARRIED: Final = 10_000
+"""So much above a level's number is that of its records that were written anew (`metaq.broker.schedule_carried`)."""
 _SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _DEAD_LETTERS: Final = DEAD_LETTER_PREFIX.encode()
 
@@ -64,16 +66,27 @@ class SchedulePositions:
             )  # fmt: skip
             return
         newest: dict[int, int] = {}
+        carried = self._carried()
         for head in self._store.heads(since):
             origin = copied_from(head.prepared_offset)
             if origin is None:
                 continue
-            if head.topic == _SCHEDULE or head.topic.startswith(_DEAD_LETTERS):
+            anew = head.topic == _SCHEDULE and head.queue_id >= CARRIED
+            if not anew and (head.topic == _SCHEDULE or head.topic.startswith(_DEAD_LETTERS)):
                 self.given_back.append(head)
-            else:
-                newest[head.delay_level] = origin  # a level delivers in order: its newest copy speaks for all
+            else:  # a queue is delivered, or carried on, in order: the newest copy speaks for all
+                newest[head.delay_level + (CARRIED if origin in carried else 0)] = origin
         for origin in newest.values():
             self._delivered(origin)
+
+    def _carried(self) -> set[int]:
+        """LogOffsets of the records that were written anew, and were not delivered when the positions were saved."""
+        found = set[int]()
+        for (topic, queue_id), queue in self._store.queues().items():
+            if topic == SCHEDULE_TOPIC and queue_id >= CARRIED:
+                first = max(self.next(queue_id + 1), queue.min_offset)
+                found.update(unit.log_offset for unit in queue.units(first, queue.max_offset - first))
+        return found
 
     def _delivered(self, log_offset: int) -> None:
         data = self._store.record_at(log_offset)

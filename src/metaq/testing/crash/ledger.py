@@ -73,11 +73,11 @@ class Ledger:
         """Delayed messages without a copy where they belong, unless their topic was deleted."""
         copied = {record.body for record in self.log if record.topic != SCHEDULE_TOPIC}
         gone = self.deleted_at.keys() | self.limbo.keys()
+        newest = {record.body: record for record in self.log if record.topic == SCHEDULE_TOPIC}  # written anew since
         return [
             record
-            for record in self.log
-            if record.topic == SCHEDULE_TOPIC
-            and record.log_offset >= self.log_min
+            for record in newest.values()
+            if record.log_offset >= self.log_min
             and record.body not in copied
             and record.body in self.delayed
             and self.delayed[record.body][0] not in gone
