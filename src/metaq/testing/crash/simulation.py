@@ -137,7 +137,7 @@ class _Course:
 
     def _mend(self) -> None:
         self._life.disk.room, self._life.disk.open_error, self._life.disk.make_error = None, 0, 0
-        self._life.disk.on_call = None
+        self._life.disk.on_call = self._life.disk.used = None
 
     @contextlib.contextmanager
     def _interruption(self, *, always: bool = False) -> Iterator[None]:

@@ -33,7 +33,7 @@ class Steps:
         steps = (
             (self._send, 30), (self._send_run, 4), (self._send_batch, 6), (self._send_later, 5), (self._make_topic, 3),
             (self._delete_topic, 2), (self._make_group, 2), (self._commit, 4), (self._tick, 6), (self._flush_now, 8),
-            (self._checkpoint, 6), (self._populate, 2), (self._retain, 1), (self._trouble, 2), (self._pull, 3),
+            (self._checkpoint, 6), (self._populate, 2), (self._retain, 1), (self._squeeze, 2 + self._much), (self._trouble, 2), (self._pull, 3),
             (self._note_hints, 1), (self.transactions.begin, 6 * self._much),
             (self.transactions.end, 4 * self._much), (self.transactions.check, 5 * self._much),
         )  # fmt: skip
@@ -245,6 +245,25 @@ class Steps:
     def _retain(self) -> None:
         self._life.tell("an hour passes, what is over goes")
         self._life.clock.advance(3600 * self._life.chance.choice((0.5, 1.01)))
+        self._let_go()
+
+    def _squeeze(self) -> None:
+        """The disk is rather full: files go before their time, as soon as what is owed in them was written anew."""
+        self._life.tell("the disk is rather full for a while")
+        self._life.disk.used = self._life.chance.choice((88.0, 88.0, 91.0))
+        for _ in range(3):
+            self._let_go()
+            waiting = [*self._life.ledger.delayed, *self._life.ledger.of_transactions()]
+            self._life.ledger.in_flight = waiting
+            with self._life.refusals():
+                self._life.broker.deliver()
+                self._life.broker.deliver()
+            self._life.absorb(waiting)
+        self._life.disk.used = None
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """Retention at work: nothing that is still needed goes."""
         self._life.ledger.in_flight = []
         files = [int(path.name) for path in log_files(self._life.disk.root)]
         owed, open_halves = self._life.ledger.still_to_deliver(), self.transactions.owed()
