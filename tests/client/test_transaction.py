@@ -465,6 +465,17 @@ def test_brokers_know_the_group_before_anything_is_sent(cluster, make):
     assert b'"groupName":"payments"' in bytes(beat.body)
 
 
+def test_brokers_know_the_group_again_soon_after_a_connection_is_lost(cluster, make):
+    """Without anything to send, and without waiting for the next heartbeat."""
+    make()
+    eventually(lambda: cluster.count(RequestCode.HEART_BEAT), what="a heartbeat")
+    before = cluster.count(RequestCode.HEART_BEAT)
+    cluster.drop_connections()
+    eventually(
+        lambda: cluster.count(RequestCode.HEART_BEAT) > before, timeout=25, what="another, over a new connection"
+    )
+
+
 @pytest.mark.parametrize(
     ("answer", "number"),
     [(True, COMMIT), (False, ROLLBACK), (None, UNKNOWN), (TransactionOutcome.COMMIT, COMMIT), ("yes", UNKNOWN)],

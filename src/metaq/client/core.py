@@ -44,6 +44,8 @@ T = TypeVar("T")
 
 MEET_SECONDS = 1.0
 """Between two tries to find the brokers that may ask about transactions."""
+MEET_AGAIN_SECONDS = (0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+"""After the connection to such a broker is lost; then the heartbeats go on."""
 NAMESRV_ENVIRONMENT = "NAMESRV_ADDR"
 
 
@@ -346,6 +348,16 @@ class ClientCore:
 
     def _on_lost(self, address: str) -> None:
         log.info("lost the connection to %s", address)
+        if self._checkers and (data := self._broker_at(address)) is not None:
+            self.spawn(self._meet_again(data, address))
+
+    async def _meet_again(self, broker: BrokerData, address: str) -> None:
+        """A broker that is back must soon know whom to ask about transactions, also if we have nothing to send to it."""
+        for pause in MEET_AGAIN_SECONDS:
+            await asyncio.sleep(pause)
+            if not self._checkers or address in self.transport.addresses:
+                return
+            await self._send_heartbeat(broker, address, self._heartbeat())
 
     def _on_request(self, address: str, command: Command) -> Command | None:
         try:
