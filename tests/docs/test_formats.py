@@ -6,6 +6,9 @@ import re
 
 import pytest
 
+from metaq.broker import transactions_records
+from metaq.model import properties as props
+from metaq.model.system import HALF_TOPIC
 from metaq.wire import command, record
 from tests.support import ROOT
 
@@ -24,6 +27,33 @@ def test_record_of_the_page_decodes_to_what_the_page_says():
     message = record.decode_record(example("record.md", "record"))
     assert (message.topic, message.queue_id, message.body) == ("TopicA", 1, b"hello")
     assert message.tag == "TagA"
+
+
+def test_transaction_records_of_the_page_are_what_we_write():
+    """docs/formats/transactions.md: RocketMQ's bytes of half message, committed message and op record."""
+    half, done, mark = (record.decode_record(example("transactions.md", kind)) for kind in ("half", "committed", "op"))
+    assert (half.topic, half.queue_id, half.queue_offset, half.sys_flag) == (HALF_TOPIC, 0, 2, 0)
+    ours = transactions_records.committed(half, *transactions_records.destination(half))
+    assert encoded(ours, done) == example("transactions.md", "committed")
+    assert encoded(transactions_records.op(2, mark.born_ms, mark.born_host_raw), mark) == example(
+        "transactions.md", "op"
+    )
+    assert list(transactions_records.op_slots(example("transactions.md", "op") * 2)) == [2, 2]
+    again = transactions_records.renewed(half, checked=True)
+    assert (again.topic, again.queue_id, again.sys_flag) == (half.topic, 0, 0)
+    counted = {**half.properties, "TRANSACTION_CHECK_TIMES": "3"}
+    assert props.parse(again.properties.decode()) == counted
+    assert transactions_records.origin_of(half) == 0
+
+
+def encoded(put, place):
+    """What the store makes of a record to put, where another one lies."""
+    return record.encode_record(
+        topic=put.topic.encode(), queue_id=put.queue_id, queue_offset=place.queue_offset, log_offset=place.log_offset,
+        flag=put.flag, sys_flag=put.sys_flag, born_ms=put.born_ms, born_host=put.born_host, store_ms=place.store_ms,
+        store_host=place.store_host_raw, reconsume_times=put.reconsume_times, prepared_offset=put.prepared_offset,
+        body=put.body, properties=put.properties,
+    )  # fmt: skip
 
 
 def test_batch_of_the_page_decodes_to_what_the_page_says():

@@ -156,7 +156,7 @@ def test_check_is_the_half_message_under_its_own_topic(tmp_path, clock):
 
 
 def test_check_as_bytes(tmp_path, clock):
-    """The golden vector of a check: JSON header, ext fields as RocketMQ names them."""
+    """A JSON header whose ext fields have RocketMQ's names."""
     with open_door(tmp_path, clock) as (_, door):
         client = Client(door)
         produce(client)

@@ -250,7 +250,10 @@ class Steps:
     def _squeeze(self) -> None:
         """The disk is rather full: files go before their time, as soon as what is owed in them was written anew."""
         self._life.tell("the disk is rather full for a while")
-        self._life.disk.used = self._life.chance.choice((88.0, 88.0, 91.0))
+        used = self._life.chance.choice((88.0, 88.0, 91.0))
+        self._life.disk.used = (
+            min(used, 88.0) if self._life.disk_is_bad else used
+        )  # at 91, what cannot be copied is given up
         for _ in range(3):
             self._let_go()
             waiting = [*self._life.ledger.delayed, *self._life.ledger.of_transactions()]
