@@ -270,6 +270,38 @@ def test_function_that_fails_is_called_again_and_its_end_ends_run(broker, topic,
     assert "no such table" in caplog.text
 
 
+def test_close_lets_the_functions_end_and_keeps_what_they_told(broker, producer, topic, caplog):
+    """A function in hand can still pull and update; `run` ends without an error."""
+    queue = min(producer.queues(topic))
+    fill(producer, queue, 1)
+    began, go_on = threading.Event(), threading.Event()
+
+    def function(one: MessageQueue) -> float:
+        if one == queue:
+            began.set()
+            go_on.wait(PATIENCE)
+            consumer.update(one, consumer.pull(one, 0).next_offset)
+        return 0.01
+
+    consumer = PullConsumer(broker.namesrv, group=topic, topics=topic, start="earliest")
+    running = threading.Thread(target=consumer.run, args=(function, 2))
+    running.start()
+    assert began.wait(PATIENCE)
+    with pytest.raises(ConfigError, match="under way already"):
+        consumer.run(function)
+    closing = threading.Thread(target=consumer.close)
+    closing.start()
+    eventually(lambda: consumer.stopped)
+    go_on.set()
+    closing.join(PATIENCE)
+    running.join(PATIENCE)
+    assert not closing.is_alive()
+    assert not running.is_alive()
+    assert "failed" not in caplog.text
+    with PullConsumer(broker.namesrv, group=topic, topics=topic) as again:
+        assert again.position(queue) == 1
+
+
 def test_asyncio_consumer_does_the_same(broker, producer, topic):
     """Pulls, progress and the scheduled form."""
     queues = sorted(producer.queues(topic))

@@ -118,6 +118,17 @@ def test_seek_without_queue_moves_all(broker, producer, topic):
         assert sorted(numbers(consumer, 4)) == [1, 1, 2, 2]
 
 
+def test_seek_of_a_member_that_has_just_joined_waits_for_its_queues(broker, producer, topic):
+    """All queues, of which it knows none yet: silence would look like a yes."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(5))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        numbers(consumer, 5)
+    with Consumer(broker.namesrv, group=topic, topics=topic) as consumer:
+        consumer.seek(offset=3)
+        assert numbers(consumer, 2) == [3, 4]
+
+
 def test_seek_of_what_is_not_ours_is_refused(broker, producer, topic):
     """A queue of another topic, no place or two, an offset before all, a closed consumer."""
     queue = queue_of(producer, topic)
@@ -274,6 +285,18 @@ def test_consumer_that_falls_behind_skips(broker, producer, topic):
         assert numbers(consumer, 9) == list(range(1, 10))
         assert numbers(consumer, 50)[-1] == 199
         assert consumer.skipped > 0
+
+
+def test_backlog_is_skipped_in_orderly_consumption_too(broker, producer, topic):
+    """What is left comes in order."""
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(300))
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", orderly=True, skip_when_behind=100
+    ) as consumer:
+        assert numbers(consumer, 100) == list(range(200, 300))
+        assert consumer.skipped == 200
+    assert consumed(broker, topic, queue) == 300
 
 
 def test_a_skip_listener_that_raises_harms_nothing(broker, producer, topic, caplog):

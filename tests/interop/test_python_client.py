@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import threading
 import time
 
 import pytest
 
 import metaq
-from metaq import Consumer, Later, Message, Producer, Reader, Reject
+from metaq import Consumer, Later, Message, Producer, PullConsumer, Reader, Reject
 from tests.interop.servers import Server
 from tests.support import PATIENCE, eventually
 
@@ -108,3 +109,43 @@ def test_members_share_and_take_over(server: Server, topic: str) -> None:
         with Consumer(server.namesrv, group=topic, topics=topic, instance_name="two") as two:
             eventually(lambda: own(one) == own(two) == 2)
         eventually(lambda: own(one) == 4)
+
+
+def test_pull_consumers_share_queues_and_keep_progress(server: Server, topic: str) -> None:
+    """Registered topics, pulls by hand, held and not, progress at the broker, a message sent back."""
+    bodies = {b"%d" % number for number in range(40)}
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
+        for future in [producer.submit(topic, body) for body in bodies]:
+            future.result(PATIENCE)
+    with (
+        PullConsumer(server.namesrv, group=f"{topic}-p", topics=topic, start="earliest", instance_name="one") as one,
+        PullConsumer(server.namesrv, group=f"{topic}-p", topics=topic, start="earliest", instance_name="two") as two,
+    ):
+        eventually(lambda: [len(one.queues), len(two.queues)] == [2, 2])
+        assert not set(one.queues) & set(two.queues)
+        got = set()
+        for consumer in (one, two):
+            for queue in consumer.queues:
+                while (batch := consumer.pull(queue, consumer.position(queue))).messages:
+                    got |= {message.body for message in batch.messages}
+                    consumer.update(queue, batch.next_offset)
+        assert got == bodies
+        [first, *_] = one.queues
+        again = one.pull(first, 0, 1).messages
+        one.send_back(again[0])
+        held = PullConsumer(server.namesrv, group=f"{topic}-h", hold=PATIENCE, hold_timeout=2 * PATIENCE)
+        with held, Producer(server.namesrv, timeout=PATIENCE) as producer:
+            asked = threading.Timer(0.2, lambda: producer.send(topic, b"later", queue=first))
+            asked.start()
+            batch = held.pull(first, held.kept(first).stop, wait=True)
+            assert [message.body for message in batch.messages] == [b"later"]
+            asked.join()
+    with PullConsumer(server.namesrv, group=f"{topic}-p", topics=[topic, f"%RETRY%{topic}-p"]) as consumer:
+        eventually(lambda: len([queue for queue in consumer.queues if queue.topic == topic]) == 4)
+        assert sum(consumer.position(queue) for queue in consumer.queues if queue.topic == topic) == len(bodies)
+
+        def returned() -> set[bytes]:
+            retries = [queue for queue in consumer.queues if queue.topic != topic]
+            return {message.body for queue in retries for message in consumer.pull(queue, 0).messages}
+
+        assert eventually(returned) == {again[0].body}

@@ -212,8 +212,11 @@ class GroupMember:
         """Go on at other offsets in queues that are ours: with new windows, so that acks of the old ones count no more."""
         moved = {queue: offset for queue, offset in offsets.items() if queue in self._pullers}
         for queue, offset in moved.items():
-            self._leave(queue)
+            if queue in self._pullers:  # It may have been given up while another was admitted.
+                self._leave(queue)
             if await self._delivery.admit([queue]):
+                if queue in self._pullers:  # Shared out again meanwhile.
+                    self._leave(queue)
                 self._begin(queue, offset)
         await self._offsets.persist(moved)
         self._sharing.soon()  # For those that could not be taken again at once.
@@ -223,6 +226,8 @@ class GroupMember:
 
         Raises ConfigError: the queue is not ours. And what asking its broker raises.
         """
+        if queue is None and not self._pullers:
+            await self._sharing.settled.wait()  # Of a member that has just joined: silence would look like a yes.
         chosen = [one for one in self._pullers if one.topic != self._retry_topic] if queue is None else [queue]
         places = {
             one: offset

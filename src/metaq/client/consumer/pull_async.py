@@ -11,7 +11,7 @@ from typing import Self
 
 from metaq.client.awaited import run as _run
 from metaq.client.consumer.arguments import Topics
-from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS
+from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, EXIT_SECONDS, warn_of_busy
 from metaq.client.consumer.options import OnShare
 from metaq.client.consumer.pull_consumer import PullConsumerBase, PulledBatch
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
@@ -24,6 +24,9 @@ log = logging.getLogger("metaq.client")
 
 class PullConsumer(PullConsumerBase):
     """`metaq.PullConsumer` for asyncio."""
+
+    _workers: frozenset[asyncio.Task[None]] = frozenset()
+    """The tasks of `run`, for `close`."""
 
     async def register_topics(self, topics: Topics, listener: OnShare | None = None) -> None:
         """Take part in sharing out these topics as well. As `metaq.PullConsumer.register_topics`."""
@@ -67,7 +70,6 @@ class PullConsumer(PullConsumerBase):
 
         As `metaq.PullConsumer.run`. Cancelling this cancels the calls in hand.
         """
-        self._check_open()
         if tasks < 1:
             raise ConfigError(f"tasks={tasks}: need at least 1")
         schedule, changed, loop = Schedule(), asyncio.Event(), asyncio.get_running_loop()
@@ -96,17 +98,18 @@ class PullConsumer(PullConsumerBase):
                     log.exception("the function for %s failed, it is called again in %s s", queue, pause)
                 schedule.done(queue, self._core.clock.monotonic() + pause)
 
+        self._begin_run()
         self._member.on_change = wake
         try:
             look()
             async with asyncio.TaskGroup() as group:
-                for _ in range(tasks):
-                    group.create_task(work())
+                self._workers = frozenset(group.create_task(work()) for _ in range(tasks))
         except BaseExceptionGroup as errors:
             raise errors.exceptions[0] from None
         finally:
             self._member.on_change = lambda: None
-            if self._open:
+            self._running = False
+            if self._open:  # `close` commits by itself.
                 await self.commit()
 
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
@@ -120,12 +123,20 @@ class PullConsumer(PullConsumerBase):
         await _run(self._core, self._member.assigned(), timeout)
 
     async def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop, commit, leave the group, disconnect. Raises RequestTimeout."""
+        """Stop, let the functions of `run` end, commit, leave the group, disconnect. As `metaq.PullConsumer.close`."""
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self.stop()
-        self._open = False
-        await _run(self._core, self._close(), timeout)
+        deadline = self._core.clock.monotonic() + timeout
+        loop, current = asyncio.get_running_loop(), asyncio.current_task()
+        workers = {task for task in self._workers if task.get_loop() is loop}
+        try:
+            if workers and current not in workers:  # A function that closes cannot wait for itself.
+                _, busy = await asyncio.wait(workers, timeout=timeout)
+                warn_of_busy(self.group, len(busy))
+        finally:
+            self._open = False
+            await _run(self._core, self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     async def __aenter__(self) -> Self:
         return self

@@ -24,7 +24,13 @@ from metaq.client.consumer.arguments import (
     start_place,
     topics_of,
 )
-from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_differences
+from metaq.client.consumer.base import (
+    CALL_SECONDS,
+    CLOSE_SECONDS,
+    EXIT_SECONDS,
+    warn_of_busy,
+    warn_of_differences,
+)
 from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.consumer.pull_member import PullMember
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
@@ -140,12 +146,23 @@ class PullConsumerBase:
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)
         self._stopped = False
+        self._beginning = threading.RLock()
+        """`run` begins, or `close` does, one after the other."""
+        self._running = False
         self._open = True
 
     @property
     def queues(self) -> list[MessageQueue]:
         """The queues that are this member's now."""
         return self._member.queues
+
+    def _begin_run(self) -> None:
+        """Raises ConfigError, ClientClosed."""
+        with self._beginning:
+            self._check_open()
+            if self._running:
+                raise ConfigError(f"run of the pull consumer of group {self.group} is under way already")
+            self._running = True
 
     @property
     def stopped(self) -> bool:
@@ -275,6 +292,9 @@ class PullConsumerBase:
 class PullConsumer(PullConsumerBase):
     """Pulls what the program says, from queues that its group shares out, or from any other. Use it with `with`."""
 
+    _workers: frozenset[threading.Thread] = frozenset()
+    """The threads of `run`, for `close`."""
+
     def register_topics(self, topics: Topics, listener: OnShare | None = None) -> None:
         """Take part in sharing out these topics as well; `topics` as of `metaq.Consumer`.
 
@@ -334,7 +354,6 @@ class PullConsumer(PullConsumerBase):
         raises is logged, and it is called again after a second; what is no `Exception` ends `run` and is raised here.
         Raises ClientClosed.
         """
-        self._check_open()
         if threads < 1:
             raise ConfigError(f"threads={threads}: need at least 1")
         if not callable(function):
@@ -361,8 +380,10 @@ class PullConsumer(PullConsumerBase):
                 failures.append(error)
                 self.stop()
 
-        self._member.on_change = look
         workers = [threading.Thread(target=work, name=f"metaq-{self.group}-{n}", daemon=True) for n in range(threads)]
+        self._begin_run()
+        self._workers = frozenset(workers)
+        self._member.on_change = look
         try:
             look()
             for worker in workers:
@@ -375,7 +396,8 @@ class PullConsumer(PullConsumerBase):
             raise
         finally:
             self._member.on_change = lambda: None
-            if self._open:
+            self._running = False
+            if self._open:  # `close` commits by itself.
                 self.commit()
         if failures:
             raise failures[0]
@@ -401,12 +423,19 @@ class PullConsumer(PullConsumerBase):
         self._core.thread.run(self._member.assigned(), timeout)
 
     def close(self, timeout: float = CLOSE_SECONDS) -> None:
-        """Stop, commit, leave the group, disconnect. Raises RequestTimeout."""
+        """Stop, let the functions of `run` end, commit, leave the group, disconnect. Raises RequestTimeout."""
         if not self._open or not self._core.in_own_process:  # A forked child leaves the parent's clients alone.
             return
         self.stop()
-        self._open = False
-        self._core.thread.run(self._close(), timeout)
+        deadline = self._core.clock.monotonic() + timeout
+        if threading.current_thread() not in self._workers:  # A function that closes cannot wait for itself.
+            for worker in self._workers:
+                if worker.is_alive():
+                    worker.join(max(0.0, deadline - self._core.clock.monotonic()))
+            warn_of_busy(self.group, sum(worker.is_alive() for worker in self._workers))
+        with self._beginning:
+            self._open = False
+        self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     def __enter__(self) -> Self:
         return self

@@ -70,7 +70,7 @@ class RankedHandover(Handover[M], Generic[M]):
         self._turn = 0
         self._credit = 0.0
         """Messages that lower ranks may have now."""
-        self._choosing = threading.Lock()
+        self._choosing = threading.RLock()  # A generator that is collected gives back what it has.
         self._token = cast("Chunk[M]", _Token())
 
     def put(self, chunk: Chunk[M]) -> None:
@@ -102,7 +102,7 @@ class RankedHandover(Handover[M], Generic[M]):
             return self._choose()
 
     def _choose(self) -> Chunk[M]:
-        highest, *lower = sorted((rank for rank, pieces in self._pieces.items() if pieces), reverse=True)
+        highest, *lower = sorted((rank for rank, pieces in list(self._pieces.items()) if pieces), reverse=True)
         self._turn += 1
         if not lower:
             self._credit = 0.0  # A share of what is handed out while they wait; it is not saved up.
