@@ -227,12 +227,24 @@ def test_a_batch_is_one_hand(harness):
     assert got == [[0], [2, 3, 4], [5, 6]]
 
 
+def test_a_batch_that_failed_in_part_goes_on_one_by_one(harness):
+    """What of it was finished does not come again."""
+    harness.pull(*range(4))
+    batch = next(harness.take(limit=3))
+    batch[1].ack()
+    batch[0].retry()
+    batch[2].retry()
+    harness.let_again()
+    harness.let_again()
+    assert [message.queue_offset for message in harness.take() if message.ack() is None] == [0, 2, 3]
+
+
 class Model(RuleBasedStateMachine):
     """Takers, holders, failures, pauses, lost locks and suspensions in any order, against what order means."""
 
-    @initialize(batch=st.sampled_from([None, 1, 2, 5]))
-    def start(self, batch: int | None) -> None:
-        self.harness, self.batch = Harness(), batch
+    @initialize()
+    def start(self) -> None:
+        self.harness = Harness()
         self.taker = None
         self.hand: list[ReceivedMessage] = []
         self.finished: set[int] = set()
@@ -254,10 +266,10 @@ class Model(RuleBasedStateMachine):
     def unfinished(self) -> list[int]:
         return [offset for offset in self.offsets if offset not in self.finished]
 
-    @rule()
+    @rule(batch=st.sampled_from([None, 1, 2, 5]))
     @precondition(lambda self: self.taker is None and self.harness.offered)
-    def take(self) -> None:
-        self.taker = self.harness.take(self.batch)
+    def take(self, batch: int | None) -> None:
+        self.taker = self.harness.take(batch)
         self.ask_for_the_next()  # As takers do: what was never begun cannot be broken off.
 
     @rule()

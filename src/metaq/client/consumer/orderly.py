@@ -295,15 +295,19 @@ class OrderedQueue(Generic[M]):
             messages, marks, base = run.messages, run.marks, run.base
             window, lease, monotonic = self.window, self.lease, self._monotonic
             self._hand = 1
-            while run.done < len(messages):
-                message = messages[run.done]
+            for number in range(run.done, len(messages)):
+                message = messages[number]
+                index = message.queue_offset - base
+                if marks[index]:  # Of a batch that failed in part.
+                    continue
                 if window.shut or monotonic() >= lease.until:
-                    self._hand = 0
-                    return
+                    break
+                run.done = number
                 yield message
-                if not marks[message.queue_offset - base]:  # It failed, or somebody still works on it.
+                if not marks[index]:  # It failed, or somebody still works on it.
                     return
-                run.done += 1
+            else:
+                run.done = len(messages)
             self._hand = 0
         finally:
             self._end()
