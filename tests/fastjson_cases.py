@@ -45,6 +45,9 @@ TEXT_VALUES = _words(r"""{"a":"x"} {"a":1} {"a":1.50} {"a":1e2} {"a":true} {"a":
     {null:"x"} {"":1} {1:"x"} null {} [] 5 "a" {"a":1,} {,"a":1} {'a':'x'}""")  # fmt: skip
 QUEUE_KEYS = _words(r"""{{"topic":"T","brokerName":"b","queueId":1}:%} {{"topic":"T","queueId":"1"}:%} {{"queueId":1.9}:%} {{}:%}
     {"{\"topic\":\"T\",\"queueId\":1}":%} {"x":%} {1:%} null {} [] 5""")  # fmt: skip
+QUEUES = _words(r"""null [] {} [{}] [null] [{"topic":"T","brokerName":"b","queueId":1}] [{"queueId":"1"}] [{"queueId":1.9}]
+    [{"queueId":true}] [{"queueId":"x"}] [{"queueId":99999999999}] [5] ["x"] "a" 5 {"topic":"T"} [{"topic":5}] [{},{}] [[1]]
+    [{"queueId":1},{"queueId":"1"}] [{"broker_name":"b"}] [{"queueId":1}""")  # fmt: skip
 TOPIC_FIELDS = [
     *_words(r"""{"Perm":1} {"PERM":1} {"_perm":1} {"read_queue_nums":5} {"read-queue-nums":5} {"READQUEUENUMS":5} {"isOrder":true}
     {"is_order":"Y"} {"perm":1,"perm":2} {perm:3} {'perm':3} {"perm":3,} {"perm":3,,"order":true} {,"perm":3}
@@ -207,6 +210,18 @@ TARGETS: dict[str, Target] = {
         '{"consumerIdList":%%}',
         LISTS,
         _body(bodies.consumer_ids_of),
+    ),
+    "LockBatchRequestBody.mqSet": Target(
+        f"{_BODY}LockBatchRequestBody",
+        '{"consumerGroup":5,"clientId":"c","mqSet":%%}',
+        QUEUES,
+        _body(bodies.queue_locks_of),
+    ),
+    "LockBatchResponseBody": Target(
+        f"{_BODY}LockBatchResponseBody",
+        '{"lockOKMQSet":%%}',
+        QUEUES,
+        lambda text: set(bodies.locked_queues_of(text.encode())),
     ),
     "ConsumerConnection": Target(
         f"{_BODY}ConsumerConnection",

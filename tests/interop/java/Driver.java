@@ -120,6 +120,9 @@ public final class Driver {
         producer.setSendMsgTimeout(PATIENCE_MS);
         producer.setMqClientApiTimeout(PATIENCE_MS);
         producer.setVipChannelEnabled(request.getBooleanValue("vip"));
+        if (request.containsKey("namespace")) {
+            producer.setNamespace(request.getString("namespace"));
+        }
         producer.start();
         producer.getDefaultMQProducerImpl().getmQClientFactory().getMQAdminImpl().setTimeoutMillis(PATIENCE_MS);
         producers.put(request.getString("name"), producer);
@@ -133,6 +136,9 @@ public final class Driver {
         consumer.setInstanceName(name);
         consumer.setMqClientApiTimeout(PATIENCE_MS);
         consumer.setVipChannelEnabled(request.getBooleanValue("vip"));
+        if (request.containsKey("namespace")) {
+            consumer.setNamespace(request.getString("namespace"));
+        }
         consumer.setAwaitTerminationMillisWhenShutdown(5000); // what is under way is finished, then offsets are sent
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         if (request.getBooleanValue("broadcasting")) {
