@@ -110,9 +110,12 @@ def test_messages_receipts_and_queues_come_out_without_the_namespace(metaq_broke
         [batched] = producer.send_batch([Message(topic, b"five")])
         assert batched.queue.topic == topic
         producer.send_oneway(topic, b"six")
+        producer.submit(topic, b"seven")
     with Reader(metaq_broker.namesrv, f"shop%{topic}") as outside:
-        eventually(lambda: sum(map(len, outside.ranges().values())) == 6)
-        assert {message.topic for message in itertools.islice(outside, 6)} == {f"shop%{topic}"}
+        eventually(lambda: sum(map(len, outside.ranges().values())) == 7)
+        messages = list(itertools.islice(outside, 7))
+        assert {message.topic for message in messages} == {f"shop%{topic}"}
+        assert {message.properties["INSTANCE_ID"] for message in messages} == {"shop"}, "as Java's producers do"
     with Reader(metaq_broker.namesrv, topic, namespace="shop", stop_at_end=True) as reader:
         assert {message.topic for message in reader} == {topic}
         assert {queue.topic for queue in reader.queues()} == {queue.topic for queue in reader.ranges()} == {topic}
@@ -154,6 +157,40 @@ def test_groups_of_two_namespaces_share_a_name_and_nothing_else(metaq_broker, to
             progress = admin.group_progress(f"{namespace}%mailer")
             assert {one.queue.topic for one in progress.queues} >= {f"{namespace}%{topic}"}
             assert len(progress.members) == 1
+
+
+class KeptStore:
+    """An offset store of the user's."""
+
+    def __init__(self):
+        self.kept: dict[MessageQueue, int] = {}
+
+    def load(self, queue):
+        return self.kept.get(queue)
+
+    def update(self, queue, offset):
+        self.kept[queue] = offset
+
+    def persist(self):
+        pass
+
+
+def test_listeners_stores_and_ranks_know_plain_names_only(metaq_broker, topic):
+    """Whatever of the user's is called with a queue, or asked about a topic."""
+    with Producer(metaq_broker.namesrv, namespace="shop") as producer:
+        for number in range(8):
+            producer.send(topic, b"%d" % number)
+    shares, store = [], KeptStore()
+    with consumer_of(
+        metaq_broker, topic, on_share=lambda *share: shares.append(share), offset_store=store, ranks={topic: 3}
+    ) as consumer:
+        for _ in range(8):
+            with consumer.receive(PATIENCE) as message:
+                assert message.topic == topic
+        consumer.commit(PATIENCE)
+    assert {name for name, _, _ in shares} <= {topic, "%RETRY%mailer"}
+    assert {queue.topic for _, everything, mine in shares for queue in [*everything, *mine]} <= {topic, "%RETRY%mailer"}
+    assert sum(offset for queue, offset in store.kept.items() if queue.topic == topic) == 8
 
 
 def test_failed_messages_come_again_and_become_dead_letters_of_the_namespace(metaq_broker, topic):

@@ -237,7 +237,7 @@ class Accumulator:
     def outgoing(self, message: Message, message_id: str) -> Outgoing:
         """The request for one message. Raises InvalidMessage: body or properties exceed the format."""
         check_body(message.body, self.limits.message_bytes_max)
-        properties = message.property_text(message_id)
+        properties = message.property_text(message_id, self._core.namespace.name)
         if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
             raise InvalidMessage(f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX} bytes of UTF-8")
         body, sys_flag = message.body, 0

@@ -126,6 +126,8 @@ class ProducerBase:
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
         """Messages of so many bytes go in a request of their own."""
+        self._short = 0 if self._options.namespace else self._alone_over
+        """Plain messages below go the short way of `submit`; a namespace is a property, so there none is plain."""
         self._core.thread.post(self._core.add_producer, self.group)
         self._open = True
         _open_producers.add(self)
@@ -163,7 +165,7 @@ class ProducerBase:
             if (
                 ordering_key is None and properties is None and selector is None and queue is None
                 and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
-                and body is not None and len(body) < self._alone_over
+                and body is not None and len(body) < self._short
             ):  # fmt: skip
                 # The hot path: about a microsecond. Whatever is unusual falls through to the careful one, which knows
                 # what is wrong and what to do.
@@ -198,8 +200,9 @@ class ProducerBase:
         if alone:
             return self._accumulator.send_alone(message, stream, message_id, timeout)
         check_body(message.body, self._accumulator.limits.message_bytes_max)
-        if message.flag or message.properties:
-            text = message.property_text(None).encode()
+        namespace = self._core.namespace.name
+        if message.flag or message.properties or namespace:
+            text = message.property_text(None, namespace).encode()
             if len(text) >= self._alone_over:
                 return self._accumulator.send_alone(message, stream, message_id, timeout)
             return self._accumulator.append(
@@ -215,7 +218,7 @@ class ProducerBase:
 
     def _hand_in_batch(self, messages: Iterable[Message], queue: MessageQueue | None) -> SendBatch:
         batch = as_batch(messages)
-        texts = [message.property_text(None).encode() for message in batch]
+        texts = [message.property_text(None, self._core.namespace.name).encode() for message in batch]
         stream = self._stream(batch[0].topic, None, None, queue)
         return self._accumulator.send_whole(
             stream, [(message.flag, message.body, text) for message, text in zip(batch, texts, strict=True)]

@@ -92,12 +92,15 @@ class Message:
         ]  # fmt: skip
         return f"Message({', '.join([f'topic={self.topic!r}', f'body={shown}', *rest])})"
 
-    def property_text(self, unique_id: str | None) -> str:
+    def property_text(self, unique_id: str | None, namespace: str = "") -> str:
         """All properties as stored, the system's and the user's.
 
-        `unique_id` is this message's UNIQ_KEY; None leaves it to the batch that the message goes into.
+        `unique_id` is this message's UNIQ_KEY; None leaves it to the batch that the message goes into. `namespace`: of the
+        producer, which Java's says in a property too.
         """
         pairs = dict(self.properties)
+        if namespace:
+            pairs[props.INSTANCE_ID] = namespace
         if self.keys:
             pairs[props.KEYS] = " ".join(self.keys)
         if unique_id is not None:
