@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 
 import pytest
 
@@ -35,6 +36,14 @@ def test_second_line_of_a_kind_is_counted_and_told_with_the_next(limited, clock,
         "something else",
         "no room for c (and 500 more like it in the last 11 s)",
     ]
+
+
+def test_long_keys_cost_nothing(limited) -> None:
+    """Peers choose parts of them; kept for ten seconds, a thousand of a megabyte each would be a gigabyte."""
+    key = "k" * 1_000_000
+    references = sys.getrefcount(key)
+    limited.warning((1, key), "somebody chose a long name")
+    assert sys.getrefcount(key) == references
 
 
 def test_count_is_told_although_the_kind_does_not_come_again(limited, clock, caplog) -> None:

@@ -34,7 +34,8 @@ class RateLimitedLog:
 
     def __init__(self, logger: logging.Logger, clock: Clock = SYSTEM, seconds: float = SECONDS) -> None:
         self._logger, self._clock, self._seconds = logger, clock, seconds
-        self._kinds: dict[Hashable, _Kind] = {}
+        self._kinds: dict[int, _Kind] = {}
+        """By the hash of the key: what peers put into keys may be long."""
         self._lock = threading.Lock()
 
     def warning(self, key: Hashable, text: str, *args: object, error: BaseException | None = None) -> bool:
@@ -54,14 +55,15 @@ class RateLimitedLog:
             return False
         now = self._clock.monotonic()
         with self._lock:
-            kind = self._kinds.get(key)
+            place = hash(key)
+            kind = self._kinds.get(place)
             if kind is not None and now - kind.told < self._seconds:
                 kind.left_out += 1
                 kind.level, kind.text = level, text
                 return False
             told = text if kind is None else text + _since(kind, now)
-            self._kinds.pop(key, None)  # the table's order is the order of telling
-            self._kinds[key] = _Kind(now, level, text)
+            self._kinds.pop(place, None)  # the table's order is the order of telling
+            self._kinds[place] = _Kind(now, level, text)
             oldest = self._kinds.pop(next(iter(self._kinds))) if len(self._kinds) > KINDS_MAX else None
         self._logger.log(level, told, *args, exc_info=error)
         if oldest is not None:
@@ -73,10 +75,10 @@ class RateLimitedLog:
         now, over = self._clock.monotonic(), list[_Kind]()
         with self._lock:
             while self._kinds:
-                key = next(iter(self._kinds))
-                if now - self._kinds[key].told < self._seconds:
+                place = next(iter(self._kinds))
+                if now - self._kinds[place].told < self._seconds:
                     break
-                over.append(self._kinds.pop(key))
+                over.append(self._kinds.pop(place))
         for kind in over:
             self._tell(kind, now)
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from metaq.broker.environment import Tables
-from metaq.broker.locks import CLIENT_ID_CHARS_MAX, Locks
+from metaq.broker.locks import CLIENT_ID_CHARS_MAX, QUEUES_MAX, Locks
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageQueue, QueueLocks
@@ -98,6 +98,27 @@ def test_queues_that_do_not_exist_are_not_locked_and_the_log_says_so_once(broker
     caplog.clear()
     locks.expire()
     assert "more in the last" in caplog.text
+
+
+def test_made_up_queues_do_not_fill_the_log(locks, caplog):
+    """One line tells of the first of them, whatever a client asks for and how often."""
+    for turn in range(3):
+        made_up = [MessageQueue(f"nothing-{turn}-{number}", "broker-a", 0) for number in range(500)]
+        assert locks.lock(WHO, wants("a@1", *made_up, ALL[0])) == [ALL[0]]
+    (told,) = [record.getMessage() for record in caplog.records if record.name == "metaq.broker.locks"]
+    assert "no lock on 500 queues" in told
+    assert "nothing-0-0" in told
+    assert len(told) < 5000
+
+
+def test_too_many_queues_in_one_request_are_refused(locks):
+    """Else it would stop everybody for seconds; the group's other locks stay."""
+    locks.lock(WHO, wants("a@1", ALL[0]))
+    many = wants("a@1", *(MessageQueue("orders", "broker-a", number) for number in range(QUEUES_MAX + 1)))
+    for act in (locks.lock, locks.unlock):
+        with pytest.raises(Refused, match="the limit is 10000"):
+            act(WHO, many)
+    assert locks.holder("G", "orders", 0) == "a@1"
 
 
 def test_a_lock_on_a_deleted_topic_is_not_renewed(broker, locks):

@@ -195,6 +195,15 @@ def test_foreign_and_forged_ends_touch_nothing(tmp_path, clock):
         assert ops(broker) == []
 
 
+def test_forged_ends_do_not_fill_the_log(tmp_path, clock, caplog):
+    """One line tells of the first, whatever groups a client makes up."""
+    with open_broker(tmp_path, clock) as broker:
+        sent = half(broker)
+        for number in range(50):
+            refused(Reason.INVALID, lambda number=number: end(broker, sent, group=f"made-up-{number}"))
+        assert len([record for record in caplog.records if "is refused" in record.getMessage()]) == 1
+
+
 def test_end_names_its_message_too(tmp_path, clock):
     """By the unique id or the offset id: where a power cut took a half message, another one may lie now."""
     with open_broker(tmp_path, clock) as broker:

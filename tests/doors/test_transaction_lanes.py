@@ -161,7 +161,7 @@ def test_a_topic_that_is_gone_keeps_its_half_messages_open(tmp_path):
         (answer,) = eventually(client.received)
         assert "not exist" in answer.remark
         assert broker.transactions.progress.is_open(place[0])
-        broker.topics.ensure("orders")
+        broker.topics.ensure("orders", 4)
         client.send("orders", b"new", 0)
         assert end(client, place).remark is None
         assert end_of(broker, "orders", 1) == 1

@@ -26,6 +26,10 @@ log = logging.getLogger(__name__)
 
 CLIENT_ID_CHARS_MAX = 1024
 """A lock keeps its holder's id."""
+QUEUES_MAX = 10_000
+"""Of one request, which must not stop the loop for long."""
+TOLD_MAX = 10
+"""Queues of one request that the log names."""
 _HELD: Final = "another client holds it"
 """No lock for a reason that is nobody's mistake."""
 
@@ -68,7 +72,8 @@ class Locks:
         self._check(who, wanted)
         if not self._groups.require(wanted.group).consume_enable:
             raise Refused(Reason.NO_PERMISSION, f"subscription group no permission, {wanted.group}")
-        granted, queues_of = list[MessageQueue](), dict[str, int | str]()
+        granted, told, not_lockable = list[MessageQueue](), list[str](), 0
+        queues_of = dict[str, int | str]()
         for queue in wanted.queues:
             if queue.topic not in queues_of:
                 queues_of[queue.topic] = self._queues_of(who, queue.topic)
@@ -76,11 +81,14 @@ class Locks:
             if not why_not:
                 granted.append(queue)
             elif why_not is not _HELD:
-                self._log.warning(
-                    (wanted.group, queue.topic, why_not),
-                    "client %s of group %s gets no lock on queue %.200s: %s",
-                    wanted.client_id, wanted.group, str(queue), why_not,
-                )  # fmt: skip
+                not_lockable += 1
+                if len(told) < TOLD_MAX:
+                    told.append(f"{queue!s:.200}: {why_not:.200}")
+        if told:  # one line, however many queues a client makes up
+            self._log.warning(
+                wanted.group, "client %s of group %s gets no lock on %d queues, %s: %s", wanted.client_id, wanted.group,
+                not_lockable, "which are" if not_lockable == len(told) else "of which these are the first", "; ".join(told),
+            )  # fmt: skip
         return granted
 
     def unlock(self, who: Identity, held: QueueLocks) -> None:
@@ -95,8 +103,9 @@ class Locks:
     def expire(self) -> None:
         """Forget the locks whose time is over."""
         self._log.tick()
+        stands = self._clock.monotonic() - self._options.rebalance_lock_max_live_time / 1000
         for group, locks in list(self._held.items()):
-            for topic, queue_id in [place for place, lock in locks.items() if self._over(lock)]:
+            for topic, queue_id in [place for place, lock in locks.items() if lock.renewed < stands]:
                 self._drop(group, topic, queue_id)
 
     def _check(self, who: Identity, asked: QueueLocks) -> None:
@@ -105,6 +114,8 @@ class Locks:
                 Reason.INVALID,
                 f"the client id has {len(asked.client_id)} characters, allowed are 1 to {CLIENT_ID_CHARS_MAX}",
             )
+        if len(asked.queues) > QUEUES_MAX:
+            raise Refused(Reason.INVALID, f"{len(asked.queues)} queues in one request, the limit is {QUEUES_MAX}")
         self._authorise(who, Action.SUBSCRIBE, asked.group)
 
     def _queues_of(self, who: Identity, topic: str) -> int | str:

@@ -123,7 +123,7 @@ class TransactionService:
             return self._end(end, who)
         except Refused as error:  # most producers do not wait for an answer
             self._told.warning(
-                (error.reason, end.producer_group), "a %s by producer group %.100s from %s is refused: %s",
+                (error.reason, who.address), "a %s by producer group %.100s from %s is refused: %s",
                 end.outcome.value, end.producer_group, who.address, error,
             )  # fmt: skip
             raise
@@ -252,8 +252,6 @@ class TransactionService:
             while owed:
                 self._store_op(owed[0])
                 owed.popleft()
-                if self.gate.op is None:
-                    self._open_gate()
         except Refused as error:
             self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
 
@@ -261,6 +259,8 @@ class TransactionService:
         """Mark that the half message in this slot is done. Raises Refused, as `Appender.put`."""
         record = op(slot, self._environment.clock.now_ms(), self._environment.store_host)
         self.progress.op_stored(self._appender.put([record]).queue_offset, slot)
+        if self.gate.op is None:
+            self._open_gate()
 
     # ------------------------------------------------------------------ what is owed
 

@@ -18,8 +18,8 @@ from metaq.wire.extensions import OUR_MARK
 
 HEARTBEAT_BYTES_MAX = 4 * MIB
 """What a heartbeat says is kept as long as its connection lives."""
-LOCK_BYTES_MAX = 4 * MIB
-"""Some 16 000 queues with the longest names; one request must not stop the loop for long."""
+LOCK_BYTES_MAX = MIB
+"""Some 5 000 queues with the longest names; one request must not stop the loop for long."""
 
 
 class ClientHandlers:
