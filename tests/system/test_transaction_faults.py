@@ -203,3 +203,24 @@ def test_transaction_that_nobody_decides_is_kept_for_the_administrator():
         eventually(lambda: bodies(broker.namesrv) == [b"other"], what="the topic goes on")
     assert (message.message_id, message.body, message.keys) == (tx.id, b"x", ("k",))
     assert asked == [1, 2, 3]
+
+
+def test_commit_counts_also_behind_the_last_check():
+    """A block that takes longer than all checks together: given up by the broker, and delivered when it ends."""
+    with (
+        EmbeddedBroker(options={**QUICK, "transactionCheckMax": 2}) as broker,
+        TransactionProducer(
+            broker.namesrv, group="g", check=refuse_to_answer, timeout=PATIENCE, confirm=True
+        ) as producer,
+    ):
+
+        def given_up():
+            try:
+                return bodies(broker.namesrv, "TRANS_CHECK_MAX_TIME_TOPIC")
+            except metaq.NoRoute:
+                return None
+
+        with producer.transaction(TOPIC, b"slow") as tx:
+            eventually(lambda: given_up() == [b"slow"], what="it is given up")
+        assert tx.result.told is Told.CONFIRMED
+        assert bodies(broker.namesrv) == [b"slow"]
