@@ -20,7 +20,7 @@ from metaq.testing import EmbeddedBroker
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import reply
-from tests.client.cluster import FakeCluster
+from tests.client.cluster import FakeCluster, refuse
 from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
@@ -449,3 +449,80 @@ def test_renewed_locks_last(cluster):
         assert locks.freed == 0
     assert locks.freed == 1
     assert cluster.committed["orders", 0] == 5
+
+
+def test_lock_of_a_queue_that_was_not_taken_is_given_back(cluster):
+    """Its start could not be found out, and then it went to another member, who must not wait for us."""
+    locks, clock = Locks(cluster), FakeClock()
+    cluster.script[RequestCode.QUERY_CONSUMER_OFFSET] = refuse(1)
+    with member(cluster, clock) as consumer:
+        eventually(lambda: locks.asked > 1)
+        cluster.members[GROUP].add("0.0.0.0@first")
+        asked = cluster.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        eventually(lambda: cluster.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP) > asked + 1)
+        clock.advance(21)
+        eventually(lambda: locks.freed)
+        assert consumer.queues == []
+
+
+def test_moved_queue_begins_again_when_its_message_in_hand_is_finished(cluster, caplog):
+    """`seek` while a handler is at work: what it says counts no more, and nobody works beside it."""
+    Locks(cluster)
+    with member(cluster, FakeClock()) as consumer:
+        consumer.receive(PATIENCE).ack()
+        message = consumer.receive(PATIENCE)
+        consumer.seek(MessageQueue("orders", "broker-a", 0), offset=4)
+        assert consumer.receive(0) is None
+        assert message.lost
+        message.ack()
+        assert consumer.receive(PATIENCE).body == b"4"
+    assert "what was said of offset 1 of orders@broker-a:0 is ignored" in caplog.text
+
+
+def test_paused_queue_waits_and_ranked_topics_too(broker, producer, topic):
+    """`pause` of single queues and `ranks` hold for ordered queues as well."""
+    fill(producer, topic, keys=4, each=10)
+    record = Record()
+    with orderly(broker, topic, ranks={topic: 1}) as consumer:
+        consumer.wait_assigned(PATIENCE)
+        first, *_ = [queue for queue in consumer.queues if queue.topic == topic]
+        consumer.pause(first)
+
+        def handler(message) -> None:
+            record.begin(message)
+            record.end(message)
+
+        running = threading.Thread(target=consumer.run, args=(handler, 2))
+        running.start()
+        with Reader(broker.namesrv, topic) as reader:
+            held = len(reader.ranges()[first])
+        eventually(lambda: len(record.seen) >= 41 - held)
+        assert first.queue_id not in {queue_id for queue_id, _ in record.seen}
+        consumer.resume(first)
+        eventually(lambda: len(record.seen) >= 41)
+        consumer.stop()
+        running.join(PATIENCE)
+    record.check(41)
+
+
+def test_broadcast_in_order_needs_no_lock_and_passes_over_what_fails(
+    broker, producer, topic, caplog, tmp_path, monkeypatch
+):
+    """B18: every member gets each message, in order; a failed one is logged and not sent again."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    fill(producer, topic, keys=1, each=3)
+    for name in ("one", "two"):
+        seen = []
+        with orderly(broker, topic, broadcast=True, instance_name=name) as consumer:
+
+            def handler(message, seen=seen, consumer=consumer):
+                if message.body != b"first -1":
+                    seen.append(message.body)
+                if len(seen) == 3:
+                    consumer.stop()
+                if message.body == b"0 1":
+                    raise ValueError("never")
+
+            consumer.run(handler)
+        assert seen == [b"0 0", b"0 1", b"0 2"]
+    assert "a broadcast message is not sent again" in caplog.text

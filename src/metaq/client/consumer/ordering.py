@@ -54,14 +54,15 @@ class OrderedDelivery:
         self._looking: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        if not self._broadcast:
-            self._looking = self._core.every(self._seconds.locks, self._keep_locks)
+        self._looking = self._core.every(self._seconds.locks, self._keep_locks)
 
     # -------------------------------------------------------------- locks
 
     async def admit(self, wanted: Sequence[MessageQueue]) -> set[MessageQueue]:
         """Lock queues."""
         free = [queue for queue in wanted if not self._still_in_hand(queue)]
+        for queue in set(wanted).difference(free):
+            log.info("group %s takes %s again when a message of it, handed out before, is finished", self._group, queue)
         if self._broadcast:
             return set(free)
         by_broker: dict[str, list[MessageQueue]] = {}
@@ -84,14 +85,23 @@ class OrderedDelivery:
             self._lose(queue, "could not be renewed in time")
             if reached is not None:
                 self._reached[queue] = reached
-        for broker, queues in self._leases.due(now).items():
-            if broker not in self._renewing:
+        due = self._leases.due(now)
+        if unused := [queue for queues in due.values() for queue in queues if not self._in_use(queue)]:
+            self._core.spawn(self._unlock(unused))  # Locked, but then not taken: it went to another member at once.
+        for broker, queues in due.items():
+            used = [queue for queue in queues if self._in_use(queue)]
+            if used and broker not in self._renewing:
                 self._renewing.add(broker)
-                self._core.spawn(self._renew(broker, queues, now))
+                self._core.spawn(self._renew(broker, used, now))
+        for queue in [queue for queue in self._leaving if not self._still_in_hand(queue)]:
+            self._leaving.pop(queue, None)
+
+    def _in_use(self, queue: MessageQueue) -> bool:
+        return queue in self._queues or queue in self._giving_up
 
     async def _renew(self, broker: str, queues: Sequence[MessageQueue], now: float) -> None:
         try:
-            granted = await self._ask(broker, queues)
+            granted = None if self._stopping else await self._ask(broker, queues)
         finally:
             self._renewing.discard(broker)
         if granted is None:
@@ -109,8 +119,9 @@ class OrderedDelivery:
 
     def _lose(self, queue: MessageQueue, why: str) -> None:
         log.warning("group %s leaves %s: its lock %s", self._group, queue, why)
-        if (ordered := self._queues.get(queue)) is not None:
-            ordered.lose()
+        for ordered in (self._queues.get(queue), self._leaving.get(queue)):
+            if ordered is not None:
+                ordered.lose()
         self._owner.lost(queue)
 
     async def _ask(self, broker: str, queues: Sequence[MessageQueue]) -> frozenset[MessageQueue] | None:
@@ -220,13 +231,8 @@ class OrderedDelivery:
 
     def _still_in_hand(self, queue: MessageQueue) -> bool:
         """Whether we are not through with the queue from the last time that it was ours."""
-        if (ordered := self._leaving.get(queue)) is None:
-            return False
-        if ordered.busy or queue in self._giving_up:
-            log.info("group %s takes %s again when a message of it, handed out before, is finished", self._group, queue)
-            return True
-        del self._leaving[queue]
-        return False
+        ordered = self._leaving.get(queue)
+        return queue in self._giving_up or (ordered is not None and ordered.busy)
 
     # -------------------------------------------------------------- what ordered queues tell, from any thread
 

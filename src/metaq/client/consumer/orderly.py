@@ -214,6 +214,9 @@ class OrderedQueue(Generic[M]):
         """
         self.lost = True
         self.window.dropped = True
+        with self._lock:
+            while len(self._runs) > 1:  # Nobody will take them; only what is in hand is looked at any more.
+                self._runs.pop()
 
     @property
     def busy(self) -> bool:
@@ -256,8 +259,8 @@ class OrderedQueue(Generic[M]):
 
     def tell_of_loss(self, offset: int) -> None:
         log.warning(
-            "what was said of offset %d of %s is ignored: the lock of the queue was lost, and whoever holds it now gets "
-            "the message again",
+            "what was said of offset %d of %s is ignored: the queue was left meanwhile, because its lock was lost or it was "
+            "moved, and whoever has it now gets the message again",
             offset, self.window.queue,
         )  # fmt: skip
 
