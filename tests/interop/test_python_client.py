@@ -115,8 +115,10 @@ def test_pull_consumers_share_queues_and_keep_progress(server: Server, topic: st
     """Registered topics, pulls by hand, held and not, progress at the broker, a message sent back."""
     bodies = {b"%d" % number for number in range(40)}
     with Producer(server.namesrv, timeout=PATIENCE) as producer:
-        for future in [producer.submit(topic, body) for body in bodies]:
-            future.result(PATIENCE)
+        producer.send(topic, b"0")  # which makes the topic
+        queues = sorted(producer.queues(topic))
+        for number in range(1, 40):
+            producer.send(topic, b"%d" % number, queue=queues[number % len(queues)])
     with (
         PullConsumer(server.namesrv, group=f"{topic}-p", topics=topic, start="earliest", instance_name="one") as one,
         PullConsumer(server.namesrv, group=f"{topic}-p", topics=topic, start="earliest", instance_name="two") as two,
