@@ -378,7 +378,9 @@ def test_retention_leaves_messages_in_the_log_that_are_still_to_be_delivered(tmp
         clock.advance(1)
         while broker.schedule.deliver() == 0:
             pass
-        assert store.retain(clock.now_ms() + 1) == 1, "level 2 has the older ones, some of them are in the next file too"
+        assert store.retain(clock.now_ms() + 1) == 1, (
+            "level 2 has the older ones, some of them are in the next file too"
+        )
         clock.advance(4)
         while broker.schedule.deliver() == 0:
             pass

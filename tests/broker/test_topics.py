@@ -201,6 +201,26 @@ def test_topics_are_ordered_as_the_name_servers_say(tmp_path):
         assert not broker.topics.get("one").order
 
 
+def test_what_name_servers_say_of_order_undoes_no_change_that_is_being_saved(tmp_path):
+    """An administrator's change, or a deletion, may be on its way to the disk when a name server answers."""
+    file = SlowFile()
+    file.slow = False
+    with open_broker(tmp_path, files={"topics.json": file}) as broker:
+        for name in ("one", "two"):
+            broker.topics.update(TopicConfig(name, 4, 4)).settle()
+        file.slow = True
+        changed = broker.topics.update(TopicConfig("one", 8, 8))
+        deleted = broker.topics.delete("two")
+        broker.topics.set_ordered({"one", "two"})
+        while file.under_way:
+            file.end()
+        file.slow = False
+        assert changed.error is None
+        assert deleted.error is None
+        assert (broker.topics.get("one").write_queues, broker.topics.get("one").order) == (8, True)
+        assert broker.topics.get("two") is None
+
+
 def test_ordered_topic_takes_nothing_when_the_broker_may_not_be_written_to(tmp_path):
     """RocketMQ's second check, in both lanes: another broker's queues must not get what belongs here in order."""
     with open_door(tmp_path) as (broker, door):

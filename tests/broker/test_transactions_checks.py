@@ -10,8 +10,10 @@ from metaq.broker.requests import Outcome
 from metaq.broker.transactions_checks import Verdict, judge
 from metaq.broker.transactions_records import renewed
 from metaq.clock import FakeClock
+from metaq.errors import Reason, Refused
 from metaq.model import Heartbeat, StoredMessage
 from metaq.model import properties as props
+from metaq.model.access import Action
 from metaq.model.notices import TransactionCheck
 from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC, TRANSACTION_GROUP
 from metaq.options import BrokerOptions
@@ -293,6 +295,22 @@ def test_producers_that_read_nothing_hold_up_no_other_group_for_longer_than_a_ro
         pass_time(broker, clock, 21)
         (check,) = deaf.told
         assert (check.half.body, check.half.properties[props.CHECK_TIMES]) == (b"to the deaf", "1")
+
+
+def test_who_may_not_send_to_the_topic_is_not_asked(tmp_path, clock, caplog):
+    """The check has the whole message, and anybody can say that he is of the group."""
+
+    def authorise(who, action, what):
+        if (who.address, action, what) == ("10.0.0.9", Action.PUBLISH, "orders"):
+            raise Refused(Reason.NO_PERMISSION, "not yours")
+
+    with open_broker(tmp_path, clock, authorise=authorise) as broker:
+        thief, honest = producer(broker, remote="10.0.0.9:1"), producer(broker, remote="127.0.0.1:2")
+        for _ in range(4):
+            half(broker)
+        pass_time(broker, clock, 61)
+        assert (len(thief.told), len(honest.told)) == (0, 4)
+        assert "10.0.0.9:1 is not asked about transactions: not yours" in caplog.text
 
 
 def test_half_message_from_the_future_is_given_up_as_others_are(tmp_path, clock):

@@ -231,9 +231,10 @@ class Topics:
 
     def set_ordered(self, names: Collection[str]) -> None:
         """These topics have a fixed layout, the others have none: name servers say so."""
-        for config in list(self.table.values()):
-            if config.order is not (config.name in names) and config.name not in self._closing:
-                self.saved.change(config.name, structs.replace(config, order=not config.order))
+        for name in list(self.table):
+            config = self.saved.coming(name)  # a change that is being saved must not be undone
+            if config is not None and config.order is not (name in names) and name not in self._closing:
+                self.saved.change(name, structs.replace(config, order=not config.order))
 
     def restore(self, queues: Mapping[str, int]) -> None:
         """Take in topics whose settings are lost (name → number of queues), while starting."""

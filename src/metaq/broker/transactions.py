@@ -58,7 +58,7 @@ class TransactionService:
         self._environment, self._store, self._topics = environment, environment.store, tables.topics
         self._appender, self._authorise = appender, authorise
         self.progress = TransactionProgress(environment.store, tables.offsets)
-        self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold)
+        self.checks = TransactionChecks(environment, tables, appender, self.progress, read_cold, authorise)
         self.gate = TransactionGate(OP_PROPERTIES_TEXT, OP_TAGS_CODE, self.progress.may_end, self.progress.ended)
         """What the fast lane knows of transactions."""
         self.options_changed()

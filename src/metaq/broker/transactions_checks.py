@@ -28,6 +28,7 @@ from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, everybody
 from metaq.model.notices import TransactionCheck
 from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC
 from metaq.options import BrokerOptions
@@ -106,8 +107,10 @@ class TransactionChecks:
         appender: Appender,
         progress: TransactionProgress,
         read_cold: ReadCold,
+        authorise: Authorise = everybody,
     ) -> None:
         self._environment, self._store, self._clock = environment, environment.store, environment.clock
+        self._authorise = authorise
         self._topics, self._members = tables.topics, tables.members
         self._appender, self._progress, self._read_cold = appender, progress, read_cold
         self._told = RateLimitedLog(log, environment.clock)
@@ -198,7 +201,7 @@ class TransactionChecks:
             self._renew(half, checked=False)
         else:
             group = half.properties.get(props.PRODUCER_GROUP, "")
-            producers = self._members.producing(group)
+            producers = self._producers(group, half)
             channel = self._willing(producers)
             if producers and channel is None:
                 self._told.warning(
@@ -220,6 +223,24 @@ class TransactionChecks:
                 asked.append(Effect(channel, TransactionCheck(group, check)))
         now.slot = half.queue_offset + 1
         return True
+
+    def _producers(self, group: str, half: StoredMessage) -> list[Channel]:
+        """The group's producers that may send to the topic: anybody can say that he is one, and the check has the message."""
+        producers = self._members.producing(group)
+        if self._authorise is everybody:
+            return producers
+        topic, allowed = half.properties.get(props.REAL_TOPIC, ""), list[Channel]()
+        for channel in producers:
+            try:
+                self._authorise(channel.identity, Action.PUBLISH, topic)
+            except Refused as error:
+                self._told.warning(
+                    ("not allowed", channel.identity), "a producer of group %.100s at %s is not asked about transactions: "
+                    "%s", group, channel.remote, error,
+                )  # fmt: skip
+            else:
+                allowed.append(channel)
+        return allowed
 
     def _willing(self, producers: Sequence[Channel]) -> Channel | None:
         """One of a group's producers, the next in turn that does not leave much unread; None: there is none."""
