@@ -107,6 +107,29 @@ def test_check_brings_the_message_as_it_will_be_delivered():
     assert (message.message_id, message.broker, message.born_ms) == (HALF.message_id, "broker-a", 1700)
 
 
+LIVE_EXT = {
+    "commitLogOffset": "271", "msgId": "C000020204DAA696C1016F8D7B620000", "tranStateTableOffset": "1",
+    "offsetMsgId": "7F000001000058FE000000000000010F", "transactionId": "C000020204DAA696C1016F8D7B620000",
+}  # fmt: skip
+LIVE_RECORD = bytes.fromhex(
+    "00000118daa320a73610a68600000002000000070000000000000001000000000000010f00000000000001a203f563737f0000010000a348"
+    "000001a203f563977f000001000058fe0000000000000000000000000000000568656c6c6f066f726465727300b25245414c5f544f504943"
+    "016f7264657273025452414e53414354494f4e5f434845434b5f54494d45530131024b455953013432025452414e5f4d5347017472756502"
+    "554e49515f4b455901433030303032303230344441413639364331303136463844374236323030303002434c55535445520144656661756c74436c7573746572"
+    "025047524f5550017061796d656e747302574149540166616c736502544147530170616964025245414c5f5149440132"
+)
+
+
+def test_check_of_a_rocketmq_is_read():
+    """The bytes of a broker 4.9.7, which asks for the first time."""
+    found = check_of(Command(39, flag=2, ext=LIVE_EXT, body=LIVE_RECORD), "broker-a")
+    message = found.half
+    assert (found.group, half_of(message)) == ("payments", HalfMessage(LIVE_EXT["msgId"], 1, 271))
+    assert (message.topic, message.queue_id, message.body, message.flag) == ("orders", 2, b"hello", 7)
+    assert (message.tag, message.keys, message.offset_id) == ("paid", ("42",), LIVE_EXT["offsetMsgId"])
+    assert message.properties["TRANSACTION_CHECK_TIMES"] == "1"
+
+
 def test_check_names_the_newest_place_whatever_the_record_says():
     """The header's offsets are those that the answer must have; its id is optional."""
     command = check_command(tranStateTableOffset="9", commitLogOffset="6000")
