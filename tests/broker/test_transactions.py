@@ -492,6 +492,43 @@ def test_end_of_what_was_given_up_still_counts_once(tmp_path, clock):
         assert bodies(broker) == [b"hello"]
 
 
+def test_what_was_given_up_can_be_resumed(tmp_path, clock):
+    """The administrator has it asked about once more, from no check on; not while that goes on, nor once it has ended."""
+    with open_broker(tmp_path, clock, transaction_check_max=1) as broker:
+        channel = producer(broker)
+        sent = half(broker)
+        ask(broker, clock)
+        ask(broker, clock)
+        (kept,) = stored(broker, CHECK_MAX_TOPIC, 0)
+        assert HALF_TOPIC in broker.transactions.resume(kept.log_offset)
+        assert "is open" in refused(Reason.INVALID, lambda: broker.transactions.resume(kept.log_offset))
+        channel.told.clear()
+        producer(broker, remote=channel.remote)
+        ask(broker, clock)
+        newest = stored(broker, HALF_TOPIC, 0)[-1]
+        assert (newest.properties[props.CHECK_TIMES], newest.properties[props.PREPARED_QUEUE_OFFSET]) == ("1", "0")
+        assert end(broker, sent) == ""
+        assert bodies(broker) == [b"hello"]
+        assert "has ended" in refused(Reason.INVALID, lambda: broker.transactions.resume(kept.log_offset))
+        for place in (0, -1, newest.log_offset, kept.log_offset + 1):
+            assert CHECK_MAX_TOPIC in refused(Reason.INVALID, lambda place=place: broker.transactions.resume(place))
+
+
+def test_resumed_one_that_is_rolled_back_stays_so(tmp_path, clock):
+    """Neither a commit nor the administrator brings it back."""
+    with open_broker(tmp_path, clock, transaction_check_max=1) as broker:
+        producer(broker)
+        sent = half(broker)
+        ask(broker, clock)
+        ask(broker, clock)
+        (kept,) = stored(broker, CHECK_MAX_TOPIC, 0)
+        broker.transactions.resume(kept.log_offset)
+        end(broker, sent, Outcome.ROLLBACK)
+        assert "ended before" in end(broker, sent)
+        refused(Reason.INVALID, lambda: broker.transactions.resume(kept.log_offset))
+        assert bodies(broker) == []
+
+
 def test_ipv6_sender_is_kept(tmp_path, clock):
     """Its host is 20 bytes in half and committed record."""
     with open_broker(tmp_path, clock) as broker:

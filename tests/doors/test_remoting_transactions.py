@@ -193,3 +193,20 @@ def test_member_of_the_group_that_joined_later_is_asked(tmp_path, clock):
         )
         heir.feed(heir.frame(RequestCode.END_TRANSACTION, answer, oneway=True))
         assert broker.store.queue("orders", 2).max_offset == 1
+
+
+def test_administrator_has_what_was_given_up_asked_about_again(tmp_path, clock):
+    """323 with the offset id that a tool shows; one that is none, or another message's, is refused."""
+    with open_door(tmp_path, clock, transaction_check_max=1) as (broker, door):
+        client = Client(door)
+        half(client)
+        pass_time(door, clock, 61)
+        pass_time(door, clock, 61)
+        (unit,) = broker.store.queue("TRANS_CHECK_MAX_TIME_TOPIC", 0).units(0, 1)
+        kept = decode_record(broker.store.record_at(unit.log_offset))
+        answer = client.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, headers.ResumeCheckHeader(message_id=kept.offset_id))
+        assert (answer.code, HALF_TOPIC in answer.remark) == (0, True)
+        for wrong in ("nonsense", "", kept.offset_id[:-1] + "0"):
+            answer = client.ask(RequestCode.RESUME_CHECK_HALF_MESSAGE, headers.ResumeCheckHeader(message_id=wrong))
+            assert answer.code == ResponseCode.SYSTEM_ERROR
+            assert answer.remark

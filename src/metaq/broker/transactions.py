@@ -27,6 +27,7 @@ from metaq.broker.transactions_records import (
     half_properties,
     op,
     origin_of,
+    resumed,
 )
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
@@ -209,8 +210,9 @@ class TransactionService:
         newest = max(generations.values(), key=lambda half: half.queue_offset, default=named)
         if self.progress.is_open(newest.queue_offset):
             return newest
-        given_up = any(
-            copied_from(copy.prepared_offset) in generations for copy in self._by_key(CHECK_MAX_TOPIC, unique_id)
+        given_up = any(  # a RocketMQ's copies do not say of which
+            copied_from(copy.prepared_offset) in {newest.log_offset, None}
+            for copy in self._by_key(CHECK_MAX_TOPIC, unique_id)
         )
         topic, _ = destination(named)
         if not given_up or any(
@@ -261,6 +263,48 @@ class TransactionService:
         self.progress.op_stored(self._appender.put([record]).queue_offset, slot)
         if self.gate.op is None:
             self._open_gate()
+
+    # ------------------------------------------------------------------ what was given up
+
+    def resume(self, log_offset: int) -> str:
+        """Ask once more about a half message that was given up: it is written anew, with no checks counted.
+
+        Returns what is to be said. Raises Refused INVALID: no such record is there, or its transaction goes on or was committed;
+        or as `Appender.put`.
+        """
+        data = self._store.record_at(log_offset) if log_offset >= 0 else None
+        try:
+            kept = decode_record(data) if data is not None else None
+        except RemoteProtocolError:
+            kept = None
+        if kept is None or kept.topic != CHECK_MAX_TOPIC:
+            raise Refused(
+                Reason.INVALID,
+                f"there is no message of topic {CHECK_MAX_TOPIC} at log offset {log_offset}: nothing was resumed",
+            )
+        topic, queue_id = destination(kept)
+        again = self._newest(kept)
+        if again is not None and self.progress.is_open(again.queue_offset):
+            raise Refused(
+                Reason.INVALID, f"the transaction of message {kept.message_id} is open: it is being asked about"
+            )
+        if again is not None and self._open_generation(again) is None:
+            raise Refused(
+                Reason.INVALID, f"the transaction of message {kept.message_id} has ended: nothing was resumed"
+            )
+        put = self._appender.put([resumed(kept, again)])
+        return f"Put message back to {HALF_TOPIC}. real topic={topic}, real queue={queue_id}: queue offset {put.queue_offset}"
+
+    def _newest(self, kept: StoredMessage) -> StoredMessage | None:
+        """The newest generation of a half message that was given up; None: its unique id does not lead to one."""
+        unique_id, before = kept.properties.get(props.UNIQUE_ID, ""), copied_from(kept.prepared_offset)
+        halves = self._by_key(HALF_TOPIC, unique_id) if unique_id else []
+        origins = {origin_of(half) for half in halves if half.log_offset == before}
+        return max(
+            (half for half in halves if not origins or origin_of(half) in origins),
+            key=lambda half: half.queue_offset,
+            default=None,
+        )
 
     # ------------------------------------------------------------------ what is owed
 

@@ -123,6 +123,17 @@ def given_up(half: StoredMessage) -> PutRecord:
     return _copy(half, CHECK_MAX_TOPIC, half.properties)
 
 
+def resumed(kept: StoredMessage, newest: StoredMessage | None) -> PutRecord:
+    """The next generation of a half message that was given up. `newest`: the one before it, if it is known."""
+    pairs = dict(kept.properties)
+    pairs.pop(props.CHECK_TIMES, None)
+    if newest is not None:
+        pairs[props.PREPARED_QUEUE_OFFSET] = str(origin_of(newest))
+    else:
+        pairs.pop(props.PREPARED_QUEUE_OFFSET, None)
+    return _copy(kept, HALF_TOPIC, pairs)
+
+
 def _copy(half: StoredMessage, topic: str, pairs: Mapping[str, str]) -> PutRecord:
     return put_record(
         topic,

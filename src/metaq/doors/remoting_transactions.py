@@ -1,17 +1,18 @@
-"""Ends of transactions (37). Half messages come in as sends do, checks (39) go out as notices do."""
+"""Ends of transactions (37), and half messages that are to be asked about again (323). Half messages come in as sends do, checks (39) go out as notices do."""
 
 from __future__ import annotations
 
 from metaq.broker.broker import Broker
 from metaq.broker.requests import EndTransaction, Outcome
-from metaq.doors.handlers import LATER, Answer, Call, handles
+from metaq.doors.handlers import LATER, Answer, Call, Reply, handles
 from metaq.doors.remoting_session import Workspace, session_of
 from metaq.errors import BadRequest
 from metaq.model import SysFlag
 from metaq.model.access import Action
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, reply
-from metaq.wire.headers import EndTransactionHeader
+from metaq.wire.headers import EndTransactionHeader, ResumeCheckHeader
+from metaq.wire.record import parse_offset_id
 
 _OUTCOMES = {
     0: Outcome.UNKNOWN,
@@ -36,6 +37,11 @@ class TransactionHandlers:
         else:
             self._workspace.acks.add_done(*call.reply_to)
         return LATER
+
+    @handles(RequestCode.RESUME_CHECK_HALF_MESSAGE, ResumeCheckHeader, Action.ADMINISTER)
+    def _resume(self, call: Call[ResumeCheckHeader]) -> Reply:
+        _, _, log_offset = parse_offset_id(call.header.message_id)
+        return Reply(remark=self._broker.transactions.resume(log_offset))
 
 
 def end_of(header: EndTransactionHeader) -> EndTransaction:

@@ -11,6 +11,10 @@ from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC
 from metaq.saved import Saving
 from metaq.testing.crash.ledger import Broken, Transaction, short
 from metaq.testing.crash.life import BORN, QUEUES, SOMEBODY, TOPICS, Life
+from metaq.wire import hot
+from metaq.wire.codes import RequestCode
+from metaq.wire.command import encode, request
+from metaq.wire.headers import EndTransactionHeader, Header, SendHeader
 
 GROUP = "payers"
 ROUNDS = 12
@@ -61,10 +65,31 @@ class Transactions:
         ledger.in_flight = []
 
     def _send(self, send: Send, transaction: Transaction) -> None:
-        put = self._life.broker.sends.send(send).put
-        transaction.slot, transaction.log_offset = put.queue_offset, put.log_offset
+        life = self._life
+        header = SendHeader(
+            producer_group=GROUP, topic=send.topic, queue_id=send.queue_id, sys_flag=send.sys_flag, born_ms=send.born_ms,
+            properties=send.properties,
+        )  # fmt: skip
+        if life.chance.random() < 0.5 and self._fast(RequestCode.SEND_MESSAGE_V2, header, send.body, send.topic):
+            transaction.slot = life.store.queue(HALF_TOPIC, 0).max_offset - 1
+            (unit,) = life.store.queue(HALF_TOPIC, 0).units(transaction.slot, 1)
+            transaction.log_offset = unit.log_offset
+        else:
+            put = life.broker.sends.send(send).put
+            transaction.slot, transaction.log_offset = put.queue_offset, put.log_offset
         if send.topic not in self._life.ledger.limbo:
             self._life.ledger.topics[send.topic] = True
+
+    def _fast(self, code: int, header: Header, body: bytes, topic: str) -> bool:
+        """Whether the fast lane has taken this request, which it need not."""
+        data = encode(request(code, header, body))
+        table, outcome, replies = hot.FrameTable(1 << 24), hot.AppendOutcome(), hot.Replies(b"DefaultRegion", True)
+        table.scan(data, 0, len(data))
+        gates = self._life.broker.gates.of(SOMEBODY)
+        gates.open(topic.encode())
+        self._life.broker.appender.rows(table, 0, 1, gates.table, BORN, replies, outcome)
+        self._life.tell(f"... the fast lane {'takes it' if outcome.row else 'leaves it'}")
+        return outcome.row == 1
 
     def end(self) -> None:
         """End one, for the first time or once more, by the offsets of its send."""
@@ -76,8 +101,9 @@ class Transactions:
 
     def _end(self, body: bytes, transaction: Transaction) -> None:
         life = self._life
-        there: bool | None = life.ledger.knows_half(body, transaction, life.store.min_log)
-        if not there and transaction.log_offset < life.store.min_log:
+        log_min = max(life.store.min_log, life.ledger.log_min)  # a power cut may bring a file back, without its queue
+        there: bool | None = life.ledger.knows_half(body, transaction, log_min)
+        if not there and transaction.log_offset < log_min:
             there = None  # it is found by its unique id, if it was written anew
         where = ", which is lost" if there is False else "" if there else ", whose file has gone"
         life.tell(f"{'commit' if transaction.commit else 'roll back'} {body[:6]!r}{where}")
@@ -90,9 +116,15 @@ class Transactions:
             producer_group=GROUP, slot=slot, log_offset=log_offset, outcome=outcome, message_id=transaction.message_id
         )
         life.ledger.in_flight = allowed = [body, *life.ledger.of_transactions()]
+        header = EndTransactionHeader(
+            producer_group=GROUP, half_queue_offset=slot, log_offset=log_offset, message_id=transaction.message_id,
+            outcome=int(SysFlag.COMMITTED if transaction.commit else SysFlag.ROLLED_BACK),
+        )  # fmt: skip
+        fast = life.chance.random() < 0.5
         with life.refusals():
             try:
-                life.broker.transactions.end(end, SOMEBODY)
+                if not (fast and self._fast(RequestCode.END_TRANSACTION, header, b"", transaction.topic)):
+                    life.broker.transactions.end(end, SOMEBODY)
             except Refused as error:
                 if not (error.reason is Reason.INVALID and not there) and not (
                     error.reason is Reason.NO_TOPIC and life.ledger.topics.get(transaction.topic) is not True

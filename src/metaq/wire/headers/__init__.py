@@ -55,6 +55,7 @@ from metaq.wire.headers.sending import (
 from metaq.wire.headers.transactions import (
     CheckTransactionHeader,
     EndTransactionHeader,
+    ResumeCheckHeader,
 )
 
 __all__ = [
@@ -88,6 +89,7 @@ __all__ = [
     "RegisterBrokerReplyHeader",
     "ResetOffsetHeader",
     "RestoredReplyHeader",
+    "ResumeCheckHeader",
     "RouteHeader",
     "SearchOffsetHeader",
     "SendBackHeader",

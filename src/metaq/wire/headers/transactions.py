@@ -36,3 +36,10 @@ class CheckTransactionHeader(Header, kw_only=True):
     """The producer's unique id of the message."""
     transaction_id: str | None = None
     offset_message_id: str | None = field(name="offsetMsgId", default=None)
+
+
+class ResumeCheckHeader(Header, kw_only=True):
+    """323: ask once more about a half message that was given up."""
+
+    message_id: str = field(name="msgId")
+    """The offset id of its record in TRANS_CHECK_MAX_TIME_TOPIC."""
