@@ -137,9 +137,10 @@ def test_pull_consumers_share_queues_and_keep_progress(server: Server, topic: st
         one.send_back(again[0])
         held = PullConsumer(server.namesrv, group=f"{topic}-h", hold=PATIENCE, hold_timeout=2 * PATIENCE)
         with held, Producer(server.namesrv, timeout=PATIENCE) as producer:
+            end = held.kept(first).stop
             asked = threading.Timer(0.2, lambda: producer.send(topic, b"later", queue=first))
             asked.start()
-            batch = held.pull(first, held.kept(first).stop, wait=True)
+            batch = held.pull(first, end, wait=True)
             assert [message.body for message in batch.messages] == [b"later"]
             asked.join()
     with PullConsumer(server.namesrv, group=f"{topic}-p", topics=[topic, f"%RETRY%{topic}-p"]) as consumer:
