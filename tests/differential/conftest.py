@@ -17,9 +17,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="module", params=["metaq", pytest.param("rocketmq", marks=pytest.mark.all)])
 def peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Peer]:
-    """A name server and a broker with the module's SETTINGS in its broker.conf."""
-    settings = getattr(request.module, "SETTINGS", {})
-    running = peer_of(request.param, tmp_path_factory.mktemp(request.param), settings)
+    """A name server and a broker with the module's SETTINGS in its broker.conf, NAMESRV_SETTINGS in the other's."""
+    settings, of_namesrv = (getattr(request.module, name, {}) for name in ("SETTINGS", "NAMESRV_SETTINGS"))
+    running = peer_of(request.param, tmp_path_factory.mktemp(request.param), settings, of_namesrv)
     running.start()
     yield running
     running.close()

@@ -23,14 +23,15 @@ class Peer(ABC):
 
     name: str
 
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+    def __init__(self, folder: Path, settings: dict[str, str], of_namesrv: dict[str, str] | None = None) -> None:
         self.folder = folder
         port = free_port(-2, 1)  # the VIP port and that of replication are taken too
         self.namesrv, self.broker = f"127.0.0.1:{free_port()}", f"127.0.0.1:{port}"
         self._namesrv_process: Process | None = None
         self._broker_process: Process | None = None
         (folder / "conf").mkdir(parents=True, exist_ok=True)
-        (folder / "namesrv.conf").write_text(f"listenPort={self.namesrv.rpartition(':')[2]}\n")
+        heads = {"listenPort": self.namesrv.rpartition(":")[2], **(of_namesrv or {})}
+        (folder / "namesrv.conf").write_text("".join(f"{key}={value}\n" for key, value in heads.items()))
         lines = {
             "brokerClusterName": CLUSTER,
             "brokerName": BROKER,
@@ -109,8 +110,8 @@ class Rocketmq(Peer):
 
     name = "rocketmq"
 
-    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
-        super().__init__(folder, settings)
+    def __init__(self, folder: Path, settings: dict[str, str], of_namesrv: dict[str, str] | None = None) -> None:
+        super().__init__(folder, settings, of_namesrv)
         for name in ("namesrv", "broker"):
             (folder / "conf" / f"logback_{name}.xml").write_text('<configuration><root level="OFF"/></configuration>')
 
@@ -169,8 +170,8 @@ class _Translator:
             one.close()
 
 
-def peer_of(name: str, folder: Path, settings: dict[str, str]) -> Peer:
-    return {"metaq": Metaq, "rocketmq": Rocketmq}[name](folder, settings)
+def peer_of(name: str, folder: Path, settings: dict[str, str], of_namesrv: dict[str, str]) -> Peer:
+    return {"metaq": Metaq, "rocketmq": Rocketmq}[name](folder, settings, of_namesrv)
 
 
 def recording() -> bool:

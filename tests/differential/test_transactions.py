@@ -1,6 +1,8 @@
 """Java's transaction producer: ends, check-backs, crashes between half message and end, ends that are forged."""
 
+import re
 import threading
+import time
 
 from tests.differential.program import Event
 from tests.differential.world import Client, Consumer, World, bodies, place, scenario
@@ -191,7 +193,7 @@ def test_ends_that_are_wrong_or_come_twice_are_refused(world: World) -> None:
     """Another group's, forged offsets, a second end, an end of what was never begun: code and words of each."""
     topic = world.topic(queues=1)
     half = _half(world, topic, "forged")
-    end = {**half, "commitOrRollback": 8, "fromTransactionCheck": "false", "transactionId": "x"}
+    end = {**half, "commitOrRollback": 8, "fromTransactionCheck": "false"}
     world.note("another group", world.ask(37, **{**end, "producerGroup": "another"}))
     world.note("log offset of nothing", world.ask(37, **{**end, "commitLogOffset": 1 << 40}))
     world.note("log offset inside a record", world.ask(37, **{**end, "commitLogOffset": half["commitLogOffset"] + 1}))
@@ -199,6 +201,8 @@ def test_ends_that_are_wrong_or_come_twice_are_refused(world: World) -> None:
     world.note("queue offset of another", world.ask(37, **{**end, "tranStateTableOffset": 77_777}))
     world.note("no such decision", world.ask(37, **{**end, "commitOrRollback": 5}))
     world.note("undecided", world.ask(37, **{**end, "commitOrRollback": 8, "producerGroup": ""}))
+    third = _half(world, topic, "another id")
+    world.note("another message's id", world.ask(37, **{**end, **third, "commitOrRollback": 12, "msgId": "x"}))
     world.note("commit", world.ask(37, **end))
     consumer = world.push(topic)
     consumer.wait(1)
@@ -211,13 +215,11 @@ def test_ends_that_are_wrong_or_come_twice_are_refused(world: World) -> None:
 
 def _half(world: World, topic: str, body: str) -> Event:
     """A half message sent by hand: the fields of its end."""
-    import re
-
-    group, unique_id = world.group("by-hand"), f"{world.name}-{body.replace(' ', '-')}"
+    group, unique = world.group("by-hand"), f"{world.name}-{body.replace(' ', '-')}"
     header = {
         "producerGroup": group, "topic": topic, "defaultTopic": "TBW102", "defaultTopicQueueNums": 4, "queueId": 0,
-        "sysFlag": 4, "bornTimestamp": 1, "flag": 0, "reconsumeTimes": 0, "unitMode": "false", "batch": "false",
-        "properties": f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02UNIQ_KEY\x01{unique_id}\x02WAIT\x01true\x02",
+        "sysFlag": 4, "bornTimestamp": int(time.time() * 1000), "flag": 0, "reconsumeTimes": 0, "unitMode": "false", "batch": "false",
+        "properties": f"TRAN_MSG\x01true\x02PGROUP\x01{group}\x02UNIQ_KEY\x01{unique}\x02WAIT\x01true\x02",
     }  # fmt: skip
     answer = world.ask(10, body=body.encode(), **header)
     assert answer["code"] == 0, answer
@@ -225,9 +227,10 @@ def _half(world: World, topic: str, body: str) -> Event:
     assert found
     return {
         "producerGroup": group,
+        "msgId": unique,
+        "transactionId": unique,
         "tranStateTableOffset": int(answer["fields"]["queueOffset"]),
         "commitLogOffset": int(found[1], 16),
-        "msgId": unique_id,
     }
 
 

@@ -106,7 +106,9 @@ class World:
 
     def topic(self, suffix: str = "t", *, queues: int = 4, perm: int = 6, order: bool = False) -> str:
         """A new topic; the name server knows it."""
-        name = f"{self.name}-{suffix}"
+        return self.topic_named(f"{self.name}-{suffix}", queues=queues, perm=perm, order=order)
+
+    def topic_named(self, name: str, *, queues: int = 4, perm: int = 6, order: bool = False) -> str:
         with Admin(self.peer.namesrv) as admin:
             admin.create_topic(name, queues=queues, perm=perm, order=order)
             eventually(lambda: name in admin.list_topics())
@@ -122,24 +124,28 @@ class World:
                 return None
             return sum(data.write_queues for data in admin.describe_topic(topic).route.queues)
 
-    def known_group(self, topic: str, group: str = "") -> None:
+    def known_group(self, topic: str, group: str = "", **more: Any) -> None:
         """Let the group's retry topic be made, and known: who starts then has its queues at once, not up to 30 s later."""
-        self.push(topic, group=group).shutdown()
-        eventually(lambda: self.queues_of(f"%RETRY%{group or self.group()}"))
+        self.push(topic, group=group, **more).shutdown()
+        namespace = more.get("options", {}).get("namespace", "")
+        name = f"%RETRY%{namespace and namespace + '%'}{group or self.group()}"
+        eventually(lambda: self.queues_of(name))
 
     @staticmethod
     def queue(topic: str, number: int) -> Event:
         return {"topic": topic, "broker": BROKER, "queue_id": number}
 
-    def ask(self, code: int, body: Any = None, **fields: Any) -> Event:
-        """What the broker answers to a request that no client would send so. `body`: bytes, or what becomes JSON."""
+    def ask(self, code: int, body: Any = None, *, at: str = "", **fields: Any) -> Event:
+        """What the broker answers to a request that no client would send so. `body`: bytes, or what becomes JSON.
+
+        `at`: another server's address.
+        """
         data = body if isinstance(body, bytes) else json.dumps(body).encode() if body is not None else b""
         command = Command(code, language="JAVA", ext={key: str(value) for key, value in fields.items()}, body=data)
-        (answer,) = exchange(self.peer.broker, [command])
+        (answer,) = exchange(at or self.peer.broker, [command])
         text = bytes(answer.body).decode(errors="replace")
         with contextlib.suppress(ValueError):
             text = json.loads(text)
-        # The first words of a remark are the class of the exception in RocketMQ; a client shows them to people only.
         return {"code": answer.code, "remark": answer.remark, "fields": dict(sorted(answer.ext.items())), "body": text}
 
     def wait_committed(self, topic: str, offsets: dict[int, int], group: str = "") -> None:
