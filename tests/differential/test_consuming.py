@@ -182,6 +182,7 @@ def test_a_suspended_consumer_gets_nothing_until_it_resumes(world: World) -> Non
     world.note("all", consumer.wait(3))
 
 
+@pytest.mark.all
 @scenario
 def test_a_cut_connection_loses_nothing(world: World) -> None:
     """Cut while messages come: after it is mended the group has everything."""

@@ -138,6 +138,7 @@ def test_without_auto_commit_only_a_commit_moves_the_offset(world: World) -> Non
     world.note("not committed", bodies(again.wait(lambda messages: "m3" in bodies(messages))))
 
 
+@pytest.mark.all
 @scenario
 def test_a_member_that_joins_and_leaves_takes_queues_in_order(world: World) -> None:
     """A second member takes half of the queues, and gives them back; no key steps back or over a gap."""
