@@ -346,3 +346,26 @@ def test_both_modules_do_the_same(events):
         assert left == left_twin
         assert both_tails[0].everything() == both_tails[1].everything()
         places = [message.log_offset for message in both_tails[0].stored() if message.topic == HALF.decode()] or [0]
+
+
+@needs_native
+@settings(max_examples=600, deadline=None)
+@given(
+    edits=st.lists(
+        st.tuples(st.integers(0, 330), st.one_of(st.binary(min_size=1, max_size=3), st.sampled_from((b"\x01", b"\x02", b"\xff\xff")))),
+        max_size=3,
+    ),
+    text=texts, outcome=st.sampled_from((8, 8, 12)),
+)  # fmt: skip
+def test_damaged_half_records_are_judged_alike(edits, text, outcome):
+    """Whatever the log holds where an end points to: its properties have no checksum."""
+    both_tails = TransactionTails(NATIVE), TransactionTails(TWIN)
+    found = []
+    for tails in both_tails:
+        tails.take(half(text))
+        for at, put in edits:
+            if at + len(put) <= tails.log.end:
+                tails.log_bytes[at : at + len(put)] = put
+        found.append(tails.take(ending(0, 0, outcome)))
+    assert found[0] == found[1]
+    assert both_tails[0].everything() == both_tails[1].everything()
