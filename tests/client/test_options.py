@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import itertools
 import math
 import os
@@ -187,6 +188,18 @@ def test_a_callback_may_send_and_close(cluster):
 
     producer.submit("orders", b"x", delay_level=1).add_done_callback(again)
     eventually(lambda: len(told) == 2)
+
+
+def test_a_forgotten_producer_ends_its_threads(cluster):
+    """With the warning that it was forgotten, after what was to be called."""
+    seen: set[threading.Thread] = set()
+    producer = Producer(cluster.namesrv)
+    producer.submit("orders", b"x", delay_level=1).add_done_callback(lambda _: seen.add(threading.current_thread()))
+    eventually(lambda: seen)
+    with pytest.warns(ResourceWarning, match="not closed"):
+        del producer
+        gc.collect()
+    eventually(lambda: not any(thread.is_alive() for thread in seen if thread.name == "metaq-callback"))
 
 
 def test_closing_in_asyncio_waits_for_callbacks_too(cluster):

@@ -315,7 +315,8 @@ class ProducerBase:
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._core.in_own_process:
             self._forgotten()
-            self._core.thread.start(self._close())
+            callbacks = self._callbacks
+            self._core.thread.start(self._close()).add_done_callback(lambda _: callbacks.close())
 
     def __repr__(self) -> str:
         if not hasattr(self, "_core"):
