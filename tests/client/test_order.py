@@ -526,3 +526,24 @@ def test_broadcast_in_order_needs_no_lock_and_passes_over_what_fails(
             consumer.run(handler)
         assert seen == [b"0 0", b"0 1", b"0 2"]
     assert "a broadcast message is not sent again" in caplog.text
+
+
+def test_queue_with_a_message_in_hand_is_given_back_after_twenty_seconds_all_the_same(cluster, caplog):
+    """Its next owner must not wait for ever; the message comes again there."""
+    locks, clock = Locks(cluster), FakeClock()
+    with member(cluster, clock) as consumer:
+        consumer.receive(PATIENCE).ack()
+        message = consumer.receive(PATIENCE)
+        cluster.members[GROUP].add("0.0.0.0@first")
+        consumer._core.thread.post(consumer._member.rebalance_soon)
+        eventually(lambda: not consumer.queues)
+        clock.advance(19)
+        assert not message.lost
+        assert not locks.freed
+        clock.advance(1)
+        eventually(lambda: message.lost)
+        eventually(lambda: locks.freed)
+        assert cluster.committed["orders", 0] == 1
+        message.ack()
+        assert "still in hand after 20 s" in caplog.text
+    assert cluster.committed["orders", 0] == 1

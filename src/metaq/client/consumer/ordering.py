@@ -188,32 +188,48 @@ class OrderedDelivery:
 
     async def given_up(self, windows: Sequence[Window[ReceivedMessage]]) -> None:
         """When the messages in hand are finished, but not much later: nobody waits for that."""
+        free: list[Queue] = []
         for window in windows:
-            queue = window.queue
-            self._leaving[queue] = ordered = self._queues.pop(queue)
-            self._giving_up[queue] = task = self._core.spawn(self._leave(ordered))
-            task.add_done_callback(functools.partial(self._gave_up, queue))
+            self._leaving[window.queue] = ordered = self._queues.pop(window.queue)
+            if ordered.busy:
+                self._give_up([ordered])
+            else:
+                free.append(ordered)
+        if free:
+            self._give_up(free)
 
-    def _gave_up(self, queue: MessageQueue, task: asyncio.Task[None]) -> None:
-        if self._giving_up.get(queue) is task:
-            del self._giving_up[queue]
+    def _give_up(self, queues: Sequence[Queue]) -> None:
+        task = self._core.spawn(self._leave(queues))
+        for ordered in queues:
+            self._giving_up[ordered.window.queue] = task
+        task.add_done_callback(functools.partial(self._gave_up, queues))
 
-    async def _leave(self, ordered: Queue) -> None:
-        queue = ordered.window.queue
+    def _gave_up(self, queues: Sequence[Queue], task: asyncio.Task[None]) -> None:
+        for ordered in queues:
+            if self._giving_up.get(ordered.window.queue) is task:
+                del self._giving_up[ordered.window.queue]
+
+    async def _leave(self, queues: Sequence[Queue]) -> None:
+        """Queues of which all or none has a message in hand."""
         until = self._core.clock.monotonic() + self._seconds.leave
-        while ordered.busy and not self._stopping and self._core.clock.monotonic() < until:  # noqa: ASYNC110  it ends in any thread
+        while (  # noqa: ASYNC110  it ends in any thread
+            any(ordered.busy for ordered in queues) and not self._stopping and self._core.clock.monotonic() < until
+        ):
             await asyncio.sleep(self._seconds.pause)
-        if ordered.lost:
-            return
-        if ordered.busy and not self._stopping:
-            log.warning(
-                "group %s gives up %s although a message of it is still in hand after %.0f s: it will be delivered again",
-                self._group, queue, self._seconds.leave,
-            )  # fmt: skip
-        finished = ordered.window.finished_offset()
-        ordered.lose()
-        await self._owner.keep({queue: finished})
-        await self._unlock([queue])
+        finished: dict[MessageQueue, int] = {}
+        for ordered in queues:
+            if ordered.lost:
+                continue
+            if ordered.busy and not self._stopping:
+                log.warning(
+                    "group %s gives up %s although a message of it is still in hand after %.0f s: it will be delivered again",
+                    self._group, ordered.window.queue, self._seconds.leave,
+                )  # fmt: skip
+            finished[ordered.window.queue] = ordered.window.finished_offset()
+            ordered.lose()
+        if finished:
+            await self._owner.keep(finished)
+            await self._unlock(finished)
 
     async def drain(self) -> None:
         self._stopping = True

@@ -303,9 +303,9 @@ class OrderedQueue(Generic[M]):
                 index = message.queue_offset - base
                 if marks[index]:  # Of a batch that failed in part.
                     continue
+                run.done = number  # First: whoever drops the window, and then looks, sees a hand or is seen.
                 if window.shut or monotonic() >= lease.until:
                     break
-                run.done = number
                 yield message
                 if not marks[index]:  # It failed, or somebody still works on it.
                     return
@@ -323,11 +323,12 @@ class OrderedQueue(Generic[M]):
         try:
             window, lease, monotonic = self.window, self.lease, self._monotonic
             while run.skip():
-                if window.shut or monotonic() >= lease.until:
-                    return
                 with self._lock:
                     hand = self._next_hand(run, limit)
                     self._hand = len(hand)
+                if window.shut or monotonic() >= lease.until:  # Behind that, as in `each`.
+                    self._hand = 0
+                    return
                 start, stop, count = hand[0].queue_offset - run.base, hand[-1].queue_offset - run.base + 1, len(hand)
                 yield hand
                 if run.marks.find(0, start, stop) >= 0:  # Something failed, or somebody still works on it.
