@@ -492,6 +492,39 @@ def test_end_of_what_was_given_up_still_counts_once(tmp_path, clock):
         assert bodies(broker) == [b"hello"]
 
 
+def test_rollback_of_what_was_given_up_stands(tmp_path, clock):
+    """A commit that follows changes nothing, nor does another rollback; a restart knows it too."""
+    with open_broker(tmp_path, clock, transaction_check_max=1) as broker:
+        producer(broker)
+        sent = half(broker)
+        ask(broker, clock)
+        ask(broker, clock)
+        assert end(broker, sent, Outcome.ROLLBACK) == ""
+        before = broker.store.log_end
+        for outcome in (Outcome.COMMIT, Outcome.ROLLBACK):
+            assert "ended before" in end(broker, sent, outcome)
+        assert broker.store.log_end == before
+    with open_broker(tmp_path, clock, transaction_check_max=1) as broker:
+        assert "ended before" in end(broker, sent)
+        assert bodies(broker) == []
+        assert broker.transactions.progress.first_open == broker.store.queue(HALF_TOPIC, 0).max_offset
+
+
+@pytest.mark.parametrize(("store", "more"), [({"message_index_enable": False}, {}), ({}, {props.UNIQUE_ID: ""})])
+def test_end_that_cannot_be_told_from_a_repeated_one_is_refused(tmp_path, clock, store, more):
+    """Without an index or a unique id nobody finds what a check has written anew: the client hears that nothing was changed."""
+    with open_broker(tmp_path, clock, store) as broker:
+        channel = producer(broker)
+        sent = half(broker, **more)
+        ask(broker, clock)
+        assert "Nothing was changed" in refused(Reason.INVALID, lambda: end(broker, sent))
+        (check,) = channel.told
+        assert end(broker, sent, slot=check.half.queue_offset, log_offset=check.half.log_offset) == ""
+        assert bodies(broker) == [b"hello"]
+        refused(Reason.INVALID, lambda: end(broker, sent))
+        assert bodies(broker) == [b"hello"]
+
+
 def test_what_was_given_up_can_be_resumed(tmp_path, clock):
     """The administrator has it asked about once more, from no check on; not while that goes on, nor once it has ended."""
     with open_broker(tmp_path, clock, transaction_check_max=1) as broker:

@@ -139,8 +139,13 @@ class TransactionService:
                 f"the transaction of the half message at queue offset {end.slot} has ended before: nothing was changed"
             )
         if end.outcome is not Outcome.COMMIT:
-            self._store_op(half.queue_offset)
-            self.progress.finish(half.queue_offset)
+            slot = half.queue_offset
+            if not self.progress.is_open(
+                slot
+            ):  # it was given up: a generation that is done tells that this has changed
+                slot = self._appender.put([resumed(half, half)]).queue_offset
+            self._store_op(slot)
+            self.progress.finish(slot)
             return ""
         told = self._commit(half, topic, queue_id)
         self.progress.finish(half.queue_offset)
@@ -199,11 +204,16 @@ class TransactionService:
     def _open_generation(self, named: StoredMessage) -> StoredMessage | None:
         """What stands for a half message that is done: a check has written it anew, or given it up. None: it has ended.
 
-        Without an index, or without a unique id, nobody finds it: then the next check asks once more.
+        Raises Refused INVALID: without an index, or without a unique id, nobody can tell.
         """
         unique_id, origin = named.properties.get(props.UNIQUE_ID), origin_of(named)
-        if not unique_id:
-            return None
+        if not unique_id or self._store.index is None:
+            raise Refused(
+                Reason.INVALID,
+                f"the half message at queue offset {named.queue_offset} is done: its transaction has ended, or a check has written "
+                f"it anew, which cannot be found without {props.UNIQUE_ID} and messageIndexEnable. Nothing was changed; a "
+                "transaction that is open is asked about again",
+            )
         generations = {
             half.log_offset: half for half in self._by_key(HALF_TOPIC, unique_id) if origin_of(half) == origin
         }
