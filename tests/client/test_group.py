@@ -422,7 +422,7 @@ def test_broker_that_keeps_no_queues_is_told_of_in_the_log(cluster, caplog):
     cluster.store(b"0")
     with consumer_of(cluster, keep_queues=30, instance_name="worker-1") as consumer:
         assert bodies_of(consumer, 1) == [b"0"]
-        consumer._member.rebalance_soon()
+        consumer._core.thread.post(consumer._member.rebalance_soon)
         eventually(lambda: "broker broker-a does not keep the queues of a member" in caplog.text)
     assert caplog.text.count("does not keep the queues") == 1
 

@@ -358,7 +358,7 @@ def test_strategy_that_fails_is_told_and_costs_no_queue(broker, producer, topic,
     with Consumer(broker.namesrv, group=topic, topics=topic, strategy=strategy, instance_name="a") as consumer:
         eventually(lambda: len(ours(consumer)) == 2)
         failing.set()
-        consumer._member.rebalance_soon()
+        consumer._core.thread.post(consumer._member.rebalance_soon)
         eventually(lambda: "the allocation strategy of group" in caplog.text)
         assert len(ours(consumer)) == 2
         assert "keeps the queues that it has" in caplog.text
