@@ -435,3 +435,16 @@ def test_retry_topic_that_comes_late_is_found_soon(cluster):
         eventually(lambda: cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) > 5)
         cluster.topics[RETRY] = 1
         eventually(lambda: MessageQueue(RETRY, "broker-a", 0) in member.member.owned())
+
+
+def test_members_are_asked_for_once_however_many_topics_there_are(cluster):
+    """A broker's list is of the group, not of a topic."""
+    topics = [f"t{number}" for number in range(50)]
+    cluster.topics = dict.fromkeys(topics, 1)
+    with Consumer(cluster.namesrv, group=GROUP, topics=topics, start="first") as consumer:
+        eventually(lambda: len(consumer.queues) == 50)
+        before = cluster.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        assert before <= 5
+        consumer._core.thread.post(consumer._member.rebalance_soon)
+        eventually(lambda: cluster.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP) > before)
+        assert cluster.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP) <= before + 2

@@ -74,6 +74,8 @@ class Sharing:
         self._due = asyncio.Event()
         self.settled = asyncio.Event()
         """Set once the first rebalance is through."""
+        self._asked: dict[tuple[str, ...], asyncio.Future[list[str]]] = {}
+        """Of this rebalance: brokers in the order in which they are asked → the members that they list."""
         self._retry_topic_missing = 0
         """In so many rebalances one after the other. A new group's is made by its first heartbeat, and routed after that."""
 
@@ -113,6 +115,7 @@ class Sharing:
 
     async def _rebalance(self) -> bool:
         """Take and give up queues. Returns False if something must be tried again soon."""
+        self._asked.clear()
         outcomes = await together(self._rebalance_topic, self._subscriptions, TOPICS_AT_ONCE)
         if any(outcome.changed for outcome in outcomes):
             self._subscriptions.renew()
@@ -220,12 +223,22 @@ class Sharing:
         return share.queues
 
     async def _members(self, queues: list[MessageQueue]) -> list[str]:
-        """Client ids of the group, from any broker of the topic."""
+        """Client ids of the group, from any broker of the topic. Asked once in a rebalance, however many topics there are."""
         names = sorted({queue.broker for queue in queues})
         start = self._core.clock.random_below(len(names)) if names else 0
         addresses = [self._core.address_of(name) for name in names[start:] + names[:start]]
-        return await self._core.consult(members_of(self._group, [one for one in addresses if one is not None]))
+        found = tuple(one for one in addresses if one is not None)
+        if found not in self._asked:
+            self._asked[found] = asking = asyncio.ensure_future(self._core.consult(members_of(self._group, found)))
+            asking.add_done_callback(_looked_at)
+        return await asyncio.shield(self._asked[found])
 
 
 class _NotListed(ClientError):
     """Our heartbeat is still under way."""
+
+
+def _looked_at(asking: asyncio.Future[list[str]]) -> None:
+    """Whoever waited for it may be gone: nobody else looks at its error then."""
+    if not asking.cancelled():
+        asking.exception()
