@@ -164,6 +164,13 @@ def test_wrong_numbers_are_refused(broker, topic, wrong):
         consumer.run(process_handlers.handler, **wrong)
 
 
+@pytest.mark.parametrize("wrong", [0, -1, float("nan"), float("inf"), "5"])
+def test_wrong_consume_timeout_is_refused(wrong):
+    """Before anything is connected."""
+    with pytest.raises((metaq.ConfigError, TypeError), match="consume_timeout"):
+        Consumer("127.0.0.1:1", group="g", topics="t", consume_timeout=wrong)
+
+
 # ---------------------------------------------------------------- Pause, suspend
 
 
@@ -437,27 +444,38 @@ def test_handler_that_shows_late_that_it_is_asynchronous_ends_run(broker, topic,
         assert consumer.receive(PATIENCE).reconsume_times == 0
 
 
+class Ticking(FakeClock):
+    """Every look at it finds that so many seconds have gone by."""
+
+    def __init__(self, seconds: float) -> None:
+        super().__init__()
+        self.seconds = seconds
+
+    def monotonic(self) -> float:
+        self.advance(self.seconds)
+        return super().monotonic()
+
+
 def test_quick_handlers_get_several_messages_a_trip_and_slow_ones_one():
-    """So that a slow message holds none behind it that another process could handle."""
+    """As many as take two milliseconds, so that a slow one holds none behind it that another process could handle."""
     messages = received(*range(64))
-    with Worker(pickled(_nothing), "worker") as worker:
-        assert worker.slice == 1
-        for start in (0, 1, 3, 7):
-            worker.handle(messages[start : start + worker.slice], batched=False)
-        assert worker.slice >= 4
-        worker.handle(received(1), batched=True)
-    with Worker(pickled(_slow), "worker") as worker:
-        worker.handle(received(1), batched=False)
-        assert worker.slice == 1
-    assert all(message.settled for message in messages[:8])
+    with Worker(pickled(_nothing), "worker", Ticking(0.0001)) as worker:
+        slices = []
+        done = 0
+        while done < 40:
+            slices.append(worker.slice)
+            worker.handle(messages[done : done + slices[-1]], batched=False)
+            done += slices[-1]
+    assert slices[:4] == [1, 2, 4, 8]
+    assert all(message.settled for message in messages[:40])
+    with Worker(pickled(_nothing), "worker", Ticking(0.01)) as worker:
+        for number in range(3):
+            worker.handle(received(number), batched=False)
+            assert worker.slice == 1
 
 
 def _nothing(message) -> None:
     """An empty handler."""
-
-
-def _slow(message) -> None:
-    time.sleep(0.01)
 
 
 PROGRAM = """
@@ -466,7 +484,7 @@ from tests.client.process_handlers import slowly
 if {guard}:
     with metaq.Consumer(sys.argv[1], group=sys.argv[2], topics=sys.argv[2], start="earliest") as consumer:
         try:
-            consumer.run(slowly, processes=2)
+            consumer.run(slowly, {workers}=2)
         except KeyboardInterrupt:
             print("interrupted", flush=True)
     print("ended", flush=True)
@@ -474,11 +492,12 @@ if {guard}:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_to_the_whole_group_of_processes_drains(broker, topic, tmp_path, number):
-    """What is in hand is finished and committed; no worker is left."""
+@pytest.mark.parametrize("workers", ["threads", "processes"])
+def test_signal_drains(broker, topic, tmp_path, workers, number):
+    """To the whole group of processes: what is in hand is finished and committed; no worker is left."""
     fill(broker, topic, *(f"{tmp_path} ok".encode() for _ in range(30)))
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(guard='__name__ == "__main__"'))
+    script.write_text(PROGRAM.format(guard='__name__ == "__main__"', workers=workers))
     folder = tmp_path
     running = subprocess.Popen(
         [sys.executable, str(script), broker.namesrv, topic],
@@ -511,7 +530,7 @@ def test_program_without_a_guarded_start_gets_a_clear_error(broker, topic, tmp_p
     """Each process would run it again."""
     fill(broker, topic, f"{tmp_path} ok".encode())
     script = tmp_path / "program.py"
-    script.write_text(PROGRAM.format(guard="True"))
+    script.write_text(PROGRAM.format(guard="True", workers="processes"))
     done = subprocess.run(
         [sys.executable, str(script), broker.namesrv, topic], capture_output=True, text=True, timeout=PATIENCE,
         check=False, env=environment(PYTHONPATH=os.pathsep.join(sys.path)),
