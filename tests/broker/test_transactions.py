@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker.requests import EndTransaction, Outcome, Send
+from metaq.broker.requests import EndTransaction, Send
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused, StoreFull
-from metaq.model import TopicConfig
+from metaq.model import TopicConfig, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.access import Action, Identity
 from metaq.model.message import host_bytes
@@ -45,7 +45,7 @@ def half(broker, body=b"hello", topic="orders", queue_id=1, group="payers", born
     )
 
 
-def end(broker, sent, outcome=Outcome.COMMIT, group="payers", who=SOMEBODY, **more):
+def end(broker, sent, outcome=TransactionOutcome.COMMIT, group="payers", who=SOMEBODY, **more):
     facts = {"slot": sent.put.queue_offset, "log_offset": sent.put.log_offset, **more}
     return broker.transactions.end(EndTransaction(producer_group=group, outcome=outcome, **facts), who)
 
@@ -99,7 +99,7 @@ def test_rollback_leaves_nothing_to_see(tmp_path, clock):
     """It stores the op record alone."""
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
-        assert end(broker, sent, Outcome.ROLLBACK) == ""
+        assert end(broker, sent, TransactionOutcome.ROLLBACK) == ""
         assert stored(broker) == []
         assert ops(broker) == [b"0"]
 
@@ -119,14 +119,14 @@ def test_unknown_changes_nothing(tmp_path, clock):
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
         before = broker.store.log_end
-        assert "stays open" in end(broker, sent, Outcome.UNKNOWN)
+        assert "stays open" in end(broker, sent, TransactionOutcome.UNKNOWN)
         assert broker.store.log_end == before
         assert end(broker, sent) == ""
         assert bodies(broker) == [b"hello"]
 
 
-@pytest.mark.parametrize("again", [Outcome.COMMIT, Outcome.ROLLBACK])
-@pytest.mark.parametrize("first", [Outcome.COMMIT, Outcome.ROLLBACK])
+@pytest.mark.parametrize("again", [TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK])
+@pytest.mark.parametrize("first", [TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK])
 def test_first_end_stands(tmp_path, clock, first, again):
     """A client that lost the answer ends once more: no second copy, nothing taken back. The same after a restart."""
     with open_broker(tmp_path, clock) as broker:
@@ -226,7 +226,10 @@ def test_committed_copy_is_no_half_message(tmp_path, clock):
             Reason.INVALID,
             lambda: broker.transactions.end(
                 EndTransaction(
-                    producer_group="payers", slot=seen.queue_offset, log_offset=seen.log_offset, outcome=Outcome.COMMIT
+                    producer_group="payers",
+                    slot=seen.queue_offset,
+                    log_offset=seen.log_offset,
+                    outcome=TransactionOutcome.COMMIT,
                 ),
                 SOMEBODY,
             ),
@@ -344,7 +347,7 @@ def test_commit_into_a_deleted_topic_waits_until_it_is_there_again(tmp_path, clo
         broker.tick()
         assert broker.topics.get("orders") is None
         assert "metaq topic create orders" in refused(Reason.NO_TOPIC, lambda: end(broker, first))
-        end(broker, second, Outcome.ROLLBACK)
+        end(broker, second, TransactionOutcome.ROLLBACK)
         broker.topics.update(TopicConfig("orders", 4, 4))
         end(broker, first)
         assert bodies(broker) == [b"hello"]
@@ -426,9 +429,9 @@ def test_rollback_that_finds_no_room_leaves_the_transaction_open(tmp_path, clock
         sent = half(broker)
         with monkeypatch.context() as patch:
             patch.setattr(broker.store, "put", lambda records: (_ for _ in ()).throw(StoreFull("no room")))
-            refused(Reason.NOT_STORED, lambda: end(broker, sent, Outcome.ROLLBACK))
+            refused(Reason.NOT_STORED, lambda: end(broker, sent, TransactionOutcome.ROLLBACK))
         assert broker.transactions.progress.is_open(0)
-        assert end(broker, sent, Outcome.ROLLBACK) == ""
+        assert end(broker, sent, TransactionOutcome.ROLLBACK) == ""
         assert ops(broker) == [b"0"]
 
 
@@ -451,7 +454,7 @@ def producer(broker, group="payers", remote="127.0.0.1:50000"):
 
 
 @pytest.mark.parametrize("restart", [False, True])
-@pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ROLLBACK])
+@pytest.mark.parametrize("outcome", [TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK])
 def test_end_that_comes_after_a_check_ends_what_the_check_wrote(tmp_path, clock, outcome, restart):
     """The producer still names the offsets of its send; nobody is asked again, and its answer to the check adds nothing."""
     with open_broker(tmp_path, clock) as broker:
@@ -466,8 +469,8 @@ def test_end_that_comes_after_a_check_ends_what_the_check_wrote(tmp_path, clock,
         if restart:
             assert end(broker, sent, outcome) == ""
         named = {"slot": check.half.queue_offset, "log_offset": check.half.log_offset}
-        assert "ended before" in end(broker, sent, Outcome.COMMIT, **named)
-        assert bodies(broker) == [b"hello"] * (outcome is Outcome.COMMIT)
+        assert "ended before" in end(broker, sent, TransactionOutcome.COMMIT, **named)
+        assert bodies(broker) == [b"hello"] * (outcome is TransactionOutcome.COMMIT)
         for _ in range(3):
             ask(broker, clock)
         assert channel.told == []
@@ -499,9 +502,9 @@ def test_rollback_of_what_was_given_up_stands(tmp_path, clock):
         sent = half(broker)
         ask(broker, clock)
         ask(broker, clock)
-        assert end(broker, sent, Outcome.ROLLBACK) == ""
+        assert end(broker, sent, TransactionOutcome.ROLLBACK) == ""
         before = broker.store.log_end
-        for outcome in (Outcome.COMMIT, Outcome.ROLLBACK):
+        for outcome in (TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK):
             assert "ended before" in end(broker, sent, outcome)
         assert broker.store.log_end == before
     with open_broker(tmp_path, clock, transaction_check_max=1) as broker:
@@ -556,7 +559,7 @@ def test_resumed_one_that_is_rolled_back_stays_so(tmp_path, clock):
         ask(broker, clock)
         (kept,) = stored(broker, CHECK_MAX_TOPIC, 0)
         broker.transactions.resume(kept.log_offset)
-        end(broker, sent, Outcome.ROLLBACK)
+        end(broker, sent, TransactionOutcome.ROLLBACK)
         assert "ended before" in end(broker, sent)
         refused(Reason.INVALID, lambda: broker.transactions.resume(kept.log_offset))
         assert bodies(broker) == []

@@ -6,12 +6,11 @@ import pytest
 
 from metaq.broker import transactions_checks
 from metaq.broker.records import put_record
-from metaq.broker.requests import Outcome
 from metaq.broker.transactions_checks import Verdict, judge
 from metaq.broker.transactions_records import renewed
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
-from metaq.model import Heartbeat, StoredMessage
+from metaq.model import Heartbeat, StoredMessage, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.access import Action
 from metaq.model.notices import TransactionCheck
@@ -128,7 +127,7 @@ def test_transactions_that_ended_are_not_asked_about(tmp_path, clock):
         sent = [half(broker, str(number).encode()) for number in range(200)]
         for number in range(200):
             if number != 77:
-                end(broker, sent[number], Outcome.ROLLBACK if number % 2 else Outcome.COMMIT)
+                end(broker, sent[number], TransactionOutcome.ROLLBACK if number % 2 else TransactionOutcome.COMMIT)
         pass_time(broker, clock, 61)
         assert [check.half.body for check in channel.told] == [b"77"]
 
@@ -172,7 +171,7 @@ def test_producer_that_always_answers_unknown_is_asked_as_often_as_allowed(tmp_p
         for _ in range(8):
             broker.beat(channel, "JAVA", 409, Heartbeat("c", (), ("payers",)))
             pass_time(broker, clock, 61)
-            end(broker, sent, Outcome.UNKNOWN)
+            end(broker, sent, TransactionOutcome.UNKNOWN)
         assert [check.half.properties[props.CHECK_TIMES] for check in channel.told] == ["1", "2", "3"]
         (kept,) = stored(broker, CHECK_MAX_TOPIC, 0)
         assert (kept.body, kept.properties[props.REAL_TOPIC], kept.properties[props.CHECK_TIMES]) == (

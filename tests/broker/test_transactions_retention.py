@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker.requests import Outcome, Send
+from metaq.broker.requests import Send
 from metaq.clock import FakeClock
 from metaq.errors import Reason
+from metaq.model import TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.system import HALF_TOPIC
 from metaq.testing.faults import FaultyDisk
@@ -47,7 +48,7 @@ def turns(broker):
 
 
 @pytest.mark.parametrize("used", [10, 88, 91])
-@pytest.mark.parametrize("outcome", [Outcome.COMMIT, Outcome.ROLLBACK])
+@pytest.mark.parametrize("outcome", [TransactionOutcome.COMMIT, TransactionOutcome.ROLLBACK])
 def test_open_half_messages_are_written_anew_before_their_file_goes(tmp_path, clock, used, outcome):
     """When its time is up, and when the disk is too full to take other messages; the send's own offsets still end them."""
     disk = FaultyDisk()
@@ -55,7 +56,7 @@ def test_open_half_messages_are_written_anew_before_their_file_goes(tmp_path, cl
         ids = [f"{number:032X}" for number in range(40)]
         sent = [half(broker, b"%d" % number, **{props.UNIQUE_ID: ids[number]}) for number in range(40)]
         for number in range(0, 40, 2):
-            end(broker, sent[number], Outcome.ROLLBACK)
+            end(broker, sent[number], TransactionOutcome.ROLLBACK)
         fill(broker)
         disk.used = used
         assert retain(broker, clock) == 0, "the file stays"
@@ -72,7 +73,9 @@ def test_open_half_messages_are_written_anew_before_their_file_goes(tmp_path, cl
         for number in range(1, 40, 2):
             assert end(broker, sent[number], outcome, message_id=ids[number]) == ""
             assert "ended before" in end(broker, sent[number], outcome, message_id=ids[number])
-        assert sorted(map(int, bodies(broker))) == (list(range(1, 40, 2)) if outcome is Outcome.COMMIT else [])
+        assert sorted(map(int, bodies(broker))) == (
+            list(range(1, 40, 2)) if outcome is TransactionOutcome.COMMIT else []
+        )
 
 
 def test_client_without_unique_ids_is_asked_instead(tmp_path, clock):

@@ -9,9 +9,9 @@ import sys
 import time
 from collections import Counter
 
-from metaq.broker.requests import EndTransaction, Outcome, Send
+from metaq.broker.requests import EndTransaction, Send
 from metaq.clock import FakeClock
-from metaq.model import Heartbeat
+from metaq.model import Heartbeat, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.access import Identity
 from metaq.wire.record import decode_record
@@ -65,7 +65,7 @@ class Producer:
         self._end(number, *self._sent[number])
 
     def _end(self, number, slot, log_offset):
-        outcome = Outcome.COMMIT if number % 3 else Outcome.ROLLBACK
+        outcome = TransactionOutcome.COMMIT if number % 3 else TransactionOutcome.ROLLBACK
         end = EndTransaction(
             producer_group="payers", slot=slot, log_offset=log_offset, outcome=outcome, message_id=f"{number:032X}"
         )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import enum
 from typing import Final, NamedTuple
 
 from msgspec import Struct
 
+from metaq.model import TransactionOutcome
 from metaq.model.system import AUTO_CREATE_TOPIC
 
 ANY_QUEUE: Final = -1
@@ -46,14 +46,6 @@ class Send(Struct, frozen=True, kw_only=True):
     """Of a half message: whose members are asked what became of it, if its properties do not say."""
 
 
-class Outcome(enum.Enum):
-    """How a local transaction ended."""
-
-    COMMIT = "commit"
-    ROLLBACK = "rollback"
-    UNKNOWN = "unknown"
-
-
 class EndTransaction(Struct, frozen=True, kw_only=True):
     """A producer says what became of the local transaction that a half message belongs to."""
 
@@ -62,7 +54,7 @@ class EndTransaction(Struct, frozen=True, kw_only=True):
     """QueueOffset of the half message, as its send was answered or as a check named it."""
     log_offset: int
     """Where its record is."""
-    outcome: Outcome
+    outcome: TransactionOutcome
     message_id: str = ""
     """The message's unique id, if the producer says it. After a power cut another half message may lie in the same place."""
 

@@ -16,7 +16,7 @@ from collections.abc import MutableMapping
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.records import put_record
-from metaq.broker.requests import EndTransaction, Outcome, Send
+from metaq.broker.requests import EndTransaction, Send
 from metaq.broker.transactions_checks import ReadCold, TransactionChecks
 from metaq.broker.transactions_progress import TransactionProgress
 from metaq.broker.transactions_records import (
@@ -31,7 +31,7 @@ from metaq.broker.transactions_records import (
 )
 from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
-from metaq.model import StoredMessage
+from metaq.model import StoredMessage, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.message import TRANSACTION_MASK, SysFlag
@@ -118,14 +118,14 @@ class TransactionService:
         Raises Refused: INVALID (no such half message, or another group's), NO_TOPIC, NO_PERMISSION, or as `Appender.put`;
         Saving while its topic is being made or deleted. The transaction is as open as before.
         """
-        if end.outcome is Outcome.UNKNOWN:
+        if end.outcome is TransactionOutcome.UNKNOWN:
             return f"the transaction of the half message at queue offset {end.slot} stays open"
         try:
             return self._end(end, who)
         except Refused as error:  # most producers do not wait for an answer
             self._told.warning(
                 (error.reason, who.address), "a %s by producer group %.100s from %s is refused: %s",
-                end.outcome.value, end.producer_group, who.address, error,
+                end.outcome.name.lower(), end.producer_group, who.address, error,
             )  # fmt: skip
             raise
 
@@ -138,7 +138,7 @@ class TransactionService:
             return (
                 f"the transaction of the half message at queue offset {end.slot} has ended before: nothing was changed"
             )
-        if end.outcome is not Outcome.COMMIT:
+        if end.outcome is not TransactionOutcome.COMMIT:
             slot = half.queue_offset
             if not self.progress.is_open(
                 slot

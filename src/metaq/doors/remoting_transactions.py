@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from metaq.broker.broker import Broker
-from metaq.broker.requests import EndTransaction, Outcome
+from metaq.broker.requests import EndTransaction
 from metaq.doors.handlers import LATER, Answer, Call, Reply, handles
 from metaq.doors.remoting_session import Workspace, session_of
 from metaq.errors import BadRequest
-from metaq.model import SysFlag
+from metaq.model import SysFlag, TransactionOutcome
 from metaq.model.access import Action
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, reply
@@ -15,9 +15,9 @@ from metaq.wire.headers import EndTransactionHeader, ResumeCheckHeader
 from metaq.wire.record import parse_offset_id
 
 _OUTCOMES = {
-    0: Outcome.UNKNOWN,
-    int(SysFlag.COMMITTED): Outcome.COMMIT,
-    int(SysFlag.ROLLED_BACK): Outcome.ROLLBACK,
+    0: TransactionOutcome.UNKNOWN,
+    int(SysFlag.COMMITTED): TransactionOutcome.COMMIT,
+    int(SysFlag.ROLLED_BACK): TransactionOutcome.ROLLBACK,
 }
 
 

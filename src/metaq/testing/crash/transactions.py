@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from metaq.broker.channel import carry_out
-from metaq.broker.requests import EndTransaction, Outcome, Send
+from metaq.broker.requests import EndTransaction, Send
 from metaq.errors import Reason, Refused
-from metaq.model import Heartbeat, SysFlag
+from metaq.model import Heartbeat, SysFlag, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC
 from metaq.saved import Saving
@@ -111,7 +111,7 @@ class Transactions:
 
     def _end_at(self, body: bytes, transaction: Transaction, slot: int, log_offset: int, *, there: bool | None) -> None:
         life = self._life
-        outcome = Outcome.COMMIT if transaction.commit else Outcome.ROLLBACK
+        outcome = TransactionOutcome.COMMIT if transaction.commit else TransactionOutcome.ROLLBACK
         end = EndTransaction(
             producer_group=GROUP, slot=slot, log_offset=log_offset, outcome=outcome, message_id=transaction.message_id
         )
