@@ -279,7 +279,7 @@ class OrderedDelivery:
     def _again(self, run: Run[ReceivedMessage], message: ReceivedMessage, decision: Again) -> None:
         again = run.queue.again(run, message, counts=decision.counts)
         again._chunk = run  # noqa: SLF001  a slot for us
-        log.info("%s waits for %s, which comes again in %.1f s", message.queue, message, decision.seconds)
+        log.info("%s waits for %s, which comes again in %.1f s", run.queue.window.queue, message, decision.seconds)
         asyncio.get_running_loop().call_later(decision.seconds, run.queue.unblock)
 
     def _done_with(self, run: Run[ReceivedMessage], message: ReceivedMessage) -> None:
