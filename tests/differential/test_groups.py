@@ -1,5 +1,7 @@
 """Whole groups of Java members: who owns which queues as they join, leave and die; strategies; listeners; offsets."""
 
+import pytest
+
 from tests.differential.program import Event
 from tests.differential.world import Consumer, World, bodies, scenario, succeed
 from tests.support import eventually
@@ -95,6 +97,7 @@ def test_a_strategy_of_the_users_sees_queues_and_members_in_order(world: World) 
     world.note("ids", [one.partition("@")[2] for one in last["ids"]])
 
 
+@pytest.mark.all
 @scenario
 def test_a_broker_restart_brings_no_member_out_of_step(world: World) -> None:
     """Stopped and started: both members own their queues again, and nothing acknowledged before comes twice."""

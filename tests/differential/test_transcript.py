@@ -1,6 +1,7 @@
 """The comparison itself can fail; and what it lets pass is written up."""
 
 import json
+import re
 
 import pytest
 
@@ -54,3 +55,9 @@ def test_an_accepted_difference_must_be_there_as_it_was_accepted(tmp_path, monke
     for theirs, ours in (({"k": 1}, {"k": 3}), ({"k": 1}, {"k": 1}), ({}, {})):
         with pytest.raises(AssertionError):
             compare("m::s", theirs, ours)
+
+
+def test_a_recording_that_is_out_of_date_is_shown_where_it_is() -> None:
+    transcript.check_recording({"a": [1, {"b": 2}]}, {"a": [1, {"b": 2}]})
+    with pytest.raises(AssertionError, match=re.escape(".a[1].b: recorded 2, now 3")):
+        transcript.check_recording({"a": [1, {"b": 2}]}, {"a": [1, {"b": 3}]})

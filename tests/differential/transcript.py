@@ -98,6 +98,14 @@ def _unlike(left: Any, right: Any, where: str = "") -> Iterator[tuple[str, Any, 
         yield where, left, right
 
 
+def check_recording(golden: dict[str, Any], live: dict[str, Any]) -> None:
+    """Raise AssertionError if RocketMQ does otherwise than was recorded of it."""
+    wrong = [
+        f"{where}: recorded {_sort_key(one)}, now {_sort_key(other)}" for where, one, other in _unlike(golden, live)
+    ]
+    assert not wrong, "RocketMQ does otherwise than recorded\n" + "\n".join(wrong)
+
+
 def compare(scenario: str, theirs: dict[str, Any], ours: dict[str, Any]) -> None:
     """Raise AssertionError for each difference that is not accepted, and for each accepted one that is none any more."""
     accepted = differences_of(scenario)
