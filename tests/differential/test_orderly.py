@@ -210,6 +210,25 @@ def test_a_killed_members_queues_go_on_elsewhere_in_order(world: World) -> None:
     world.note("sequences", _sequences(first, second))
 
 
+@pytest.mark.all
+@scenario
+def test_a_member_that_is_cut_off_loses_its_queues_and_comes_back(world: World) -> None:
+    """Its locks run out and the other one goes on with every key; mended, both share again, nothing is missing."""
+    topic = world.topic()
+    producer = world.producer()
+    first = world.push(topic, name="c1", orderly=True, faulty=True)
+    _send(world, producer, topic, range(3))
+    first.wait(3 * KEYS)
+    second = world.push(topic, name="c2", orderly=True)
+    world.peer.network.cut()
+    _send(world, producer, topic, range(3, 5))
+    eventually(lambda: all(numbers[-1] == 4 for numbers in _sequences(first, second).values()))
+    world.peer.network.mend()
+    _send(world, producer, topic, range(5, 7))
+    eventually(lambda: all(numbers[-1] == 6 for numbers in _sequences(first, second).values()))
+    world.note("sequences", _sequences(first, second))
+
+
 @scenario
 def test_locks_are_granted_by_client_and_queue(world: World) -> None:
     """41 and 42 as they come: a second client is refused, the holder again is not, what was given back is free."""
