@@ -24,14 +24,14 @@ OPENED = (
 """What 4.9 uses of Java's inside, and Java 17 keeps shut."""
 
 
-def classpath() -> str:
-    """Where its classes are. Raises RuntimeError: they, or a Java, cannot be had here."""
+def classpath(*, client: bool = False) -> str:
+    """Where the classes of its servers are, or of its client. Raises RuntimeError: they, or a Java, cannot be had here."""
     import pytest  # it comes with the tests, whose way to the jars this is
     from tests.interop import maven
 
     try:
         maven.java()
-        return f"{maven.jars(*maven.SERVER)}/*"
+        return f"{maven.jars(*(maven.CLIENT if client else maven.SERVER))}/*"
     except pytest.skip.Exception as error:
         raise RuntimeError(f"no RocketMQ beside it: {error}") from None
 
