@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.broker.requests import Send
+from metaq.broker.schedule import TURN_SECONDS
 from metaq.broker.schedule_positions import CARRIED
 from metaq.clock import FakeClock
 from metaq.model import properties as props
@@ -146,3 +147,45 @@ def test_messages_of_a_deleted_topic_are_not_carried(tmp_path, clock):
         let_go(broker, clock)
         assert broker.schedule.oldest() is None
         assert broker.store.existing_queue("SCHEDULE_TOPIC_XXXX", CARRIED + LEVEL - 1) is None
+
+
+def test_message_whose_properties_leave_no_room_is_carried_too(tmp_path, clock):
+    """It holds up neither those behind it nor other levels, and comes at its time."""
+    with open_broker(tmp_path, clock, STORE) as broker:
+        room = props.PROPERTIES_BYTES_MAX - len("DELAY_2_x__CLUSTER_DefaultCluster_REAL_TOPIC_orders_REAL_QID_0_")
+        pairs = props.join({props.DELAY: str(LEVEL), "x": "y" * room})
+        long = Send(topic="orders", body=b"long", born_ms=1, born_host=BORN_HOST, queue_id=0, properties=pairs)
+        broker.sends.send(long)
+        (waits,) = stored(broker, "SCHEDULE_TOPIC_XXXX", LEVEL - 1)
+        assert len(waits.properties_raw) > props.PROPERTIES_BYTES_MAX - len(props.DUE)
+        send(broker, b"behind", LEVEL)
+        let_go(broker, clock)
+        assert broker.schedule.positions.next(LEVEL) == 2
+        fill(broker)
+        let_go(broker, clock)
+        clock.advance(SECONDS - 1)
+        turns(broker)
+        assert bodies(broker) == []
+        clock.advance(1)
+        turns(broker)
+        assert bodies(broker) == [b"long", b"behind"]
+
+
+def test_carrying_and_its_deliveries_go_on_without_a_pause(tmp_path, clock, monkeypatch):
+    """When the time of a turn is over and not the work, the next turn comes as soon as others had theirs."""
+    with open_broker(tmp_path, clock, STORE) as broker:
+        for number in range(900):
+            send(broker, b"%d" % number, LEVEL)
+        fill(broker)
+        broker.store.retain(clock.now_ms() + 1, at_once=True)
+        times = iter(range(1 << 60))
+        monkeypatch.setattr(broker.schedule, "stopwatch", lambda: next(times) * TURN_SECONDS / 20)
+        pauses = []
+        while broker.schedule.positions.next(LEVEL) < 900:
+            pauses.append(broker.schedule.deliver())
+        clock.advance(SECONDS)
+        while len(bodies(broker)) < 900:
+            pauses.append(broker.schedule.deliver())
+        assert len(pauses) > 80
+        assert len([pause for pause in pauses if pause]) <= 2
+        assert bodies(broker) == [b"%d" % number for number in range(900)]

@@ -118,7 +118,7 @@ class ScheduleService:
     def deliver(self) -> float:
         """Deliver what is due, for at most TURN_SECONDS. Returns the seconds until the next look, 0 for at once."""
         self._stop = stop = self.stopwatch() + TURN_SECONDS
-        self._carried.step(lambda: self.stopwatch() < stop)
+        out_of_time = self._carried.step(lambda: self.stopwatch() < stop)
         now_ms, idle = self._clock.now_ms(), 0
         while idle < len(self._levels):
             level = self._levels[self._turn]
@@ -129,7 +129,7 @@ class ScheduleService:
             idle = 0
             if self.stopwatch() >= stop:
                 return 0.0
-        return self._pause(now_ms)
+        return 0.0 if out_of_time else self._pause(now_ms)
 
     def tick(self) -> None:
         """A turn, and what was left out of the log."""

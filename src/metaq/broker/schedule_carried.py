@@ -10,6 +10,7 @@ A RocketMQ keeps the second queue and delivers nothing of it.
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -106,6 +107,14 @@ class _Queue:
             )
             self._positions.advance(self.number, first)
 
+    def due_ms(self, record: StoredMessage) -> int:
+        """When it is due: as it says itself, if it was written anew, else as its unit says."""
+        text = record.properties.get(props.DUE, "") if self.number > CARRIED else ""
+        if text.isascii() and text.isdecimal() and len(text) < 19:
+            return int(text)
+        units = self.queue.units(record.queue_offset, 1) if self.queue else []
+        return units[0].tags_code if units else 0
+
     def passed(self, record: StoredMessage) -> None:
         """This one is delivered, carried on, or can never be."""
         self._positions.advance(self.number, record.queue_offset + 1)
@@ -125,6 +134,10 @@ class CarriedDelays:
         self._before = 0
         self._again: dict[int, int] = {}
         """Level → one past the last record of its second queue that is to be carried on once more."""
+        self._turn = 0
+        """Whose level is first."""
+        self._more = False
+        """Whether something was done in this step."""
         self._told = RateLimitedLog(log, environment.clock)
 
     def oldest(self) -> int | None:
@@ -138,14 +151,20 @@ class CarriedDelays:
     def tick(self) -> None:
         self._told.tick()
 
-    def step(self, more_time: Callable[[], bool]) -> None:
-        """Carry on what is to be carried, and deliver what is due, as long as there is time."""
+    def step(self, more_time: Callable[[], bool]) -> bool:
+        """Deliver what is due, and carry on what is to be carried, as long as there is time. Returns whether there may be more."""
+        self._more, turn = False, self._turn
+        self._turn = (turn + 1) % len(self._carried)
+        for level in (*range(turn, len(self._carried)), *range(turn)):  # each is the first one now and then
+            if self._carried[level].queue is not None:
+                self._try(functools.partial(self._deliver, level + 1, self._carried[level], more_time))
+        if self._before:
+            self._try(functools.partial(self._carry_all, more_time))
+        return self._more
+
+    def _try(self, act: Callable[[], None]) -> None:
         try:
-            if self._before:
-                self._carry_all(more_time)
-            for level, queue in enumerate(self._carried, 1):
-                if queue.queue is not None:
-                    self._deliver(level, queue, more_time)
+            act()
         except Refused as error:
             self._told.warning("held up", "delayed messages that are carried on wait: %s", error)
 
@@ -172,44 +191,52 @@ class CarriedDelays:
                     return False  # a thread reads
                 del self._again[level]
                 break
-            if not more_time():
+            self._write(level, record, queue.due_ms(record))
+            self._passed(queue, record)
+            if not more_time():  # looked at behind each: however much is due, a step carries on one record at least
                 return False
-            self._write(level, record, record.properties.get(props.DUE, "0"))
-            queue.passed(record)
         return True
 
     def _carry_first(self, level: int, queue: _Queue, before: int, more_time: Callable[[], bool]) -> bool:
         """Returns whether the level's first queue holds nothing any more that begins below `before`."""
         while (oldest := queue.oldest()) is not None and oldest < before:
             record = queue.next()
-            if record is None or not more_time():
+            if record is None:
                 return False
-            units = queue.queue.units(record.queue_offset, 1) if queue.queue else []
             topic = record.properties.get(props.REAL_TOPIC, "")
             if record.log_offset < self._store.deleted.get(topic, 0):
                 self._told.warning(
                     ("deleted", topic), "a delayed message for the topic %s is not kept: the topic was deleted after it was sent",
                     topic,
                 )  # fmt: skip
-            elif units:
-                self._write(level, record, str(units[0].tags_code))
-            queue.passed(record)
+            else:
+                self._write(level, record, queue.due_ms(record))
+            self._passed(queue, record)
+            if not more_time():
+                return False
         return True
 
-    def _write(self, level: int, record: StoredMessage, due: str) -> None:
+    def _passed(self, queue: _Queue, record: StoredMessage) -> None:
+        queue.passed(record)
+        self._more = True
+
+    def _write(self, level: int, record: StoredMessage, due_ms: int) -> None:
+        pairs = {**record.properties, props.DUE: str(due_ms)}
+        if len(props.join(pairs).encode()) > props.PROPERTIES_BYTES_MAX:
+            pairs = record.properties  # its unit says when; should that have to be made anew, it comes late
         self._appender.put(
             [
                 put_record(
                     SCHEDULE_TOPIC,
                     CARRIED + level - 1,
                     record.body,
-                    {**record.properties, props.DUE: due},
+                    pairs,
                     flag=record.flag,
                     sys_flag=record.sys_flag,
                     born_ms=record.born_ms,
                     born_host=record.born_host_raw,
                     reconsume_times=record.reconsume_times,
-                    tags=int(due),
+                    tags=due_ms,
                     copy_of=record.log_offset,
                 )
             ],
@@ -220,9 +247,8 @@ class CarriedDelays:
 
     def _deliver(self, level: int, queue: _Queue, more_time: Callable[[], bool]) -> None:
         while level not in self._again and (record := queue.next()) is not None and more_time():
-            pairs, now_ms = dict(record.properties), self._clock.now_ms()
-            due = pairs.pop(props.DUE, "0")
-            due_ms = int(due) if due.isascii() and due.isdecimal() and len(due) < 20 else 0
+            pairs, now_ms, due_ms = dict(record.properties), self._clock.now_ms(), queue.due_ms(record)
+            pairs.pop(props.DUE, None)
             if now_ms < due_ms <= now_ms + self._delays_ms[level - 1]:
                 return
             try:
@@ -251,4 +277,4 @@ class CarriedDelays:
                 self._told.error(
                     "illegal", "the delayed record at log offset %d cannot be delivered: %s", record.log_offset, error
                 )
-            queue.passed(record)
+            self._passed(queue, record)
