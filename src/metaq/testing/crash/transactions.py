@@ -57,6 +57,8 @@ class Transactions:
                 for pending in saving.pending:
                     life.change(pending, lambda: None)
                 if all(pending.done for pending in saving.pending):
+                    if not ledger.topics.get(topic):  # it was being deleted, and is made again
+                        ledger.topics[topic] = None
                     self._send(send, transaction)
         if [record.body for record in life.absorb([body])] != [body] * (transaction.slot >= 0):
             raise Broken(
