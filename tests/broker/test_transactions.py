@@ -6,7 +6,7 @@ import pytest
 
 from metaq.broker.requests import EndTransaction, Send
 from metaq.clock import FakeClock
-from metaq.errors import Reason, Refused, StoreFull
+from metaq.errors import Reason, Refused, StoreError, StoreFull
 from metaq.model import TopicConfig, TransactionOutcome
 from metaq.model import properties as props
 from metaq.model.access import Action, Identity
@@ -384,7 +384,8 @@ def test_nobody_moves_the_brokers_own_positions(tmp_path, clock):
 # ---------------------------------------------------------------------- a disk that is full for a while
 
 
-def test_end_whose_op_record_finds_no_room_gets_it_later(tmp_path, clock, monkeypatch):
+@pytest.mark.parametrize("error", [StoreFull("no room"), StoreError("too many open files"), OSError(28, "no space")])
+def test_end_whose_op_record_finds_no_room_gets_it_later(tmp_path, clock, monkeypatch, error):
     """The message is committed once; until the op record is there, the positions stay."""
     with open_broker(tmp_path, clock) as broker:
         sent = half(broker)
@@ -393,7 +394,7 @@ def test_end_whose_op_record_finds_no_room_gets_it_later(tmp_path, clock, monkey
         def put(records):
             count[0] += 1
             if records[0].topic == OP_TOPIC and count[0] < 4:
-                raise StoreFull("no room")
+                raise error
             return real(records)
 
         monkeypatch.setattr(broker.store, "put", put)
