@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from metaq.broker import transactions
 from metaq.broker.requests import EndTransaction, Send
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused, StoreError, StoreFull
@@ -138,6 +139,24 @@ def test_first_end_stands(tmp_path, clock, first, again):
     with open_broker(tmp_path, clock) as broker:
         assert "ended before" in end(broker, sent, again)
         assert broker.store.log_end == before
+
+
+def test_end_that_is_repeated_is_looked_up_once(tmp_path, clock, monkeypatch):
+    """In the index, which takes half a millisecond: a client that repeats itself must not stop the others."""
+    monkeypatch.setattr(transactions, "ENDED_MAX", 2)
+    with open_broker(tmp_path, clock) as broker:
+        sent = [half(broker) for _ in range(3)]
+        for one in sent:
+            end(broker, one)
+        looked, query = [], broker.store.query
+        monkeypatch.setattr(broker.store, "query", lambda *asked: looked.append(asked) or query(*asked))
+        for _ in range(5):
+            assert "ended before" in end(broker, sent[0])
+        once = len(looked)
+        for one in (*sent, sent[0]):
+            assert "ended before" in end(broker, one)
+        assert len(looked) == 4 * once
+        assert bodies(broker) == [b"hello"] * 3
 
 
 def test_ends_may_come_in_any_order(tmp_path, clock):

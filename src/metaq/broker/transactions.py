@@ -43,6 +43,8 @@ from metaq.wire.record import copied_from, decode_record
 log = logging.getLogger(__name__)
 
 _FOREVER_MS = 1 << 62
+ENDED_MAX = 10_000
+"""Ended transactions that were ended once more, and are known without a look at the index."""
 
 
 class TransactionService:
@@ -65,6 +67,8 @@ class TransactionService:
         self.options_changed()
         self._open_gate()
         self._told = RateLimitedLog(log, environment.clock)
+        self._ended = dict[tuple[int, str | None], None]()
+        """LogOffsets and unique ids of half messages whose transactions have ended, which is for good."""
 
     # ------------------------------------------------------------------ the fast lane
 
@@ -133,16 +137,14 @@ class TransactionService:
         named = self._named(end)
         topic, queue_id = destination(named)
         self._authorise(who, Action.PUBLISH, topic)
-        half = named if self.progress.is_open(named.queue_offset) else self._open_generation(named)
+        half = named if self.progress.is_open(named.queue_offset) else self._open_generation_of(named)
         if half is None:
             return (
                 f"the transaction of the half message at queue offset {end.slot} has ended before: nothing was changed"
             )
         if end.outcome is not TransactionOutcome.COMMIT:
             slot = half.queue_offset
-            if not self.progress.is_open(
-                slot
-            ):  # it was given up: a generation that is done tells that this has changed
+            if not self.progress.is_open(slot):  # given up: the op record of a further generation tells that it is over
                 slot = self._appender.put([resumed(half, half)]).queue_offset
             self._store_op(slot)
             self.progress.finish(slot)
@@ -200,6 +202,18 @@ class TransactionService:
             if origin_of(half) == end.slot and half.properties.get(props.PRODUCER_GROUP) == end.producer_group:
                 return half
         return None
+
+    def _open_generation_of(self, named: StoredMessage) -> StoredMessage | None:
+        """As below; that a transaction has ended is looked up once, for a client may tell it a thousand times a second."""
+        place = named.log_offset, named.properties.get(props.UNIQUE_ID)
+        if place in self._ended:
+            return None
+        half = self._open_generation(named)
+        if half is None:
+            self._ended[place] = None
+            if len(self._ended) > ENDED_MAX:
+                del self._ended[next(iter(self._ended))]
+        return half
 
     def _open_generation(self, named: StoredMessage) -> StoredMessage | None:
         """What stands for a half message that is done: a check has written it anew, or given it up. None: it has ended.
