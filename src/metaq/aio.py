@@ -357,17 +357,19 @@ class Consumer(ConsumerBase):
     async def _work_in_process(self, job: Job, slot: Slot) -> None:
         """The thread beside this task talks to the process."""
         loop, worker = asyncio.get_running_loop(), job.worker()
-        with ThreadPoolExecutor(1, thread_name_prefix=f"metaq-{self.group}") as thread:
+        thread = ThreadPoolExecutor(1, thread_name_prefix=f"metaq-{self.group}")
+        try:
             await loop.run_in_executor(thread, worker.__enter__)
-            try:
-                async for hand in self._hands(lambda: job.hand_size(worker, orderly=self._orderly)):
-                    slot.hand = hand
-                    await loop.run_in_executor(
-                        thread, functools.partial(worker.handle, hand, batched=job.batch is not None)
-                    )
-                    slot.hand = None
-            finally:
-                await loop.run_in_executor(thread, worker.__exit__)
+            async for hand in self._hands(lambda: job.hand_size(worker, orderly=self._orderly)):
+                slot.hand = hand
+                await loop.run_in_executor(
+                    thread, functools.partial(worker.handle, hand, batched=job.batch is not None)
+                )
+                slot.hand = None
+        finally:  # Cancelled or not, at its start too: the process ends behind what the thread does now.
+            ended = loop.run_in_executor(thread, worker.__exit__)
+            thread.shutdown(wait=False)  # Waiting would be done in the loop.
+            await asyncio.shield(ended)
 
     async def _each(self) -> AsyncIterator[ReceivedMessage]:
         """For one worker: messages that it shares with the others, or those of queues that are its own meanwhile."""

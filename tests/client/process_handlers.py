@@ -8,6 +8,7 @@ import signal
 import time
 
 import metaq
+from tests.support import eventually
 
 
 def note(message) -> None:
@@ -42,6 +43,28 @@ class Unpicklable(Exception):
 
     def __init__(self, word: str, number: int) -> None:
         super().__init__(word)
+
+
+class SlowToLoad:
+    """A handler that a process has only when there is a file `go` in its folder."""
+
+    def __init__(self, folder: pathlib.Path) -> None:
+        self.folder = folder
+
+    def __call__(self, message) -> None: ...
+
+    def __reduce__(self):
+        return _load_slowly, (self.folder,)
+
+
+def _load_slowly(folder: pathlib.Path) -> SlowToLoad:
+    (folder / f"loading-{os.getpid()}").touch()
+    try:
+        eventually((folder / "go").exists)
+    except BaseException:
+        (folder / f"late-{os.getpid()}").touch()
+        raise
+    return SlowToLoad(folder)
 
 
 def slowly(message) -> None:

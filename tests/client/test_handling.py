@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import itertools
+import multiprocessing
 import os
 import pathlib
 import signal
@@ -424,6 +425,45 @@ def test_processes_take_batches_in_asyncio_too(broker, topic, tmp_path):
     batches = [int(path.name.split("-")[1]) for path in tmp_path.glob("batch-*")]
     assert sum(batches) == 20
     assert max(batches) <= 5
+    nothing_left(broker, topic)
+
+
+def test_run_that_is_cancelled_while_its_processes_start_leaves_none(broker, topic, tmp_path):
+    """And the event loop goes on meanwhile: it is the loop that lets the processes come to their end here."""
+
+    async def main() -> None:
+        async with aio.Consumer(broker.namesrv, group=topic, topics=topic) as consumer:
+            running = asyncio.create_task(consumer.run(process_handlers.SlowToLoad(tmp_path), processes=2))
+            while len(list(tmp_path.glob("loading-*"))) < 2:
+                await asyncio.sleep(0.05)
+            running.cancel()
+            for _ in range(10):
+                await asyncio.sleep(0)
+            (tmp_path / "go").touch()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+            assert not [one for one in multiprocessing.active_children() if "SlowToLoad" in one.name]
+
+    asyncio.run(asyncio.wait_for(main(), 2 * PATIENCE))
+    assert not list(tmp_path.glob("late-*"))
+
+
+def test_process_that_dies_without_a_message_fails_none(broker, topic, tmp_path):
+    """It is replaced when the next message comes, which is handled for the first time then."""
+    with consumer_of(broker, topic) as consumer:
+        running = threading.Thread(target=consumer.run, args=[process_handlers.handler], kwargs={"processes": 1})
+        running.start()
+        fill(broker, topic, f"{tmp_path} first".encode())
+        [first] = eventually(lambda: files(tmp_path))
+        eventually(lambda: all(window.unfinished == 0 for window in consumer._member.windows.values()))
+        os.kill(int(first[3]), signal.SIGKILL)
+        eventually(lambda: not [one for one in multiprocessing.active_children() if one.pid == int(first[3])])
+        fill(broker, topic, f"{tmp_path} second".encode())
+        eventually(lambda: len(files(tmp_path)) == 2)
+        consumer.stop()
+        running.join(PATIENCE)
+    assert {times for _, _, times, _ in files(tmp_path)} == {"0"}
+    assert len({pid for *_, pid in files(tmp_path)}) == 2
     nothing_left(broker, topic)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import gc
 import logging
 import os
+import signal
 import threading
 
 import pytest
@@ -590,6 +591,27 @@ class Gate:
         return True
 
 
+class Unprintable(Exception):
+    def __repr__(self):
+        raise ValueError("no text for this")
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), Unprintable()])
+def test_whatever_a_check_raises_the_next_one_is_answered(cluster, make, error):
+    """Its thread goes on, although the first check wanted to end it or has an error without a text."""
+
+    def check(message):
+        if message.message_id == "A" * 32:
+            raise error
+        return True
+
+    make(check=check, check_workers_max=1)
+    ask(cluster, "A" * 32)
+    assert ended(cluster)[0].outcome == UNKNOWN
+    ask(cluster, "B" * 32)
+    assert (ended(cluster, 2)[1].message_id, ended(cluster, 2)[1].outcome) == ("B" * 32, COMMIT)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_no_more_checks_run_at_a_time_than_there_are_workers(cluster, make, workers):
     """The rest waits; all are answered in the end."""
@@ -720,6 +742,30 @@ def test_forked_child_is_told(cluster, make):
             os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert LEDGER._open[tx.id] is tx
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("end", ["commit", "rollback", "unknown", "leave", "raise"])
+def test_forked_child_cannot_end_its_parents_transaction(cluster, make, end):
+    """It is told, and does not wait for a thread that is not there."""
+    tx = make().transaction("orders", b"x").begin()
+    child = os.fork()
+    if child == 0:
+        signal.alarm(int(PATIENCE))
+        code = 1
+        try:
+            if end in {"leave", "raise"}:
+                tx.__exit__(*((KeyError, KeyError(), None) if end == "raise" else (None, None, None)))
+            else:
+                getattr(tx, end)()
+        except metaq.ClientForked:
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    tx.commit()
+    assert ended(cluster)[0].outcome == COMMIT
 
 
 def test_forgotten_producer_warns_and_is_collected(cluster):

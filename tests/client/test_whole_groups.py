@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from metaq import Consumer, MessageQueue, Producer, aio
+from metaq import Consumer, MessageQueue, Producer, Reader, aio
 from metaq.admin import Admin
 from metaq.admin.groups import GroupNotFound
 from metaq.errors import ClientClosed, ConfigError
@@ -297,6 +297,29 @@ def test_backlog_is_skipped_in_orderly_consumption_too(broker, producer, topic):
         assert numbers(consumer, 100) == list(range(200, 300))
         assert consumer.skipped == 200
     assert consumed(broker, topic, queue) == 300
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+def test_messages_that_come_again_are_never_skipped(broker, producer, topic, orderly):
+    """What waits in the retry topic has failed before, however many there are."""
+    fill(producer, queue_of(producer, topic), range(30))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        for _ in range(30):
+            message = consumer.receive(PATIENCE)
+            assert message is not None
+            message.retry(1)
+        retries = MessageQueue(f"%RETRY%{topic}", consumer.queues[0].broker, 0)
+        eventually(lambda: end_of(broker, retries) == 30, what="all of them wait there")
+    with Consumer(
+        broker.namesrv, group=topic, topics=topic, start="earliest", orderly=orderly, skip_when_behind=5
+    ) as consumer:
+        assert sorted(numbers(consumer, 30)) == list(range(30))
+        assert consumer.skipped == 0
+
+
+def end_of(broker: EmbeddedBroker, queue: MessageQueue) -> int:
+    with Reader(broker.namesrv, queue.topic, start="earliest") as reader:
+        return reader.ranges()[queue].stop
 
 
 def test_a_skip_listener_that_raises_harms_nothing(broker, producer, topic, caplog):

@@ -62,6 +62,14 @@ def outcome_of(answer: object) -> TransactionOutcome:
     )
 
 
+def text_of(error: BaseException) -> str:
+    """As `repr`, which may raise for an exception of the application's own."""
+    try:
+        return repr(error)
+    except Exception:  # noqa: BLE001
+        return type(error).__name__
+
+
 def check_function(function: object, what: str, *, awaited: bool) -> None:
     """Raises TypeError: `function`, a `what`, cannot be called with one argument, or is of the wrong kind."""
     name = getattr(function, "__qualname__", None) or repr(function)
@@ -304,13 +312,14 @@ class CheckPool(abc.ABC):
         with self._held.changed:
             return self._held.newest(question.check.half.message_id, told)
 
-    def _raised(self, question: Question, error: Exception) -> tuple[TransactionOutcome, str]:
+    def _raised(self, question: Question, error: BaseException) -> tuple[TransactionOutcome, str]:
         """Any thread: the application's check failed."""
+        what = text_of(error)
         self._log.error(
-            ("raised", type(error)), "the check of transaction %s (topic %s, group %s) failed: %r; the broker asks again",
-            question.check.half.message_id, question.check.half.topic, self.group, error, error=error,
+            ("raised", type(error)), "the check of transaction %s (topic %s, group %s) failed: %s; the broker asks again",
+            question.check.half.message_id, question.check.half.topic, self.group, what, error=error,
         )  # fmt: skip
-        return TransactionOutcome.UNKNOWN, repr(error)
+        return TransactionOutcome.UNKNOWN, what
 
     async def _tell(self, question: Question, outcome: TransactionOutcome, remark: str | None = None) -> None:
         """The answer goes to whoever asked. If it cannot, that one asks again."""
@@ -362,7 +371,7 @@ class ThreadedChecks(CheckPool):
             if inspect.iscoroutine(answer):
                 answer.close()  # or it would warn that it was never awaited, beside our error
             return outcome_of(answer), None
-        except Exception as error:  # noqa: BLE001  whatever the application's own code raises
+        except BaseException as error:  # noqa: BLE001  SystemExit too: the thread is ours, and others wait for it
             return self._raised(question, error)
 
     def _next(self) -> Question | None:

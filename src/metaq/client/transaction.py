@@ -30,6 +30,7 @@ from metaq.client.checks import (
     ThreadedChecks,
     check_function,
     outcome_of,
+    text_of,
 )
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.retry import Purpose, judge
@@ -175,8 +176,12 @@ class TransactionBase:
     def _decide(
         self, outcome: TransactionOutcome, error: Exception | None = None
     ) -> concurrent.futures.Future[TransactionResult]:
-        """End it: the word goes out at once. Raises TransactionEnded: it ended otherwise; ClientError: it has not begun."""
+        """End it: the word goes out at once.
+
+        Raises TransactionEnded: it ended otherwise; ClientError: it has not begun; ClientForked: it is the parent's.
+        """
         receipt = self.receipt
+        self._producer.check_process()
         with self._lock:
             if self._ending is None:
                 assert self._half is not None
@@ -207,8 +212,8 @@ class TransactionBase:
     def _execute_failed(self, error: Exception) -> concurrent.futures.Future[TransactionResult]:
         """Nobody knows what it has done, unless it had ended the transaction before."""
         log.error(
-            "transaction %s (topic %s): execute failed: %r; the check settles it", self.id, self.message.topic, error,
-            exc_info=error,
+            "transaction %s (topic %s): execute failed: %s; the check settles it", self.id, self.message.topic,
+            text_of(error), exc_info=error,
         )  # fmt: skip
         return self._ending if self._ending is not None else self._decide(TransactionOutcome.UNKNOWN, error)
 
@@ -355,6 +360,10 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
 
     # -------------------------------------------------------------- the end
 
+    def check_process(self) -> None:
+        """Any thread. Raises ClientForked."""
+        self._core.check_process()
+
     def master_address(self, broker: str) -> str | None:
         """Any thread: where the master of that name listens; None: it is not known to be up."""
         data = self._core.routes.broker(broker)
@@ -389,7 +398,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             broker=receipt.queue.broker,
             half=half,
             ending=outcome,
-            remark=None if error is None else repr(error),
+            remark=None if error is None else text_of(error),
         )
         deadline, failed = clock() + self._accumulator.limits.timeout, 0
         while True:

@@ -124,7 +124,11 @@ class Worker:
         """How many messages are worth a trip."""
 
     def __enter__(self) -> Self:
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -147,6 +151,8 @@ class Worker:
 
         Raises TypeError: the handler is asynchronous. ConfigError: no process can be started.
         """
+        if self._process is not None and not self._process.is_alive():
+            self._replace([])  # While it had nothing in hand: no message is to blame.
         waiting = deque([list(messages)] if batched else [[message] for message in messages])
         while waiting:
             began, count = self._clock.monotonic(), len(waiting)
@@ -179,8 +185,8 @@ class Worker:
         _running.discard(dead)
         self._connection.close()
         log.error(
-            "the worker process %s (pid %d) ended with exit code %s while it handled %s: it is replaced, and the message is "
-            "delivered again",
+            "the worker process %s (pid %d) ended with exit code %s while it handled %s: it is replaced, and what it "
+            "had in hand is delivered again",
             self._name, dead.pid, dead.exitcode, hand[0] if hand else "nothing",
         )  # fmt: skip
         settle_all(hand, Later())

@@ -19,6 +19,7 @@ from metaq.client.pulling import PulledMessages, Wanted, pull
 from metaq.client.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
 from metaq.model import MessageQueue
+from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
 
@@ -32,6 +33,7 @@ class Pulling:
     ) -> None:  # fmt: skip
         """Args: commits: pulls tell the broker the progress as well."""
         self.core, self.group, self.subscriptions, self.options = core, group, subscriptions, options
+        self.retry_topic = RETRY_PREFIX + group
         self.delivery, self.complaints, self.commits = delivery, complaints, commits
         self.queues_of: Counter[str] = Counter()
         """How many queues of each topic are pulled here."""
@@ -133,6 +135,8 @@ class QueuePuller:
             await self._out_of_range(result)
             return seconds.pause
         limit = self._options.skip_when_behind
+        if queue.topic == pulling.retry_topic:
+            limit = None  # What waits there has failed before: it is not old news, and nobody else has it.
         if limit is not None and result.max_offset - window.next_offset > limit:
             pulled = await self._skip_to(result.max_offset - limit, pulled)
         pulling.delivery.deliver(window, pulled)
