@@ -6,7 +6,7 @@ import pytest
 
 from metaq.broker.requests import Send
 from metaq.clock import FakeClock
-from metaq.errors import Reason, Refused
+from metaq.errors import Reason, Refused, StoreError, StoreFull
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from tests.broker.support import BORN_HOST, open_broker
@@ -53,3 +53,26 @@ def test_a_store_that_takes_nothing_refuses_every_lane_alike(tmp_path) -> None:
         with pytest.raises(Refused, match="the disk is gone") as caught:
             broker.sends.send(Send(topic="orders", body=b"x", born_ms=1, born_host=BORN_HOST))
         assert caught.value.reason is Reason.NOT_STORED
+
+
+@pytest.mark.parametrize(
+    "error", [StoreFull("no room"), StoreError("no more files"), OSError(24, "no more files"), MemoryError()]
+)
+def test_whatever_a_store_cannot_do_is_a_refusal(tmp_path, monkeypatch, error) -> None:
+    """Sends, deliveries and op records meet it in one place; a tick of the broker must not end there."""
+    clock = FakeClock()
+    with open_broker(tmp_path, clock) as broker:
+        broker.sends.send(Send(topic="orders", body=b"x", born_ms=1, born_host=BORN_HOST, properties="DELAY\x011\x02"))
+
+        def fail(*_: object, **__: object) -> None:
+            raise error
+
+        monkeypatch.setattr(broker.store, "put", fail)
+        monkeypatch.setattr(broker.store, "deliver", fail)
+        clock.advance(2)
+        broker.tick()
+        with pytest.raises(Refused) as caught:
+            broker.sends.send(Send(topic="orders", body=b"x", born_ms=1, born_host=BORN_HOST))
+        assert caught.value.reason is Reason.NOT_STORED
+        assert str(caught.value)
+        assert broker.stats.put_failures > 1

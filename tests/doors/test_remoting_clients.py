@@ -265,8 +265,9 @@ def test_locks_are_gone_after_a_restart(tmp_path):
         (b'{"clientId":"a@1","consumerGroup":"G","mqSet":[{"queueId":"x"}]}', "mqSet[0].queueId"),
         (b'{"consumerGroup":"G","mqSet":[]}', "client id has 0 characters"),
         (b'{"clientId":"a@1","mqSet":[]}', "the group name is blank"),
-        (b'{"clientId":"' + b"a" * (5 << 20) + b'"}', "the limit is 4194304"),
+        (b'{"clientId":"' + b"a" * (5 << 20) + b'"}', "the limit is 1048576"),
     ],
+    ids=["empty", "no number", "no client id", "no group", "too long"],
 )
 def test_a_broken_request_for_locks_is_answered_not_fatal(door, body, says):
     """With what is wrong; the next request of the same connection is served."""

@@ -9,7 +9,7 @@ from typing import TypeAlias
 from metaq.broker.acks import AckPolicy
 from metaq.broker.environment import Environment
 from metaq.broker.stats import Stats
-from metaq.errors import MessageIllegal, Reason, Refused, StoreError, StoreFailed, StoreFull
+from metaq.errors import MessageIllegal, Reason, Refused, StoreError
 from metaq.store.writer import Put, PutRecord
 from metaq.wire.hot import AppendOutcome, FrameTable, QueueTail, Replies, TopicGate
 
@@ -80,11 +80,10 @@ class Appender:
             raise Refused(Reason.BUSY, f"the topic {topic} is being made or deleted, try again")
         try:
             put = self._store.put(records, carrying=True) if carrying else self._store.put(records)
-        except (StoreFull, StoreFailed) as error:
-            self._stats.put_failures += 1
-            raise Refused(Reason.NOT_STORED, str(error)) from error
         except MessageIllegal as error:
             raise Refused(Reason.ILLEGAL_MESSAGE, str(error)) from error
+        except (StoreError, OSError, MemoryError) as error:  # full or failed, or no more files may be opened
+            raise self._not_stored(error) from error
         queue = self._store.existing_queue(topic, queue_id)
         watched = (queue.tail,) if queue is not None and (queue.tail.watched or put.queue_offset == 0) else ()
         self._grew(watched, len(records), put.log_end - put.log_offset)
@@ -148,11 +147,14 @@ class Appender:
             raise refusal
         try:
             self._store.deliver(records, units, row, end, level_queue, gates, outcome)
-        except (StoreFull, StoreFailed) as error:
-            self._stats.put_failures += 1
-            raise Refused(Reason.NOT_STORED, str(error)) from error
+        except (StoreError, OSError, MemoryError) as error:
+            raise self._not_stored(error) from error
         finally:
             self._grew(outcome.touched, outcome.messages, outcome.size)
+
+    def _not_stored(self, error: Exception) -> Refused:
+        self._stats.put_failures += 1
+        return Refused(Reason.NOT_STORED, str(error) or type(error).__name__)
 
     def _grew(self, queues: Sequence[QueueTail], messages: int, size: int) -> None:
         if not messages:

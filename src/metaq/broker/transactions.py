@@ -29,7 +29,7 @@ from metaq.broker.transactions_records import (
     origin_of,
     resumed,
 )
-from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
+from metaq.errors import Reason, Refused, RemoteProtocolError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage, TransactionOutcome
 from metaq.model import properties as props
@@ -278,12 +278,7 @@ class TransactionService:
             while owed:
                 self._store_op(owed[0])
                 owed.popleft()
-        except (
-            Refused,
-            StoreError,
-            OSError,
-            MemoryError,
-        ) as error:  # no files left, for example: nothing else must wait for it
+        except Refused as error:  # nothing else must wait for it
             self._told.warning("op", "%d transactions have ended, and are to be marked so: %s", len(owed), error)
 
     def _store_op(self, slot: int) -> None:
