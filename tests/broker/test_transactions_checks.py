@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from metaq.broker import transactions_checks
@@ -310,6 +312,27 @@ def test_who_may_not_send_to_the_topic_is_not_asked(tmp_path, clock, caplog):
         pass_time(broker, clock, 61)
         assert (len(thief.told), len(honest.told)) == (0, 4)
         assert "10.0.0.9:1 is not asked about transactions: not yours" in caplog.text
+
+
+def test_checks_that_cannot_be_stored_hold_up_nothing_else(tmp_path, clock, monkeypatch, caplog):
+    """Whatever the reason; those that were begun go out, and the others follow."""
+    with open_broker(tmp_path, clock) as broker:
+        channel, put = producer(broker), broker.store.put
+        for number in range(3):
+            half(broker, b"%d" % number)
+
+        def no_files(records):
+            if records[0].body == b"1":
+                raise OSError(errno.EMFILE, "Too many open files")
+            return put(records)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(broker.store, "put", no_files)
+            pass_time(broker, clock, 61)
+        assert [check.half.body for check in channel.told] == [b"0"]
+        assert "checks of transactions are held up: [Errno 24]" in caplog.text
+        pass_time(broker, clock, 1)
+        assert [check.half.body for check in channel.told] == [b"0", b"1", b"2"]
 
 
 def test_half_message_from_the_future_is_given_up_as_others_are(tmp_path, clock):
