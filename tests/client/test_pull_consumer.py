@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import subprocess
+import sys
 import threading
 import time
 
@@ -16,7 +18,7 @@ from metaq.admin import Admin
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.testing.embedded import EmbeddedBroker
 from tests.client.moments import a_moment
-from tests.support import PATIENCE, eventually
+from tests.support import PATIENCE, environment, eventually
 
 _names = itertools.count()
 
@@ -390,3 +392,87 @@ def test_public_name():
     """metaq.PullConsumer is the class of the threads, metaq.aio.PullConsumer that of asyncio."""
     assert metaq.PullConsumer is PullConsumer
     assert aio.PullConsumer is not PullConsumer
+
+
+# ------------------------------------------------------------------ what is left behind
+
+FORGETS = """
+import sys, metaq
+consumer = metaq.PullConsumer(sys.argv[1], group=sys.argv[2], topics=sys.argv[2], start="earliest", commit_interval=600)
+consumer.wait_assigned(60)
+for queue in consumer.queues:
+    consumer.update(queue, consumer.kept(queue).stop)
+print("done", flush=True)
+"""
+
+
+def test_forgotten_consumer_keeps_its_progress_at_exit(broker, producer, topic):
+    """With a warning, as `metaq.Consumer` does it."""
+    [first, *_] = sorted(producer.queues(topic))
+    fill(producer, first, 7)
+    ended = subprocess.run(
+        [sys.executable, "-W", "always", "-c", FORGETS, broker.namesrv, topic],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "done\n"), ended.stderr
+    assert "ResourceWarning: PullConsumer of group" in ended.stderr
+    with PullConsumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        consumer.wait_assigned(PATIENCE)
+        assert consumer.position(first) == 7
+
+
+INTERRUPTED = """
+import os, signal, sys, threading, metaq
+pressed = threading.Event()
+
+def press():
+    os.kill(os.getpid(), signal.SIGINT)
+    pressed.set()
+
+def work(queue):
+    threading.Timer(0.3, press).start()
+    pressed.wait()
+    while not consumer.stopped:
+        pressed.wait(0.01)
+    consumer.update(queue, 5)
+    print("returned", flush=True)
+
+with metaq.PullConsumer(sys.argv[1], group=sys.argv[2], topics=sys.argv[2], start="earliest") as consumer:
+    consumer.wait_assigned(60)
+    try:
+        consumer.run(work, threads=1)
+    except KeyboardInterrupt:
+        print("ended", flush=True)
+"""
+
+
+def test_ctrl_c_ends_run_behind_the_call_in_hand(broker, topic):
+    """And what it says of the progress still counts."""
+    ended = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, broker.namesrv, topic],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(),
+    )  # fmt: skip
+    assert (ended.returncode, ended.stdout) == (0, "returned\nended\n"), ended.stderr
+    with PullConsumer(broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+        consumer.wait_assigned(PATIENCE)
+        assert sorted(map(consumer.position, consumer.queues)) == [0, 0, 0, 5]
+
+
+def test_function_of_the_wrong_kind_is_refused(broker, topic):
+    """Not called again and again with an error in the log each time."""
+
+    async def asynchronous(queue):
+        """Nobody would await it."""
+
+    with PullConsumer(broker.namesrv, group=topic, topics=topic) as consumer:
+        for wrong in (asynchronous, 5, lambda: None):
+            with pytest.raises(TypeError, match="the function"):
+                consumer.run(wrong)
+
+    async def main():
+        async with aio.PullConsumer(broker.namesrv, group=topic, topics=topic) as consumer:
+            for wrong in (lambda: None, 5, lambda queue: 1.0):
+                with pytest.raises(TypeError, match="the function"):
+                    await consumer.run(wrong)
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))

@@ -564,6 +564,30 @@ def test_wrong_options_are_told_before_anything_is_connected(wrong, text):
         Consumer("127.0.0.1:1", group="g", **{"topics": "t", **wrong})
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"pull_count": 2.5}, {"pull_count": "5"}, {"pull_count": True}, {"pull_bytes": 1e6}, {"queue_messages_max": 1.5},
+        {"span_max": 2.5}, {"skip_when_behind": 10.5}, {"max_reconsume_times": 2.5}, {"max_reconsume_times": "3"},
+        {"on_skip": 5}, {"on_share": 5}, {"orderly": "no"}, {"broadcast": "no"}, {"low_share": "x"}, {"ranks": ["t"]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_options_of_a_wrong_type_are_refused_by_name(wrong):
+    """A half would be refused by the broker only, pull after pull, and "no" is true."""
+    with pytest.raises(TypeError, match=next(iter(wrong))):
+        Consumer("127.0.0.1:1", group="g", **{"topics": "t", **wrong})
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"threads": "8"}, {"threads": 2.5}, {"batch": 2.5}, {"batch": True}, {"processes": 1.0}]
+)
+def test_numbers_of_run_are_whole(wrong):
+    """Told before the first message."""
+    with Consumer("127.0.0.1:1", group="g", topics="t") as consumer, pytest.raises(TypeError, match=next(iter(wrong))):
+        consumer.run(lambda message: None, **wrong)
+
+
 # ------------------------------------------------------------------ static membership
 
 

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import metaq
-from metaq import Message, Producer, Reader, aio
+from metaq import ConfigError, Message, Producer, Reader, aio
 from tests.support import PATIENCE
 
 _names = itertools.count()
@@ -197,6 +197,24 @@ def test_other_wrong_calls_are_told(producer, topic):
     for timeout in (0, -1, float("nan")):
         with pytest.raises(metaq.ConfigError, match="timeout"):
             producer.send(topic, b"x", timeout=timeout)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "error"),
+    [
+        ({"timeout": "3"}, TypeError), ({"timeout": float("nan")}, ConfigError), ({"timeout": float("inf")}, ConfigError),
+        ({"linger": None}, TypeError), ({"linger": float("nan")}, ConfigError), ({"retries": 1.5}, TypeError),
+        ({"retries": True}, TypeError), ({"default_topic_queue_nums": 2.5}, TypeError), ({"batch_bytes": 1.5}, TypeError),
+        ({"max_message_bytes": "x"}, TypeError), ({"max_message_bytes": 0}, ConfigError), ({"compress_over": 0.5}, TypeError),
+        ({"send_latency_fault_enable": "no"}, TypeError), ({"retry_another_broker_when_not_store_ok": 0}, TypeError),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_option_that_no_producer_can_have_is_refused_by_name(wrong, error):
+    """When it is made, not by the first send."""
+    for make in (Producer, aio.Producer):
+        with pytest.raises(error, match=next(iter(wrong))):
+            make("127.0.0.1:1", **wrong)
 
 
 def test_later_takes_what_a_message_takes():

@@ -80,12 +80,10 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
         if given.get(name) is not None:
             _check_part(name, given[name])
     threads = given.get("client_callback_executor_threads", 0)
-    if isinstance(threads, bool) or not isinstance(threads, int):
-        raise TypeError(f"client_callback_executor_threads is {threads!r}: need a whole number")
+    check_whole("client_callback_executor_threads", threads)
     if threads < 0:
         raise ConfigError(f"client_callback_executor_threads={threads}: need 0 or more")
-    if not isinstance(given.get("unit_mode", False), bool):
-        raise TypeError(f"unit_mode is {given['unit_mode']!r}: pass True or False")
+    check_flag("unit_mode", given.get("unit_mode", False))
     if given.get("namespace"):
         given["namespace"] = Namespace(checked(check_group, given["namespace"]))
     else:
@@ -93,12 +91,31 @@ def client_options(**arguments: Unpack[ClientArguments]) -> ClientOptions:
     return ClientOptions(**given)
 
 
-def _seconds(name: str, value: object) -> float:
+def check_whole(name: str, value: object) -> None:
+    """Raises TypeError: a half would be refused by brokers only, again and again."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{name} is {value!r}: need a whole number")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Raises TypeError: "no" is true."""
+    if not isinstance(value, bool):
+        raise TypeError(f"{name} is {value!r}: pass True or False")
+
+
+def checked_seconds(name: str, value: object, *, least: float) -> float:
+    """Raises ConfigError, TypeError: it is no number of seconds, or too small."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name} is {value!r}: need a number of seconds")
-    if not math.isfinite(value) or value <= 0:
-        raise ConfigError(f"{name}={value!r}: need a positive number of seconds")
+        raise TypeError(f"{name}={value!r}: need a number of seconds")
+    if not math.isfinite(value) or value < least:
+        raise ConfigError(f"{name}={value!r}: need at least {least:g} s")
     return float(value)
+
+
+def _seconds(name: str, value: object) -> float:
+    if value == 0:
+        raise ConfigError(f"{name}={value!r}: need a positive number of seconds")
+    return checked_seconds(name, value, least=0.0)
 
 
 def _check_part(name: str, value: object) -> None:

@@ -19,7 +19,7 @@ from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Template
 from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.names import checked
-from metaq.client.options import ClientArguments, client_options
+from metaq.client.options import ClientArguments, check_flag, check_whole, checked_seconds, client_options
 from metaq.client.sending import Choose, Sender, SendRules
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
@@ -86,13 +86,23 @@ class ProducerBase:
               topic whose settings one gets that is made because this producer sends to it; default_topic_queue_nums: with
               at most so many queues. common: `instance_name` and what else every client takes, see
               `metaq.client.options.ClientArguments`.
-        Raises: ConfigError. No connection is made until the first send.
+        Raises: ConfigError, TypeError. No connection is made until the first send.
         """
         if when_full not in {"block", "raise"}:
             raise ConfigError(f"when_full={when_full!r}: need 'block' or 'raise'")
-        if timeout <= 0 or linger < 0 or retries < 0 or batch_bytes < 1 or max_pending_bytes < 1:
+        for name, seconds in (("timeout", timeout), ("linger", linger)):
+            checked_seconds(name, seconds, least=0.0)
+        for name, number in (
+            ("retries", retries), ("batch_bytes", batch_bytes), ("max_pending_bytes", max_pending_bytes),
+            ("compress_over", compress_over), ("max_message_bytes", max_message_bytes),
+            ("default_topic_queue_nums", default_topic_queue_nums),
+        ):  # fmt: skip
+            check_whole(name, number)
+        check_flag("retry_another_broker_when_not_store_ok", retry_another_broker_when_not_store_ok)
+        check_flag("send_latency_fault_enable", send_latency_fault_enable)
+        if timeout <= 0 or retries < 0 or batch_bytes < 1 or max_pending_bytes < 1 or max_message_bytes < 1:
             raise ConfigError(
-                "timeout, batch_bytes and max_pending_bytes must be positive, retries and linger not negative"
+                "timeout, batch_bytes, max_pending_bytes and max_message_bytes must be positive, retries not negative"
             )
         if not 1 <= default_topic_queue_nums <= QUEUES_MAX:
             raise ConfigError(f"default_topic_queue_nums={default_topic_queue_nums}: need 1..{QUEUES_MAX}")

@@ -37,6 +37,7 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.sending import Outgoing
 from metaq.client.conversation.transactions import EndTransaction, half_at, half_message
 from metaq.client.futures import SendFuture
+from metaq.client.options import check_flag
 from metaq.client.producer import NO_KEYS, Body, Producer, ProducerBase, Selector, as_message
 from metaq.errors import (
     BadRequest,
@@ -276,6 +277,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
             raise ConfigError(
                 f"check_workers_min={check_workers_min} is more than check_workers_max={check_workers_max}"
             )
+        check_flag("confirm", confirm)
         self._check_kind(check)
         super().__init__(namesrv, group=group, **options)
         self._confirm = confirm

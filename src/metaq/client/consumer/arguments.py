@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import math
 from collections.abc import Collection, Mapping, Sequence
 
 from metaq.client.consumer.handover import Handover
@@ -11,6 +10,7 @@ from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.ranks import RankedHandover, Ranking, Ranks
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.names import EARLIEST, checked, start_of
+from metaq.client.options import check_whole, checked_seconds
 from metaq.errors import ConfigError
 from metaq.model import ConsumeFrom
 from metaq.model.subscription import ALL, checked_expression
@@ -48,27 +48,24 @@ def start_place(start: str | float | dt.datetime) -> tuple[ConsumeFrom, int]:
 
 
 def check_limits(options: GroupOptions) -> None:
-    """Raises ConfigError."""
+    """Raises ConfigError, TypeError."""
     least = {
         name: getattr(options, name)
         for name in ("pull_count", "pull_bytes", "queue_messages_max", "queue_bytes_max", "span_max", "skip_when_behind",
                      "topic_messages_max", "topic_bytes_max")
     }  # fmt: skip
+    for name, value in (*least.items(), ("max_reconsume_times", options.max_reconsume_times)):
+        if value is not None:
+            check_whole(name, value)
+    for name, listener in (("on_skip", options.on_skip), ("on_share", options.on_share)):
+        if listener is not None and not callable(listener):
+            raise TypeError(f"{name} is {listener!r}: pass a function")
     if wrong := [f"{name}={value!r}" for name, value in least.items() if value is not None and value < 1]:
         raise ConfigError(f"{', '.join(wrong)}: the pull and queue limits must be positive")
     if options.max_reconsume_times is not None and options.max_reconsume_times < 0:
         raise ConfigError(f"max_reconsume_times={options.max_reconsume_times}: must not be negative")
     checked_seconds("pull_interval", options.pull_interval, least=0.0)
     checked_seconds("commit_interval", options.seconds.persist, least=0.1)
-
-
-def checked_seconds(name: str, value: float, *, least: float) -> float:
-    """Raises ConfigError, TypeError: it is no number of seconds, or too small."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{name}={value!r}: need a number of seconds")
-    if not math.isfinite(value) or value < least:
-        raise ConfigError(f"{name}={value!r}: need at least {least:g} s")
-    return float(value)
 
 
 def check_keeping(seconds: float, instance_name: str, *, broadcast: bool) -> None:
@@ -89,12 +86,16 @@ def check_keeping(seconds: float, instance_name: str, *, broadcast: bool) -> Non
 
 
 def handover_for(ranks: Ranks | None, low_share: float, topics: Collection[str]) -> Handover[ReceivedMessage]:
-    """Raises ConfigError."""
+    """Raises ConfigError, TypeError."""
+    if isinstance(low_share, bool) or not isinstance(low_share, int | float):
+        raise TypeError(f"low_share={low_share!r}: need a number")
+    if not 0 < low_share < 1:
+        raise ConfigError(f"low_share={low_share!r}: need a share above 0 and below 1")
     if not ranks:
         return Handover()
+    if not isinstance(ranks, Mapping):
+        raise TypeError(f"ranks={ranks!r}: need a mapping, topic or (topic, range of queue ids) to rank")
     ranking = Ranking(ranks)
     if unknown := sorted(ranking.topics() - set(topics)):
         raise ConfigError(f"ranks: {', '.join(unknown)} is not among the topics")
-    if not 0 < low_share < 1:
-        raise ConfigError(f"low_share={low_share!r}: need a share above 0 and below 1")
     return RankedHandover(ranking, low_share)

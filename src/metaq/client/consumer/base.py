@@ -20,7 +20,6 @@ from metaq.client.consumer.arguments import (
     Topics,
     check_keeping,
     check_limits,
-    checked_seconds,
     handover_for,
     start_place,
     topics_of,
@@ -35,7 +34,7 @@ from metaq.client.consumer.watch import Watch
 from metaq.client.consumer.window import Chunk
 from metaq.client.names import LATEST, checked, milliseconds
 from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.options import ClientArguments, client_options
+from metaq.client.options import ClientArguments, check_flag, checked_seconds, client_options
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.client.roles import Member
 from metaq.clock import SYSTEM, Clock
@@ -119,6 +118,8 @@ class ConsumerBase:
         outside = self._options.namespace.check_group(group)
         for topic in self.topics:
             self._options.namespace.check_topic(topic)
+        check_flag("broadcast", broadcast)
+        check_flag("orderly", orderly)
         consume_from, start_ms = start_place(start)
         options = GroupOptions(
             model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,

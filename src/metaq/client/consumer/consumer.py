@@ -18,34 +18,16 @@ from metaq.client.consumer.handlers import BatchHandler, Handler, handle, handle
 from metaq.client.consumer.job import Job
 from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.worker import WorkerThread
 from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
 
 
-class _Worker(threading.Thread):
-    """A thread of `run`. Whoever waits for it waits for `ended`.
-
-    `join` would not do: interrupted by Ctrl-C, Python 3.11 takes the thread for ended (its `_wait_for_tstate_lock` finds
-    the lock held, as it is while the thread runs), and what the thread had in hand would be left behind.
-    """
-
-    def __init__(self, work: Callable[[], None], name: str) -> None:
-        super().__init__(name=name, daemon=True)
-        self._work = work
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        try:
-            self._work()
-        finally:
-            self.ended.set()
-
-
 class Consumer(ConsumerBase):
     """Receives a group's messages in any number of threads. Iterate over it, or give `run` a handler."""
 
-    _workers: frozenset[_Worker] = frozenset()
+    _workers: frozenset[WorkerThread] = frozenset()
     """The threads of `run`, all started, for `close`."""
 
     def __iter__(self) -> Iterator[ReceivedMessage]:
@@ -119,7 +101,7 @@ class Consumer(ConsumerBase):
         job = Job.of(handler, threads, batch, processes, awaited=False)
         failures: list[BaseException] = []
         workers = [
-            _Worker(functools.partial(self._work, job, failures), f"metaq-{self.group}-{number}")
+            WorkerThread(functools.partial(self._work, job, failures), f"metaq-{self.group}-{number}")
             for number in range(job.workers)
         ]
         with self._drain_on_sigterm():

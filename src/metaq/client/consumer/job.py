@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from msgspec import Struct
 
 from metaq.client.consumer.handlers import check_handler, name_of
+from metaq.client.options import check_whole
 from metaq.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ class Job(Struct, frozen=True):
         taking = "one message" if batch is None else "a list of messages"
         check_handler(handler, awaited=awaited and not processes, taking=taking)
         what = "tasks" if awaited else "threads"
+        for name, number in ((what, workers), ("batch", 1 if batch is None else batch), ("processes", processes)):
+            check_whole(name, number)
         if workers < 1:
             raise ConfigError(f"{what}={workers}: need at least 1")
         if batch is not None and batch < 1:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import datetime as dt
+import inspect
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Self
 
 from metaq.client.awaited import run as _run
+from metaq.client.checks import check_function
 from metaq.client.consumer.arguments import Topics
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, EXIT_SECONDS, warn_of_busy
 from metaq.client.consumer.options import OnShare
@@ -72,6 +74,7 @@ class PullConsumer(PullConsumerBase):
         """
         if tasks < 1:
             raise ConfigError(f"tasks={tasks}: need at least 1")
+        check_function(function, "the function", awaited=True)
         schedule, changed, loop = Schedule(), asyncio.Event(), asyncio.get_running_loop()
 
         def look() -> None:
@@ -93,9 +96,15 @@ class PullConsumer(PullConsumerBase):
                     continue
                 pause = PAUSE_AFTER_ERROR
                 try:
-                    pause = pause_of(await function(queue), queue)
+                    work_on = function(queue)
+                    plain = not inspect.isawaitable(work_on)
+                    if not plain:
+                        pause = pause_of(await work_on, queue)
                 except Exception:
+                    plain = False
                     log.exception("the function for %s failed, it is called again in %s s", queue, pause)
+                if plain:
+                    raise TypeError("the function returned nothing that can be awaited: make it `async def`")
                 schedule.done(queue, self._core.clock.monotonic() + pause)
 
         self._begin_run()

@@ -5,22 +5,25 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import datetime as dt
 import logging
 import os
 import threading
 import warnings
+import weakref
 from collections.abc import Callable
 from typing import Self, Unpack
 
 from msgspec import Struct, structs
 
 from metaq.client import core as cores
+from metaq.client.checks import check_function
 from metaq.client.consumer.arguments import (
     Topics,
     check_keeping,
     check_limits,
-    checked_seconds,
     start_place,
     topics_of,
 )
@@ -35,6 +38,7 @@ from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.consumer.pull_member import PullMember
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.consumer.seconds import USUAL
+from metaq.client.consumer.worker import WorkerThread
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset
 from metaq.client.conversation.pulling import PLAIN_COUNT, PullStatus
 from metaq.client.conversation.sending import GiveBack
@@ -42,11 +46,11 @@ from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.loop import LOOK_SECONDS
 from metaq.client.names import LATEST, checked, milliseconds
 from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.options import ClientArguments, client_options
+from metaq.client.options import ClientArguments, check_flag, checked_seconds, client_options
 from metaq.client.pulling import Wanted, pull
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
+from metaq.errors import ClientClosed, ConfigError, MetaqError, OffsetOutOfRange
 from metaq.model import MessageModel, MessageQueue, StoredMessage
 from metaq.model.subscription import ALL, checked_expression, subscribe
 from metaq.model.topic import check_group
@@ -109,6 +113,7 @@ class PullConsumerBase:
         self.group = checked(check_group, group)
         outside = self._options.namespace.check_group(group)
         first = self._checked(topics) if topics else {}
+        check_flag("broadcast", broadcast)
         consume_from, start_ms = start_place(start)
         options = GroupOptions(
             model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
@@ -150,6 +155,7 @@ class PullConsumerBase:
         """`run` begins, or `close` does, one after the other."""
         self._running = False
         self._open = True
+        _open_consumers.add(self)
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -269,16 +275,21 @@ class PullConsumerBase:
         finally:
             await cores.release(self._core, self._options)
 
+    def _forgotten(self) -> None:
+        """Nobody closed us: warn."""
+        self._open = False
+        self.stop()
+        warnings.warn(
+            f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close(), to be sure that "
+            "its progress is kept",
+            ResourceWarning,
+            stacklevel=3,
+            source=self,
+        )
+
     def __del__(self) -> None:
         if getattr(self, "_open", False) and self._core.in_own_process:
-            self._open = False
-            warnings.warn(
-                f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close(), to be sure that "
-                "its progress is kept",
-                ResourceWarning,
-                stacklevel=2,
-                source=self,
-            )
+            self._forgotten()
             if self._core.thread.alive:
                 self._core.thread.start(self._close())
 
@@ -289,11 +300,24 @@ class PullConsumerBase:
         return f"<{type(self).__name__} of group {self.group}: {state}>"
 
 
+_open_consumers: weakref.WeakSet[PullConsumerBase] = weakref.WeakSet()
+
+
+@atexit.register
+def _commit_forgotten() -> None:
+    """The loop is a daemon thread: what was told since the last commit would be pulled again."""
+    for consumer in list(_open_consumers):
+        if consumer._open and consumer._core.in_own_process:  # noqa: SLF001  the module's own class
+            consumer._forgotten()  # noqa: SLF001  the module's own class
+            with contextlib.suppress(MetaqError):
+                consumer._core.thread.run(consumer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
+
+
 class PullConsumer(PullConsumerBase):
     """Pulls what the program says, from queues that its group shares out, or from any other. Use it with `with`."""
 
-    _workers: frozenset[threading.Thread] = frozenset()
-    """The threads of `run`, for `close`."""
+    _workers: frozenset[WorkerThread] = frozenset()
+    """The threads of `run`, all started, for `close`."""
 
     def register_topics(self, topics: Topics, listener: OnShare | None = None) -> None:
         """Take part in sharing out these topics as well; `topics` as of `metaq.Consumer`.
@@ -351,13 +375,13 @@ class PullConsumer(PullConsumerBase):
         """Call `function(queue)` for each queue of ours again and again, in `threads` threads, until `stop` or `close`.
 
         Never twice at a time for one queue. It returns the seconds until the queue's next call, None: 0.2. What it
-        raises is logged, and it is called again after a second; what is no `Exception` ends `run` and is raised here.
-        Raises ClientClosed.
+        raises is logged, and it is called again after a second; what is no `Exception` ends `run` and is raised here,
+        after the calls in hand; so does Ctrl-C. Raises TypeError: it cannot be called with a queue, or is asynchronous.
+        ConfigError, ClientClosed.
         """
         if threads < 1:
             raise ConfigError(f"threads={threads}: need at least 1")
-        if not callable(function):
-            raise TypeError(f"the function is {function!r}: pass one that takes a queue")
+        check_function(function, "the function", awaited=False)
         schedule, changed, failures = Schedule(), threading.Condition(), list[BaseException]()
 
         def look() -> None:
@@ -380,19 +404,22 @@ class PullConsumer(PullConsumerBase):
                 failures.append(error)
                 self.stop()
 
-        workers = [threading.Thread(target=work, name=f"metaq-{self.group}-{n}", daemon=True) for n in range(threads)]
+        workers = [WorkerThread(work, f"metaq-{self.group}-{number}") for number in range(threads)]
         self._begin_run()
-        self._workers = frozenset(workers)
         self._member.on_change = look
         try:
             look()
+            with self._beginning:
+                for worker in workers:
+                    worker.start()
+                self._workers = frozenset(workers)
             for worker in workers:
-                worker.start()
-            for worker in workers:
-                while worker.is_alive():
-                    worker.join(LOOK_SECONDS)
+                while not worker.ended.wait(LOOK_SECONDS):
+                    continue
         except BaseException:
             self.stop()
+            for worker in self._workers:
+                worker.ended.wait()
             raise
         finally:
             self._member.on_change = lambda: None
@@ -428,11 +455,12 @@ class PullConsumer(PullConsumerBase):
             return
         self.stop()
         deadline = self._core.clock.monotonic() + timeout
-        if threading.current_thread() not in self._workers:  # A function that closes cannot wait for itself.
-            for worker in self._workers:
-                if worker.is_alive():
-                    worker.join(max(0.0, deadline - self._core.clock.monotonic()))
-            warn_of_busy(self.group, sum(worker.is_alive() for worker in self._workers))
+        with self._beginning:
+            workers = self._workers
+        if threading.current_thread() not in workers:  # A function that closes cannot wait for itself.
+            for worker in workers:
+                worker.ended.wait(max(0.0, deadline - self._core.clock.monotonic()))
+            warn_of_busy(self.group, sum(not worker.ended.is_set() for worker in workers))
         with self._beginning:
             self._open = False
         self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
