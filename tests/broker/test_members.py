@@ -131,8 +131,8 @@ def test_many_groups_that_differ_cannot_flood_the_log(members, caplog):
     assert len(caplog.records) == 1
 
 
-def keep(members, channel, client_id, seconds=60, group="G"):
-    view = ConsumerView(group, {"orders": subscribe("orders", "*", 1)}, keep_seconds=seconds)
+def keep(members, channel, client_id, lease=60, group="G"):
+    view = ConsumerView(group, {"orders": subscribe("orders", "*", 1)}, keep_seconds=lease)
     return members.beat(channel, "PYTHON", 409, Heartbeat(client_id, (view,)))
 
 
@@ -179,7 +179,7 @@ def test_a_group_of_which_only_kept_members_are_left_is_offline(members, clock):
 def test_a_silent_member_has_had_its_time(members, clock):
     """The 120 s of its lease count."""
     other, first = FakeChannel(), FakeChannel()
-    keep(members, first, "a@static", seconds=60)
+    keep(members, first, "a@static", lease=60)
     clock.advance(121)
     beat(members, other, client_id="z@1")
     assert [effect.channel for effect in members.expire()] == [other]
@@ -201,7 +201,7 @@ def test_kept_members_are_bounded(members, caplog):
     beat(members, other, client_id="z@1")
     for number in range(KEPT_OF_GROUP_MAX + 1):
         channel = FakeChannel()
-        keep(members, channel, f"a@{number}", seconds=10**12)
+        keep(members, channel, f"a@{number}", lease=10**12)
         effects = members.closed(channel)
     assert [effect.channel for effect in effects] == [other]
     assert len(members.client_ids("G")) == 1 + KEPT_OF_GROUP_MAX
@@ -218,7 +218,7 @@ def test_keeping_has_an_end_whatever_is_asked_for(members, clock):
     """Ten minutes."""
     other, first = FakeChannel(), FakeChannel()
     beat(members, other, client_id="z@1")
-    keep(members, first, "a@static", seconds=10**9)
+    keep(members, first, "a@static", lease=10**9)
     members.closed(first)
     clock.advance(KEEP_SECONDS_MAX)
     assert members.give_up_kept() != []

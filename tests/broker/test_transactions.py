@@ -458,8 +458,8 @@ def test_rollback_that_finds_no_room_leaves_the_transaction_open(tmp_path, clock
 # ---------------------------------------------------------------------- late ends
 
 
-def ask(broker, clock, seconds=70):
-    clock.advance(seconds)
+def ask(broker, clock, later=70):
+    clock.advance(later)
     for _ in range(50):
         broker.tick()
         broker.deliver()

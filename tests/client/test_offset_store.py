@@ -11,6 +11,7 @@ import pytest
 from metaq.client.offset_store import LocalOffsets, OffsetsUnknown, OwnOffsets, checked_store
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue
+from tests.support import PATIENCE
 
 FIRST, SECOND = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 
@@ -156,7 +157,7 @@ def test_calls_of_an_own_store_never_overlap():
             inside.append(+1)
             assert sum(inside) == 1
             began.set()
-            go_on.wait(30)
+            go_on.wait(PATIENCE)
             inside.append(-1)
 
     async def scenario() -> None:

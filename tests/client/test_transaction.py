@@ -408,7 +408,7 @@ def test_refused_end_is_said(cluster, make, caplog):
 def test_end_without_an_answer_is_not_told_twice(cluster, make):
     """It may have been done, and doing it twice may deliver twice: the check finds out."""
     cluster.script[RequestCode.END_TRANSACTION] = swallow
-    with make(confirm=True, timeout=0.5).transaction("orders", b"x", timeout=60) as tx:
+    with make(confirm=True, timeout=0.5).transaction("orders", b"x", timeout=PATIENCE) as tx:
         pass
     assert tx.result.told is Told.UNTOLD
     assert len(ends(cluster)) == 1
@@ -472,9 +472,7 @@ def test_brokers_know_the_group_again_soon_after_a_connection_is_lost(cluster, m
     eventually(lambda: cluster.count(RequestCode.HEART_BEAT), what="a heartbeat")
     before = cluster.count(RequestCode.HEART_BEAT)
     cluster.drop_connections()
-    eventually(
-        lambda: cluster.count(RequestCode.HEART_BEAT) > before, timeout=25, what="another, over a new connection"
-    )
+    eventually(lambda: cluster.count(RequestCode.HEART_BEAT) > before, what="another, over a new connection")
 
 
 @pytest.mark.parametrize(

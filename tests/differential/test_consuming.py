@@ -21,8 +21,8 @@ def test_a_group_with_tags_gets_what_it_asked_for(world: World) -> None:
         for number in range(4):
             producer.send(topic, f"{tag}-{number}", tag=tag, queue=world.queue(topic, number))
     producer.send(topic, "untagged", queue=world.queue(topic, 0))
-    world.note_set("two tags", world.push({topic: "red || größe"}, name="c1", group=world.group("two")).wait(8))
-    world.note_set("all", world.push({topic: "*"}, name="c2", group=world.group("all")).wait(17))
+    world.note_set("two tags", world.push({topic: "red || größe"}, name="c1", group=world.group("two")).await_events(8))
+    world.note_set("all", world.push({topic: "*"}, name="c2", group=world.group("all")).await_events(17))
 
 
 @scenario
@@ -35,11 +35,11 @@ def test_what_fails_is_retried_and_ends_in_the_dead_letters(world: World) -> Non
     at = {"queue": world.queue(topic, 0)}
     producer.send(topic, "bad", keys="k", tag="t", properties={"colour": "blue"}, flag=3, **at)
     producer.send(topic, "good", **at)
-    got = consumer.wait(4)
+    got = consumer.await_events(4)
     world.note_set("good", [message for message in got if message["body"] == "good"])
     world.note("attempts", [place(message) for message in got if message["body"] == "bad"])
     dead = world.undertaker()
-    world.note("dead letter", [place(message) for message in dead.wait(1)])
+    world.note("dead letter", [place(message) for message in dead.await_events(1)])
     world.note("calls of it", len(consumer.calls()))
 
 
@@ -63,11 +63,11 @@ def test_a_listener_chooses_when_a_message_comes_again(world: World) -> None:
     producer = world.producer()
     for body in answers:
         producer.send(topic, body, queue=world.queue(topic, 0))
-    got = consumer.wait(7)
+    got = consumer.await_events(7)
     for body in answers:
         world.note(body, [place(message) for message in got if message["body"] == body])
     dead = world.undertaker()
-    world.note("dead letter", [place(message) for message in dead.wait(1)])
+    world.note("dead letter", [place(message) for message in dead.await_events(1)])
 
 
 @scenario
@@ -84,7 +84,7 @@ def test_an_ack_index_succeeds_up_to_it(world: World) -> None:
         return {"status": OK, "ackIndex": 1} if first and len(event["messages"]) == 4 else {"status": OK}
 
     consumer = world.push(topic, listen=listen, options={"consumeMessageBatchMaxSize": 4})
-    got = consumer.wait(6)
+    got = consumer.await_events(6)
     world.note("first call", consumer.calls()[0])
     world.note_set("again", [place(message) for message in got[4:]])
 
@@ -101,12 +101,12 @@ def test_every_broadcasting_member_gets_everything_once(world: World) -> None:
     for number in range(8):
         producer.send(topic, f"m{number}", tag="x" if number < 6 else "y", queue=world.queue(topic, number % 4))
     for member in members:
-        world.note_set(member.name, member.wait(6))
+        world.note_set(member.name, member.await_events(6))
     world.note("retry topic", world.queues_of(f"%RETRY%{world.group()}"))
     members[0].shutdown()
     producer.send(topic, "while away", tag="x", queue=world.queue(topic, 0))
     again = world.push({topic: "x"}, name="b1", options={"messageModel": "BROADCASTING"})
-    world.note_set("after a restart", again.wait(1))
+    world.note_set("after a restart", again.await_events(1))
 
 
 @scenario
@@ -120,7 +120,7 @@ def test_a_delay_level_is_kept(world: World) -> None:
             topic, f"level {level}", delay_level=level, tag="t", queue=world.queue(topic, level - 1)
         )
         world.note(f"receipt {level}", receipt)
-    got = {message["body"]: message for message in consumer.wait(2)}
+    got = {message["body"]: message for message in consumer.await_events(2)}
     for level, seconds in ((1, 1), (2, 2)):
         message = got[f"level {level}"]
         world.note(f"message {level}", message)
@@ -139,19 +139,19 @@ def test_a_group_goes_on_where_it_stopped(world: World) -> None:
 
     send("first")
     consumer = world.push(topic, options={"awaitTerminationMillisWhenShutdown": 5000})
-    world.note_set("first", consumer.wait(4))
+    world.note_set("first", consumer.await_events(4))
     consumer.shutdown()
     world.wait_committed(topic, dict.fromkeys(range(4), 1))
     send("second")
     consumer = world.push(topic, options={"awaitTerminationMillisWhenShutdown": 5000})
-    world.note_set("second", consumer.wait(4))
+    world.note_set("second", consumer.await_events(4))
     consumer.shutdown()
     world.wait_committed(topic, dict.fromkeys(range(4), 2))
     world.peer.stop_broker()
     world.peer.start_broker()
     eventually(lambda: "status" in producer.sending(topic, "third-0", queue=world.queue(topic, 0)))
     consumer = world.push(topic)
-    world.note_set("third", set(bodies(consumer.wait(1))))
+    world.note_set("third", set(bodies(consumer.await_events(1))))
 
 
 @scenario
@@ -163,9 +163,9 @@ def test_what_was_not_acknowledged_comes_to_the_next_member(world: World) -> Non
         producer.send(topic, f"m{number}", queue=world.queue(topic, 0))
     program = world.own_program("java")
     first = world.push(topic, program, "c1", listen=lambda _: NEVER)
-    first.wait(3)
+    first.await_events(3)
     program.kill()
-    world.note_set("again", world.push(topic, name="c2").wait(3))
+    world.note_set("again", world.push(topic, name="c2").await_events(3))
 
 
 @scenario
@@ -174,12 +174,12 @@ def test_a_suspended_consumer_gets_nothing_until_it_resumes(world: World) -> Non
     producer = world.producer()
     consumer = world.push(topic)
     producer.send(topic, "before", queue=world.queue(topic, 0))
-    consumer.wait(1)
+    consumer.await_events(1)
     consumer.call("suspend")
     producer.send(topic, "meanwhile", queue=world.queue(topic, 0))
     producer.send(topic, "last", queue=world.queue(topic, 0))
     consumer.call("resume")
-    world.note("all", consumer.wait(3))
+    world.note("all", consumer.await_events(3))
 
 
 @pytest.mark.all
@@ -192,10 +192,10 @@ def test_a_cut_connection_loses_nothing(world: World) -> None:
     for number in range(20):
         producer.send(topic, f"m{number}", queue=world.queue(topic, number % 4))
         if number == 10:
-            consumer.wait(1)
+            consumer.await_events(1)
             world.peer.network.cut()
     world.peer.network.mend()
-    world.note_set("received", set(bodies(consumer.wait(lambda got: len(set(bodies(got))) == 20))))
+    world.note_set("received", set(bodies(consumer.await_events(lambda got: len(set(bodies(got))) == 20))))
 
 
 @scenario
@@ -205,7 +205,7 @@ def test_where_a_new_group_begins(world: World) -> None:
     world.producer().send(topic, "old", queue=world.queue(topic, 0))
     for where in ("CONSUME_FROM_FIRST_OFFSET", "CONSUME_FROM_LAST_OFFSET", "CONSUME_FROM_TIMESTAMP"):
         consumer = world.push(topic, name=where, group=world.group(where), options={"consumeFromWhere": where})
-        world.note(where, consumer.wait(1))
+        world.note(where, consumer.await_events(1))
 
 
 @pytest.mark.all
@@ -216,10 +216,10 @@ def test_a_topic_subscribed_later_is_received(world: World) -> None:
     producer = world.producer()
     consumer = world.push(topic)
     producer.send(topic, "first", queue=world.queue(topic, 0))
-    consumer.wait(1)
+    consumer.await_events(1)
     producer.send(other, "other", queue=world.queue(other, 0))
     consumer.call("subscribe", topic=other, expression="*")
-    world.note("received", consumer.wait(2))
+    world.note("received", consumer.await_events(2))
 
 
 @scenario
@@ -236,7 +236,7 @@ def test_what_is_given_back_by_hand_is_taken_or_refused(world: World) -> None:
     world.note("its retry topic", world.queues_of(f"%RETRY%{world.group('unknown')}"))
     world.note("taken", world.ask(36, **back))
     consumer = world.push(f"%RETRY%{world.group()}", name="r", group=world.group("reader"))
-    world.note("retry", [place(message) for message in consumer.wait(1)])
+    world.note("retry", [place(message) for message in consumer.await_events(1)])
     world.note("spent", world.ask(36, **{**back, "maxReconsumeTimes": 0}))
     dead = world.undertaker()
-    world.note("dead letter", [place(message) for message in dead.wait(1)])
+    world.note("dead letter", [place(message) for message in dead.await_events(1)])

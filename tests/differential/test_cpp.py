@@ -20,7 +20,7 @@ def test_each_way_to_send_gives_its_receipt(world: World) -> None:
         world.note(mode, producer.send(topic, mode, mode, key="order-7", **extra))
     world.note("delay", producer.send(topic, "late", delay_level=1, **extra))
     consumer = world.push(topic, CLIENT)
-    world.note_set("received", consumer.wait(4))
+    world.note_set("received", consumer.await_events(4))
 
 
 @scenario
@@ -51,14 +51,14 @@ def test_tags_and_retries_and_dead_letters(world: World) -> None:
     )
     producer = world.producer(CLIENT)
     producer.send(topic, "good", tag="red", keys="k")
-    consumer.wait(1)  # or the client gives it back with the one behind it
+    consumer.await_events(1)  # or the client gives it back with the one behind it
     for body, tag in (("bad", "blue"), ("unseen", "green")):
         producer.send(topic, body, tag=tag, keys="k")
-    got = consumer.wait(lambda messages: bodies(messages).count("bad") >= 3 and "good" in bodies(messages))
+    got = consumer.await_events(lambda messages: bodies(messages).count("bad") >= 3 and "good" in bodies(messages))
     for body in ("good", "bad"):
         world.note(body, [place(message) for message in got if message["body"] == body])
     dead = world.undertaker()
-    world.note("dead letter", [place(message) for message in dead.wait(1)])
+    world.note("dead letter", [place(message) for message in dead.await_events(1)])
 
 
 @scenario
@@ -76,7 +76,7 @@ def test_an_orderly_listener_keeps_the_order(world: World) -> None:
             return {"status": LATER}
         return {"status": OK}
 
-    got = world.push(topic, CLIENT, orderly=True, listen=listen).wait(5)
+    got = world.push(topic, CLIENT, orderly=True, listen=listen).await_events(5)
     world.note("received", bodies(got))
 
 
@@ -90,7 +90,7 @@ def test_every_broadcasting_member_gets_everything(world: World) -> None:
     for number in range(8):
         producer.send(topic, f"m{number}", tag="x" if number < 6 else "y")
     for member in members:
-        world.note_set(member.name, [place(message) for message in member.wait(6)])
+        world.note_set(member.name, [place(message) for message in member.await_events(6)])
 
 
 @scenario
@@ -110,7 +110,7 @@ def test_transactions_end_as_their_producer_says(world: World) -> None:
         receipt = producer.call("send_in_transaction", topic=topic, body=body, tag="t", keys="k")
         world.note(body, {key: value for key, value in receipt.items() if key != "queue_offset"})
     consumer = world.push(topic, CLIENT)
-    got = consumer.wait(lambda messages: {"yes", "later yes"} <= set(bodies(messages)))
+    got = consumer.await_events(lambda messages: {"yes", "later yes"} <= set(bodies(messages)))
     eventually(lambda: {"later yes", "later no"} <= set(asked))
     world.note_set("received", [place(message) for message in got])
 
@@ -148,9 +148,9 @@ def test_a_killed_broker_is_survived(world: World) -> None:
     producer = world.producer(CLIENT, options={"sendMsgTimeout": 3000})
     consumer = world.push(topic, CLIENT)
     producer.send(topic, "before")
-    consumer.wait(1)
+    consumer.await_events(1)
     world.peer.kill_broker()
     world.peer.start_broker()
     eventually(lambda: "status" in producer.sending(topic, "after"))
-    got = consumer.wait(lambda messages: "after" in bodies(messages))
+    got = consumer.await_events(lambda messages: "after" in bodies(messages))
     world.note("received", sorted(set(bodies(got))))

@@ -20,7 +20,7 @@ def test_each_way_to_send_gives_its_receipt(world: World) -> None:
         world.note(f"{number} {mode}", producer.send(topic, mode, mode, queue=world.queue(topic, number), **extra))
     batch = [{"topic": topic, "body": f"batch-{number}", "tag": "paid"} for number in range(3)]
     world.note("batch", producer.sending(topic, "", "batch", messages=batch, queue=world.queue(topic, 0)))
-    world.note_set("received", world.push(topic, CLIENT).wait(7))
+    world.note_set("received", world.push(topic, CLIENT).await_events(7))
 
 
 @scenario
@@ -51,11 +51,11 @@ def test_tags_and_retries_and_dead_letters(world: World) -> None:
     producer = world.producer(CLIENT)
     for body, tag in (("good", "red"), ("bad", "blue"), ("level", "blue"), ("unseen", "green")):
         producer.send(topic, body, tag=tag, keys="k", queue=world.queue(topic, 0))
-    got = consumer.wait(7)
+    got = consumer.await_events(7)
     for body in ("good", "bad", "level"):
         world.note(body, [place(message) for message in got if message["body"] == body])
     dead = world.undertaker(CLIENT)
-    world.note_set("dead letters", [place(message) for message in dead.wait(2)])
+    world.note_set("dead letters", [place(message) for message in dead.await_events(2)])
 
 
 @scenario
@@ -76,7 +76,7 @@ def test_an_orderly_listener_keeps_the_order(world: World) -> None:
         return {"status": OK}
 
     options = {"suspendCurrentQueueTimeMillis": 100}
-    got = world.push(topic, CLIENT, orderly=True, listen=listen, options=options).wait(10)
+    got = world.push(topic, CLIENT, orderly=True, listen=listen, options=options).await_events(10)
     for queue in range(2):
         mine = [message for message in got if message["queue_id"] == queue]
         world.note(f"queue {queue}", [(message["body"], message["reconsume_times"]) for message in mine])
@@ -92,7 +92,7 @@ def test_every_broadcasting_member_gets_everything(world: World) -> None:
     for number in range(8):
         producer.send(topic, f"m{number}", tag="x" if number < 6 else "y", queue=world.queue(topic, number % 4))
     for member in members:
-        world.note_set(member.name, member.wait(6))
+        world.note_set(member.name, member.await_events(6))
 
 
 @scenario
@@ -100,7 +100,7 @@ def test_a_delay_level_is_kept(world: World) -> None:
     topic = world.topic(queues=1)
     consumer = world.push(topic, CLIENT)
     world.producer(CLIENT).send(topic, "late", delay_level=1, tag="t", queue=world.queue(topic, 0))
-    (message,) = consumer.wait(1)
+    (message,) = consumer.await_events(1)
     world.note("received", message)
     world.note("not before a second", message["waited_ms"] >= 900)
 
@@ -127,7 +127,7 @@ def test_transactions_end_as_their_producer_says(world: World) -> None:
     )
     dying.kill()
     consumer = world.push(topic, CLIENT)
-    got = consumer.wait(lambda messages: {"yes", "later yes", "orphan"} <= set(bodies(messages)))
+    got = consumer.await_events(lambda messages: {"yes", "later yes", "orphan"} <= set(bodies(messages)))
     eventually(lambda: {"later yes", "later no", "orphan"} <= set(asked))
     rows = [place(message) for message in got]
     for row in rows:
@@ -178,9 +178,9 @@ def test_a_killed_broker_is_survived(world: World) -> None:
     producer = world.producer(CLIENT, options={"sendMsgTimeout": 3000})
     consumer = world.push(topic, CLIENT)
     producer.send(topic, "before", queue=world.queue(topic, 0))
-    consumer.wait(1)
+    consumer.await_events(1)
     world.peer.kill_broker()
     world.peer.start_broker()
     eventually(lambda: "status" in producer.sending(topic, "after", queue=world.queue(topic, 0)))
-    got = consumer.wait(lambda messages: "after" in bodies(messages))
+    got = consumer.await_events(lambda messages: "after" in bodies(messages))
     world.note("received", sorted(set(bodies(got))))

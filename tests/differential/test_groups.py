@@ -118,10 +118,10 @@ def test_members_with_different_subscriptions_take_turns(world: World) -> None:
     producer = world.producer()
     producer.send(one, "1", queue=world.queue(one, 0))
     producer.send(other, "2", queue=world.queue(other, 0))
-    world.note_set("both", bodies(consumer.wait(2)))
+    world.note_set("both", bodies(consumer.await_events(2)))
     consumer.call("unsubscribe", topic=other)
     producer.send(one, "3", queue=world.queue(one, 0))
-    world.note_set("after unsubscribe", bodies(consumer.wait(3))[2:])
+    world.note_set("after unsubscribe", bodies(consumer.await_events(3))[2:])
 
 
 @scenario

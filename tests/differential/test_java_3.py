@@ -21,7 +21,7 @@ def test_each_way_to_send_gives_its_receipt(world: World) -> None:
     for body in ("selected", "selected again"):
         world.note(body, producer.send(topic, body, "selector", key="order-7"))
     consumer = world.push(topic, CLIENT)
-    world.note_set("received", consumer.wait(6))
+    world.note_set("received", consumer.await_events(6))
     world.note("queues", producer.call("queues", topic=topic))
 
 
@@ -32,7 +32,9 @@ def test_a_group_with_tags_gets_what_it_asked_for(world: World) -> None:
     for tag in ("red", "green", "blue"):
         for number in range(4):
             producer.send(topic, f"{tag}-{number}", tag=tag, queue=world.queue(topic, number))
-    world.note_set("two tags", world.push({topic: "red || blue"}, CLIENT, "c1", group=world.group("two")).wait(8))
+    world.note_set(
+        "two tags", world.push({topic: "red || blue"}, CLIENT, "c1", group=world.group("two")).await_events(8)
+    )
 
 
 @scenario
@@ -44,7 +46,7 @@ def test_every_broadcasting_member_gets_everything(world: World) -> None:
     for number in range(8):
         producer.send(topic, f"m{number}", tag="x" if number < 6 else "y", queue=world.queue(topic, number % 4))
     for member in members:
-        world.note_set(member.name, member.wait(6))
+        world.note_set(member.name, member.await_events(6))
 
 
 @scenario
@@ -63,7 +65,7 @@ def test_keys_keep_their_order(world: World) -> None:
         return {"status": OK}
 
     consumer = world.push(topic, CLIENT, orderly=True, listen=listen)
-    world.note("order", [(message["body"], message["reconsume_times"]) for message in consumer.wait(6)])
+    world.note("order", [(message["body"], message["reconsume_times"]) for message in consumer.await_events(6)])
 
 
 @scenario
@@ -75,10 +77,10 @@ def test_what_fails_is_retried_and_ends_in_the_dead_letters(world: World) -> Non
     world.note("configured", world.ask(200, body={**config, "consumeBroadcastEnable": True, "brokerId": 0}))
     consumer = world.push(topic, CLIENT, listen=lambda _: {"status": LATER})
     world.producer(CLIENT).send(topic, "bad", keys="k", tag="t", queue=world.queue(topic, 0))
-    got = consumer.wait(3)
+    got = consumer.await_events(3)
     world.note("attempts", [place(message) for message in got])
     dead = world.undertaker(CLIENT)
-    world.note("dead letter", [place(message) for message in dead.wait(1)])
+    world.note("dead letter", [place(message) for message in dead.await_events(1)])
 
 
 @scenario
@@ -86,7 +88,7 @@ def test_a_delay_level_is_kept(world: World) -> None:
     topic = world.topic(queues=1)
     consumer = world.push(topic, CLIENT)
     world.producer(CLIENT).send(topic, "late", delay_level=1, tag="t", queue=world.queue(topic, 0))
-    (message,) = consumer.wait(1)
+    (message,) = consumer.await_events(1)
     world.note("received", message)
     world.note("not before a second", message["waited_ms"] >= 900)
 
@@ -160,10 +162,10 @@ def test_transactions_end_as_their_producer_says(world: World) -> None:
         receipt = producer.call("send_in_transaction", topic=topic, body=body, tag="t", keys="k")
         world.note(body, {key: value for key, value in receipt.items() if key != "queue_offset"})
     consumer = world.push(topic, CLIENT)
-    consumer.wait(lambda got: {"yes", "later yes"} <= set(bodies(got)))
+    consumer.await_events(lambda got: {"yes", "later yes"} <= set(bodies(got)))
     eventually(lambda: {"later yes", "later no"} <= set(asked))
     world.producer(CLIENT).send(topic, "last", queue=world.queue(topic, 0))
-    got = consumer.wait(lambda messages: "last" in bodies(messages))
+    got = consumer.await_events(lambda messages: "last" in bodies(messages))
     rows = [place(message) for message in got]
     for row in rows:
         row["properties"].pop("TRANSACTION_CHECK_TIMES", None)
@@ -177,15 +179,15 @@ def test_a_suspended_consumer_gets_nothing_until_it_resumes(world: World) -> Non
     producer = world.producer(CLIENT)
     consumer = world.push(topic, CLIENT)
     producer.send(topic, "before", queue=world.queue(topic, 0))
-    consumer.wait(1)
+    consumer.await_events(1)
     consumer.call("suspend")
     producer.send(topic, "meanwhile", queue=world.queue(topic, 0))
     consumer.call("resume")
-    world.note("received", bodies(consumer.wait(2)))
+    world.note("received", bodies(consumer.await_events(2)))
     consumer.shutdown()
     producer.send(topic, "afterwards", queue=world.queue(topic, 0))
     again = world.push(topic, CLIENT, "c2")
-    world.note("afterwards", bodies(again.wait(lambda got: "afterwards" in bodies(got)))[-1])
+    world.note("afterwards", bodies(again.await_events(lambda got: "afterwards" in bodies(got)))[-1])
 
 
 @pytest.mark.all
@@ -196,9 +198,9 @@ def test_a_killed_broker_is_survived(world: World) -> None:
     producer = world.producer(CLIENT, options={"sendMsgTimeout": 3000})
     consumer = world.push(topic, CLIENT)
     producer.send(topic, "before", queue=world.queue(topic, 0))
-    consumer.wait(1)
+    consumer.await_events(1)
     world.peer.kill_broker()
     world.peer.start_broker()
     eventually(lambda: "status" in producer.sending(topic, "after", queue=world.queue(topic, 0)))
-    got = consumer.wait(lambda messages: "after" in bodies(messages))
+    got = consumer.await_events(lambda messages: "after" in bodies(messages))
     world.note("received", sorted(set(bodies(got))))

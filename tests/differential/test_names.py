@@ -18,7 +18,7 @@ def test_a_namespace_goes_before_every_name(world: World) -> None:
     producer = world.producer(options=options)
     for body in ("good", "bad"):
         world.note(f"receipt of {body}", producer.send(plain, body, keys="k"))
-    got = consumer.wait(3)
+    got = consumer.await_events(3)
     world.note_set("received", [place(message) for message in got])
     world.note("retry topic", world.queues_of(f"%RETRY%ns%{world.group()}"))
     members = world.ask(38, consumerGroup=f"ns%{world.group()}")
@@ -33,6 +33,6 @@ def test_a_unit_name_is_part_of_the_client_id(world: World) -> None:
     topic = world.topic(queues=1)
     consumer = world.push(topic, options={"unitName": "unit-1"})
     world.producer(options={"unitName": "unit-1"}).send(topic, "m", queue=world.queue(topic, 0))
-    world.note("received", consumer.wait(1))
+    world.note("received", consumer.await_events(1))
     members = world.ask(38, consumerGroup=world.group())
     world.note("members", [one.partition("@")[2] for one in members["body"]["consumerIdList"]])

@@ -20,7 +20,7 @@ def test_a_send_gives_its_receipt(world: World) -> None:
     world.note("untagged", producer.send(topic, "untagged", queue=world.queue(topic, 0)))
     world.note("delay", producer.send(topic, "late", delay_level=1, queue=world.queue(topic, 1), **extra))
     world.note("long", producer.send(topic, "0123456789", times=1000, queue=world.queue(topic, 2), **extra))
-    rows = world.push(topic, CLIENT).wait(7)
+    rows = world.push(topic, CLIENT).await_events(7)
     for row in rows:
         row["body"] = row["body"][:100]
     world.note_set("received", rows)
@@ -54,11 +54,11 @@ def test_tags_and_retries_and_dead_letters(world: World) -> None:
     producer = world.producer(CLIENT)
     for body, tag in (("good", "red"), ("bad", "blue"), ("unseen", "green")):
         producer.send(topic, body, tag=tag, keys="k", queue=world.queue(topic, 0))
-    got = consumer.wait(4)
+    got = consumer.await_events(4)
     for body in ("good", "bad"):
         world.note(body, [place(message) for message in got if message["body"] == body])
     dead = world.undertaker(CLIENT)
-    world.note("dead letter", [place(message) for message in dead.wait(1)])
+    world.note("dead letter", [place(message) for message in dead.await_events(1)])
 
 
 @scenario
@@ -71,7 +71,7 @@ def test_every_broadcasting_member_gets_everything(world: World) -> None:
         tag = "x" if number < 6 else "y"
         producer.send(topic, f"m{number}", tag=tag, queue=world.queue(topic, number % 4))
     for member in members:
-        world.note_set(member.name, member.wait(6))
+        world.note_set(member.name, member.await_events(6))
 
 
 @scenario
@@ -80,11 +80,11 @@ def test_a_group_goes_on_where_it_stopped(world: World) -> None:
     producer = world.producer(CLIENT)
     producer.send(topic, "first", queue=world.queue(topic, 0))
     consumer = world.push(topic, CLIENT)
-    consumer.wait(1)
+    consumer.await_events(1)
     world.wait_committed(topic, {0: 1})
     consumer.shutdown()
     producer.send(topic, "second", queue=world.queue(topic, 0))
-    world.note("second", bodies(world.push(topic, CLIENT, "c2").wait(1)))
+    world.note("second", bodies(world.push(topic, CLIENT, "c2").await_events(1)))
 
 
 @pytest.mark.all
@@ -120,7 +120,7 @@ def test_a_killed_broker_is_survived(world: World) -> None:
     producer = world.producer(CLIENT, options={"sendMsgTimeout": 3000})
     consumer = world.push(topic, CLIENT)
     producer.send(topic, "before", queue=world.queue(topic, 0))
-    consumer.wait(1)
+    consumer.await_events(1)
     world.peer.kill_broker()
     world.peer.start_broker()
 
@@ -128,5 +128,5 @@ def test_a_killed_broker_is_survived(world: World) -> None:
         return "status" in event
 
     eventually(lambda: sent(producer.sending(topic, "after", queue=world.queue(topic, 0))))
-    got = consumer.wait(lambda messages: "after" in bodies(messages))
+    got = consumer.await_events(lambda messages: "after" in bodies(messages))
     world.note("received", sorted(set(bodies(got))))

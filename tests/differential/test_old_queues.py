@@ -28,5 +28,5 @@ def test_where_a_new_group_begins(world: World) -> None:
         eventually(lambda where=where: world.ask(14, **where)["code"] == 0)
     producer.send(topic, "new", queue=world.queue(topic, 0))
     for name, consumer in consumers.items():
-        world.note_set(name, set(bodies(consumer.wait(lambda got: "new" in bodies(got)))))
+        world.note_set(name, set(bodies(consumer.await_events(lambda got: "new" in bodies(got)))))
     world.note("no offset", world.ask(14, consumerGroup="nobody", topic=topic, queueId=0))

@@ -7,7 +7,7 @@ import pytest
 
 from tests.differential.program import Event
 from tests.differential.world import COMMIT, LATER, OK, ROLLBACK, Client, Consumer, World, bodies, place, scenario
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 KEYS = 8
 
@@ -51,7 +51,7 @@ def test_each_key_keeps_its_order(world: World) -> None:
     producer = world.producer()
     _send(world, producer, topic, range(10))
     consumer = world.push(topic, orderly=True, options={"consumeMessageBatchMaxSize": 4})
-    consumer.wait(10 * KEYS)
+    consumer.await_events(10 * KEYS)
     world.note("steps", _steps(consumer))
     world.note("sequences", _sequences(consumer))
     world.note_set("first", [call[0] for call in consumer.calls() if call[0]["queue_offset"] == 0])
@@ -73,7 +73,7 @@ def test_a_failing_message_blocks_its_queue_alone(world: World) -> None:
         return {"status": OK}
 
     consumer = world.push(topic, orderly=True, listen=listen)
-    got = consumer.wait(9)
+    got = consumer.await_events(9)
     for queue in range(2):
         mine = [message for message in got if message["queue_id"] == queue]
         world.note(f"queue {queue}", [(message["body"], message["reconsume_times"]) for message in mine])
@@ -93,10 +93,10 @@ def test_what_fails_too_often_goes_to_the_dead_letters(world: World) -> None:
         listen=lambda event: failing if bodies(event["messages"]) == ["bad"] else {"status": OK},
         options={"maxReconsumeTimes": 2},
     )
-    got = consumer.wait(lambda messages: "after" in bodies(messages))
+    got = consumer.await_events(lambda messages: "after" in bodies(messages))
     world.note("attempts", [(message["body"], message["reconsume_times"]) for message in got])
     dead = world.undertaker()
-    world.note("dead letter", [place(message) for message in dead.wait(1)])
+    world.note("dead letter", [place(message) for message in dead.await_events(1)])
 
 
 @scenario
@@ -112,7 +112,7 @@ def test_exceptions_and_null_suspend_the_queue(world: World) -> None:
         return waiting.pop() if waiting else {"status": OK}
 
     options = {"suspendCurrentQueueTimeMillis": 100}
-    got = world.push(topic, orderly=True, listen=listen, options=options).wait(5)
+    got = world.push(topic, orderly=True, listen=listen, options=options).await_events(5)
     world.note("all", [(message["body"], message["reconsume_times"]) for message in got])
 
 
@@ -131,11 +131,11 @@ def test_without_auto_commit_only_a_commit_moves_the_offset(world: World) -> Non
         return {"status": status, "autoCommit": False, "suspendCurrentQueueTimeMillis": 100}
 
     consumer = world.push(topic, orderly=True, listen=listen)
-    got = consumer.wait(lambda messages: "m3" in bodies(messages))
+    got = consumer.await_events(lambda messages: "m3" in bodies(messages))
     world.note("calls", [(message["body"], message["reconsume_times"]) for message in got])
     consumer.shutdown()
     again = world.push(topic, name="c2", orderly=True)
-    world.note("not committed", bodies(again.wait(lambda messages: "m3" in bodies(messages))))
+    world.note("not committed", bodies(again.await_events(lambda messages: "m3" in bodies(messages))))
 
 
 @pytest.mark.all
@@ -146,7 +146,7 @@ def test_a_member_that_joins_and_leaves_takes_queues_in_order(world: World) -> N
     producer = world.producer()
     first = world.push(topic, name="c1", orderly=True)
     _send(world, producer, topic, range(3))
-    first.wait(3 * KEYS)
+    first.await_events(3 * KEYS)
     second = world.push(topic, name="c2", orderly=True)
     sent = 3
 
@@ -174,7 +174,7 @@ def test_a_broker_restart_keeps_the_order(world: World) -> None:
     producer = world.producer(options={"sendMsgTimeout": 3000})
     consumer = world.push(topic, orderly=True)
     _send(world, producer, topic, range(3))
-    consumer.wait(3 * KEYS)
+    consumer.await_events(3 * KEYS)
     world.peer.kill_broker()
     world.peer.start_broker()
     for key in range(KEYS):
@@ -193,12 +193,12 @@ def test_a_killed_members_queues_go_on_elsewhere_in_order(world: World) -> None:
     program = world.own_program("java")
     first = world.push(topic, program, "c1", orderly=True)
     _send(world, producer, topic, range(3))
-    first.wait(3 * KEYS)
+    first.await_events(3 * KEYS)
     second = world.push(topic, name="c2", orderly=True)
     holding = threading.Event()
 
     def hold(event: Event) -> Event:
-        holding.wait(300)
+        holding.wait(PATIENCE)
         return {"status": OK}
 
     program.when("c1", "consume", hold)
@@ -218,7 +218,7 @@ def test_a_member_that_is_cut_off_loses_its_queues_and_comes_back(world: World) 
     producer = world.producer()
     first = world.push(topic, name="c1", orderly=True, faulty=True)
     _send(world, producer, topic, range(3))
-    first.wait(3 * KEYS)
+    first.await_events(3 * KEYS)
     second = world.push(topic, name="c2", orderly=True)
     world.peer.network.cut()
     _send(world, producer, topic, range(3, 5))

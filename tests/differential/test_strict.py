@@ -41,7 +41,7 @@ def test_an_unknown_group_is_refused(world: World) -> None:
     world.note("given back", world.ask(36, **back))
     world.note("retry topic", world.queues_of(f"%RETRY%{world.group()}"))
     _make_group(world, world.group())
-    world.note("made", [place(message) for message in world.push(topic).wait(1)])
+    world.note("made", [place(message) for message in world.push(topic).await_events(1)])
 
 
 @scenario

@@ -49,7 +49,7 @@ def test_a_transaction_is_seen_when_it_is_committed(world: World) -> None:
         )
     world.producer().send(topic, "last", queue=world.queue(topic, 0))
     consumer = world.push(topic)
-    consumer.wait(lambda got: {"committed", "last"} <= set(bodies(got)))
+    consumer.await_events(lambda got: {"committed", "last"} <= set(bodies(got)))
     world.note_set("received", [place(message) for message in consumer.received()])
 
 
@@ -74,7 +74,7 @@ def test_an_undecided_transaction_is_asked_for(world: World) -> None:
             producer.outcome("send_in_transaction", topic=topic, body=body, keys="k", tag="t")["local_state"],
         )
     consumer = world.push(topic)
-    consumer.wait(lambda got: {"later yes", "null", "throws"} <= set(bodies(got)))
+    consumer.await_events(lambda got: {"later yes", "null", "throws"} <= set(bodies(got)))
     eventually(lambda: check.of("later no"))
     world.note_set("received", [_told(message) for message in consumer.received()])
     world.note("asked", {body: _told(check.of(body)[0]) for body in words})
@@ -100,7 +100,7 @@ def test_another_of_the_group_is_asked_when_the_sender_is_dead(world: World) -> 
     heir = world.transaction_producer(name="heir", execute=Answers(), check=check)
     _known(heir, topic)
     consumer = world.push(topic)
-    world.note("received", [_told(message) for message in consumer.wait(1)])
+    world.note("received", [_told(message) for message in consumer.await_events(1)])
     world.note("asked", _told(check.asked[0]))
 
 
@@ -118,13 +118,13 @@ def test_what_stays_undecided_goes_to_the_topic_of_its_own(world: World) -> None
     producer.call("send_in_transaction", topic=topic, body="never", tag="t", keys="k")
     eventually(lambda: world.queues_of("TRANS_CHECK_MAX_TIME_TOPIC"))
     mine = world.push("TRANS_CHECK_MAX_TIME_TOPIC", name="lost", group=world.group("lost"))
-    got = mine.wait(lambda messages: "never" in bodies(messages))
+    got = mine.await_events(lambda messages: "never" in bodies(messages))
     (lost,) = [message for message in got if message["body"] == "never"]
     world.note("lost", place(lost))
     world.note("asked", [event["properties"]["TRANSACTION_CHECK_TIMES"] for event in check.asked])
     consumer = world.push(topic)
     world.producer().send(topic, "last", queue=world.queue(topic, 0))
-    world.note("delivered", bodies(consumer.wait(1)))
+    world.note("delivered", bodies(consumer.await_events(1)))
 
 
 @scenario
@@ -142,9 +142,9 @@ def test_a_broker_killed_before_the_end_asks_and_delivers_once(world: World) -> 
     world.note("receipt", _receipt(producer.call("send_in_transaction", topic=topic, body="survivor")))
     plain = world.producer(options={"sendMsgTimeout": 3000})
     consumer = world.push(topic)
-    consumer.wait(1)
+    consumer.await_events(1)
     eventually(lambda: "status" in plain.sending(topic, "last", queue=world.queue(topic, 0)))
-    got = consumer.wait(lambda messages: "last" in bodies(messages))
+    got = consumer.await_events(lambda messages: "last" in bodies(messages))
     world.note("received", [body for body in bodies(got) if body == "survivor"])
 
 
@@ -162,7 +162,7 @@ def test_a_cut_end_is_asked_for(world: World) -> None:
     world.note("state", producer.call("send_in_transaction", topic=topic, body="cut off")["local_state"])
     world.peer.network.mend()
     consumer = world.push(topic)
-    world.note("received", bodies(consumer.wait(1)))
+    world.note("received", bodies(consumer.await_events(1)))
     world.note("asked", bool(check.asked))
 
 
@@ -183,7 +183,7 @@ def test_a_half_message_follows_the_same_rules_as_others(world: World) -> None:
     world.note("other", _receipt(send("other", tag="u")))
     world.note("immune", _receipt(send("immune", tag="t", properties=immune)))
     world.note("too large", send("0123456789abcdef" * 4096, times=70, tag="t", properties={"x": "y" * 40_000}))
-    got = consumer.wait(2)
+    got = consumer.await_events(2)
     world.note_set("received", [_told(message) for message in got])
     world.note("asked", _told(check.asked[0]))
 
@@ -207,11 +207,11 @@ def test_ends_that_are_wrong_or_come_twice_are_refused(world: World) -> None:
     world.note("another message's id", world.ask(37, **{**end, **third, "commitOrRollback": 12, "msgId": "x"}))
     world.note("commit", world.ask(37, **end))
     consumer = world.push(topic)
-    consumer.wait(1)
+    consumer.await_events(1)
     second = _half(world, topic, "rolled back")
     world.note("rollback", world.ask(37, **{**end, **second, "commitOrRollback": 12}))
     plain.send(topic, "last", queue=world.queue(topic, 0))
-    got = consumer.wait(lambda messages: "last" in bodies(messages))
+    got = consumer.await_events(lambda messages: "last" in bodies(messages))
     world.note("received", [_told(message) for message in got])
 
 
@@ -245,4 +245,4 @@ def test_half_and_op_messages_are_no_clients_business(world: World) -> None:
     topic = world.topic(queues=1)
     transactions.call("send_in_transaction", topic=topic, body="mine")
     consumer: Consumer = world.push(topic)
-    world.note("committed", [place(message) for message in consumer.wait(1)])
+    world.note("committed", [place(message) for message in consumer.await_events(1)])

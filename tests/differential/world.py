@@ -77,7 +77,7 @@ class Consumer(Client):
     def received(self) -> list[Event]:
         return [message for call in self.calls() for message in call]
 
-    def wait(self, enough: int | Callable[[list[Event]], bool], timeout: float = PATIENCE) -> list[Event]:
+    def await_events(self, enough: int | Callable[[list[Event]], bool], timeout: float = PATIENCE) -> list[Event]:
         """What it has received, as soon as it is `enough`: a number, or a predicate."""
 
         def probe() -> list[Event] | None:
