@@ -154,6 +154,7 @@ class Ledger:
                 raise Broken(f"{short(record)} is in the log, and nobody has just sent it")
         if lost:
             gone = {record.body for record in lost if record.topic == SCHEDULE_TOPIC}  # else a copy, which comes again
+            gone -= {record.body for record in found if record.topic == SCHEDULE_TOPIC}  # written anew, that was lost
             self.delayed = {body: place for body, place in self.delayed.items() if body not in gone}
         self.log = [record for record in self.log if record.log_offset < log_min] + found[: len(known)] + more
         self.log_end = found[-1].log_end if found else log_min
