@@ -86,7 +86,8 @@ class Member:
 
     def __init__(self, name: str, broker: Broker, clock: FakeClock) -> None:
         self.name, self.broker, self.clock = name, broker, clock
-        self.leases, self.linked, self.reached = Leases(), True, 0
+        self.leases, self.linked, self.reached = Leases(), True, range(0)
+        self.kept = 0
         self.queue: OrderedQueue | None = None
         self.old: list[OrderedQueue] = []
         self.leaving_since: float | None = None
@@ -102,8 +103,9 @@ class Member:
         now = self.clock.monotonic()
         if self.broker.lock(self.name, now):
             lease = self.leases.grant(QUEUE, now)
-            start = max(self.broker.committed, self.reached)
-            self.reached = 0
+            self.kept = committed = self.broker.committed
+            start = self.reached.stop if committed in self.reached else committed
+            self.reached = range(0)
             self.queue = OrderedQueue(Window(QUEUE, start), lease, self.clock.monotonic, _Effects(self))
             self.pull()
 
@@ -124,12 +126,12 @@ class Member:
         now = self.clock.monotonic()
         if self.leases.over(now):
             if self.queue is not None and self.leaving_since is None:
-                self.reached = self.queue.window.finished_offset()
+                self.reached = range(self.kept, self.queue.window.finished_offset())
             self.drop()
         if self.linked and self.leases.due(now):
             granted = {QUEUE} if self.broker.lock(self.name, now) else set()
             if self.leases.answered([QUEUE], granted, now):
-                self.reached = 0
+                self.reached = range(0)
                 self.drop()
         if (
             self.queue is not None
@@ -158,7 +160,7 @@ class Member:
 
     def commit(self, offset: int) -> None:
         assert offset >= self.broker.committed, "the group's progress went back"
-        self.broker.committed = offset
+        self.broker.committed = self.kept = offset
 
 
 class _Effects:

@@ -436,6 +436,40 @@ def test_lock_that_cannot_be_renewed_ends_after_thirty_seconds_and_nothing_ackno
         assert consumer.receive(PATIENCE).body == b"2", "the first that was not acknowledged in time"
 
 
+def test_progress_that_was_put_back_while_a_lock_was_out_counts(cluster, caplog):
+    """Another member, or an administrator, has moved it meanwhile: what we had finished before is handed out again."""
+    locks, clock = Locks(cluster), FakeClock()
+    with member(cluster, clock) as consumer:
+        consumer.receive(PATIENCE).ack()
+        consumer.commit()
+        assert cluster.committed["orders", 0] == 1
+        locks.grant = None
+        consumer.receive(PATIENCE).ack()
+        message = consumer.receive(PATIENCE)
+        clock.advance(30)
+        eventually(lambda: message.lost)
+        cluster.committed["orders", 0] = 0
+        locks.grant = True
+        message.ack()
+        assert consumer.receive(PATIENCE).body == b"0"
+    assert "could not be renewed in time" in caplog.text
+
+
+def test_queue_that_was_moved_and_then_went_to_another_member_is_unlocked(cluster):
+    """Its message in hand was never finished, but nobody waits for a lock of sixty seconds because of that."""
+    locks, clock = Locks(cluster), FakeClock()
+    with member(cluster, clock) as consumer:
+        message = consumer.receive(PATIENCE)
+        consumer.seek(message.queue, offset=4)
+        cluster.members[GROUP].add("0.0.0.0@first")
+        asked = cluster.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP)
+        eventually(lambda: cluster.count(RequestCode.GET_CONSUMER_LIST_BY_GROUP) > asked + 1)
+        assert locks.freed == 0
+        clock.advance(21)
+        eventually(lambda: locks.freed)
+        assert consumer.queues == []
+
+
 def test_renewed_locks_last(cluster):
     """Every 20 s; and closing gives them back."""
     locks, clock = Locks(cluster), FakeClock()

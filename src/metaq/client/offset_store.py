@@ -63,6 +63,10 @@ class Offsets(Protocol):
         """The stored offset, None if there is none. Raises one of FAULTS when that cannot be found out: then do not begin."""
         ...
 
+    def kept(self, queue: MessageQueue) -> int | None:
+        """What is stored as far as we know, without asking: what we loaded or kept last."""
+        ...
+
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         """Keep these. Raises nothing: what failed is logged and will be tried again with newer numbers."""
         ...
@@ -86,6 +90,9 @@ class BrokerOffsets:
         if position is not None:
             self._kept[queue] = position
         return position
+
+    def kept(self, queue: MessageQueue) -> int | None:
+        return self._kept.get(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         changed = [(queue, offset) for queue, offset in offsets.items() if self._kept.get(queue) != offset]
@@ -123,6 +130,9 @@ class LocalOffsets:
         async with self._busy:
             kept = await self._read_once()
         return self._unwritten.get(queue, kept.get(queue))
+
+    def kept(self, queue: MessageQueue) -> int | None:
+        return None if self._kept is None else self._kept.get(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._busy:
@@ -201,6 +211,9 @@ class OwnOffsets:
             raise OffsetsUnknown(f"{name}.load({queue}) returned {offset!r}: need None, or an offset from 0 on")
         self._kept[queue] = offset
         return offset
+
+    def kept(self, queue: MessageQueue) -> int | None:
+        return self._kept.get(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
         async with self._busy:

@@ -76,6 +76,10 @@ class Owner(Protocol):
         """It is ours no more, and its progress is not to be kept."""
         ...
 
+    def kept(self, queue: MessageQueue) -> int:
+        """The progress of a queue that was kept last, as far as we know; 0 if there was none."""
+        ...
+
     async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
         """How far we came in queues that we give up."""
         ...

@@ -300,6 +300,10 @@ class GroupMember:
         await self._delivery.given_up([puller.window for puller in released])
         log.debug("group %s gave up %s", self.group, ", ".join(map(str, queues)))
 
+    def kept(self, queue: MessageQueue) -> int:
+        """The progress of a queue that was kept last, as far as we know; 0 if there was none."""
+        return self._offsets.kept(queue) or 0
+
     async def keep(self, offsets: Mapping[MessageQueue, int]) -> None:
         """How far we came in queues that are others' now."""
         await self._offsets.persist(offsets)

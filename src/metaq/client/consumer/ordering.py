@@ -47,8 +47,9 @@ class OrderedDelivery:
         """Queues that are not ours any more, perhaps with a message in somebody's hands."""
         self._giving_up: dict[MessageQueue, asyncio.Task[None]] = {}
         self._stopping = False
-        self._reached: dict[MessageQueue, int] = {}
-        """How far we were in queues whose lock ran out while their broker could not be told."""
+        self._reached: dict[MessageQueue, range] = {}
+        """What we had finished in queues whose lock ran out while their broker could not be told: from the progress on that
+        it knew of, as far as we know."""
         self._renewing: set[str] = set()
         """Brokers that were asked to renew locks, and have not answered."""
         self._looking: asyncio.Task[None] | None = None
@@ -84,7 +85,7 @@ class OrderedDelivery:
             reached = self._queues[queue].window.finished_offset() if queue in self._queues else None
             self._lose(queue, "could not be renewed in time")
             if reached is not None:
-                self._reached[queue] = reached
+                self._reached[queue] = range(self._owner.kept(queue), reached)
         due = self._leases.due(now)
         if unused := [queue for queues in due.values() for queue in queues if not self._in_use(queue)]:
             self._core.spawn(self._unlock(unused))  # Locked, but then not taken: it went to another member at once.
@@ -156,7 +157,9 @@ class OrderedDelivery:
         return window
 
     def start_of(self, queue: MessageQueue, stored: int) -> int:
-        return max(stored, self._reached.pop(queue, 0))
+        """Behind what we had finished, unless somebody has moved the group's progress since, perhaps back."""
+        finished = self._reached.pop(queue, range(0))
+        return finished.stop if stored in finished else stored
 
     def deliver(self, window: Window[ReceivedMessage], pulled: PulledMessages[ReceivedMessage]) -> None:
         chunk = take_in(window, pulled, self._retry_topic)
@@ -175,8 +178,8 @@ class OrderedDelivery:
             ordered.offer()
 
     def dropped(self, window: Window[ReceivedMessage]) -> None:
+        """Its lock, if we still have it, is given back unless the queue is taken again before it is to be renewed."""
         queue = window.queue
-        self._leases.drop(queue)
         self._reached.pop(queue, None)
         self._drop(queue)
 
