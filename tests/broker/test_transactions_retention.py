@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from metaq.broker.records import put_record
 from metaq.broker.requests import Send
 from metaq.clock import FakeClock
 from metaq.errors import Reason
 from metaq.model import TransactionOutcome
 from metaq.model import properties as props
-from metaq.model.system import HALF_TOPIC
+from metaq.model.system import CHECK_MAX_TOPIC, HALF_TOPIC
 from metaq.testing.faults import FaultyDisk
 from tests.broker.support import BORN_HOST, open_broker
 from tests.broker.test_transactions import bodies, end, half, producer, refused, stored
@@ -76,6 +77,25 @@ def test_open_half_messages_are_written_anew_before_their_file_goes(tmp_path, cl
         assert sorted(map(int, bodies(broker))) == (
             list(range(1, 40, 2)) if outcome is TransactionOutcome.COMMIT else []
         )
+
+
+def test_half_record_that_cannot_be_written_anew_holds_up_no_other(tmp_path, clock):
+    """One of a foreign store, on a disk that takes nothing else: it is kept for the administrator."""
+    disk = FaultyDisk()
+    with open_broker(tmp_path, clock, STORE, disk, **SELDOM) as broker:
+        pairs, now = {props.PRODUCER_GROUP: "payers"}, clock.now_ms()
+        record = put_record(HALF_TOPIC, 0, b"lost", pairs, flag=0, sys_flag=0, born_ms=now, born_host=BORN_HOST)
+        broker.appender.put([record])
+        sent = half(broker)
+        fill(broker)
+        disk.used = 91
+        for _ in range(3):
+            retain(broker, clock)
+            turns(broker)
+        assert broker.store.min_log > sent.put.log_offset
+        assert bodies(broker, CHECK_MAX_TOPIC, 0) == [b"lost"]
+        (anew,) = stored(broker, HALF_TOPIC, 0)
+        assert anew.body == b"hello"
 
 
 def test_client_without_unique_ids_is_asked_instead(tmp_path, clock):

@@ -263,14 +263,14 @@ class TransactionChecks:
             self._told.error(
                 "illegal", "the half message at log offset %d cannot be checked: %s", half.log_offset, error
             )
-            self._give_up(half)
+            self._give_up(half, carrying=carrying)
             return None
         self._progress.finish(half.queue_offset)
         return _as_sent(half, record, put, topic, queue_id, self._environment.store_host)
 
-    def _give_up(self, half: StoredMessage) -> None:
+    def _give_up(self, half: StoredMessage, *, carrying: bool = False) -> None:
         self._topics.ensure(CHECK_MAX_TOPIC)
-        self._appender.put([given_up(half)])
+        self._appender.put([given_up(half)], carrying=carrying)
         self._progress.finish(half.queue_offset)
         self._told.warning(
             ("given up", half.properties.get(props.PRODUCER_GROUP)), "nobody has ended the transaction of message %.100s, "
