@@ -173,7 +173,7 @@ class TransactionService:
         if half.properties.get(props.PRODUCER_GROUP) != end.producer_group:
             raise Refused(
                 Reason.INVALID,
-                f"The producer group wrong: the half message at log offset {end.log_offset} is not of {end.producer_group}",
+                f"The producer group wrong: the half message at log offset {end.log_offset} is not of {end.producer_group[:100]}",
             )
         if half.queue_offset != end.slot:
             raise Refused(
