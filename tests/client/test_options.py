@@ -147,6 +147,24 @@ def test_callbacks_run_in_so_many_threads_and_may_block(cluster):
     eventually(lambda: not any(thread.is_alive() for thread in seen))
 
 
+@pytest.mark.parametrize("threads", [0, 1])
+def test_a_callback_that_exits_keeps_no_other_from_being_called(cluster, threads):
+    """Whether it runs in the client's own thread or in one for callbacks."""
+
+    def leave(future):
+        raise SystemExit(3)
+
+    called = threading.Event()
+    with Producer(cluster.namesrv, client_callback_executor_threads=threads) as producer:
+        first = producer.submit("orders", b"x", delay_level=1)
+        first.add_done_callback(leave)
+        first.result(PATIENCE)
+        producer.flush(PATIENCE)
+        producer.submit("orders", b"x", delay_level=1).add_done_callback(lambda future: called.set())
+        producer.flush(PATIENCE)
+        assert called.wait(PATIENCE)
+
+
 def test_callbacks_run_in_the_clients_own_thread_if_there_are_none_for_them(cluster):
     """client_callback_executor_threads=0, where they must not block."""
     names: list[str] = []

@@ -75,3 +75,27 @@ def test_a_cancelled_thread_is_waited_for():
 
     asyncio.run(scenario())
     assert done == [True]
+
+
+@pytest.mark.parametrize("error", [SystemExit(3), KeyboardInterrupt(), StopIteration(), GeneratorExit()])
+def test_what_would_end_the_loop_is_an_error_like_any_other(error):
+    """An application that exits in a listener must not end the thread of all its clients."""
+
+    def work() -> None:
+        raise error
+
+    async def scenario() -> None:
+        with pytest.raises(RuntimeError, match=type(error).__name__) as raised:
+            await in_thread(work)
+        assert raised.value.__cause__ is error
+
+    asyncio.run(scenario())
+
+
+def test_a_function_that_never_returns_keeps_no_process_from_its_end():
+    """Its thread is a daemon's."""
+
+    async def scenario() -> bool:
+        return await in_thread(lambda: threading.current_thread().daemon)
+
+    assert asyncio.run(scenario())

@@ -588,6 +588,21 @@ def test_numbers_of_run_are_whole(wrong):
         consumer.run(lambda message: None, **wrong)
 
 
+@pytest.mark.parametrize("option", ["on_share", "strategy"])
+def test_listener_that_exits_ends_no_client(broker, producer, topic, caplog, option):
+    """SystemExit in a function of the application's is logged as its error; the client's thread goes on."""
+
+    def leave(*_):
+        raise SystemExit(3)
+
+    fill(producer, queue_of(producer, topic), range(1))
+    with Consumer(broker.namesrv, group=topic, topics=topic, start="earliest", **{option: leave}) as consumer:
+        eventually(lambda: "SystemExit" in caplog.text)
+        if option == "on_share":
+            assert numbers(consumer, 1) == [0]
+    fill(producer, queue_of(producer, topic), range(1))
+
+
 # ------------------------------------------------------------------ static membership
 
 

@@ -7,9 +7,12 @@ process from its end. Who closes waits for what was to be called before.
 from __future__ import annotations
 
 import itertools
+import logging
 import queue
 import threading
 from collections.abc import Callable
+
+log = logging.getLogger("metaq.client")
 
 Job = Callable[[], None]
 
@@ -45,6 +48,8 @@ class CallbackThreads:
             number, job = taken
             try:
                 job()
+            except BaseException:  # SystemExit: the next job needs the thread.
+                log.exception("a function of the application's wanted to end the thread that called it")
             finally:
                 with self._changed:
                     self._unfinished.discard(number)

@@ -19,12 +19,15 @@ import asyncio
 import atexit
 import concurrent.futures
 import contextlib
+import logging
 import os
 import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from metaq.errors import ClientClosed, RequestTimeout
+
+log = logging.getLogger("metaq.client")
 
 Result = TypeVar("Result")
 
@@ -48,7 +51,12 @@ class LoopThread:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self.loop)
-        self.loop.run_forever()
+        while True:
+            try:
+                self.loop.run_forever()
+                break
+            except BaseException:  # SystemExit, in some function of the user's: it must not end all clients.
+                log.exception("the client's thread goes on although something in it wanted to end it")
         left = asyncio.all_tasks(self.loop)
         for task in left:
             task.cancel()

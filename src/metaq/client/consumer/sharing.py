@@ -202,7 +202,7 @@ class Sharing:
         key = f"strategy {topic}"
         try:
             share = checked_share(self._options.strategy, queues, members, me)
-        except Exception as error:  # noqa: BLE001  whatever a strategy of the user's raises
+        except BaseException as error:  # noqa: BLE001  whatever a strategy of the user's raises, in our thread
             self._complaints.once(
                 key,
                 f"the allocation strategy of group {self._group} failed for topic {topic}, so this member keeps the queues "
