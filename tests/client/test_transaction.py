@@ -610,6 +610,20 @@ def test_whatever_a_check_raises_the_next_one_is_answered(cluster, make, error):
     assert (ended(cluster, 2)[1].message_id, ended(cluster, 2)[1].outcome) == ("B" * 32, COMMIT)
 
 
+def test_check_that_does_not_return_is_named_when_the_broker_asks_again(cluster, make, caplog):
+    """With those that wait behind it."""
+    gate = Gate()
+    make(check=gate, check_workers_max=1)
+    ask(cluster, "A" * 32)
+    eventually(lambda: gate.running == 1)
+    ask(cluster, "B" * 32)
+    assert "is asked about again" not in caplog.text
+    ask(cluster, "A" * 32, 9, 6000)
+    eventually(lambda: f"transaction {'A' * 32} (topic orders, group payments) is asked about again" in caplog.text)
+    gate.open.set()
+    ended(cluster, 2)
+
+
 @pytest.mark.parametrize("workers", [1, 3])
 def test_no_more_checks_run_at_a_time_than_there_are_workers(cluster, make, workers):
     """The rest waits; all are answered in the end."""
@@ -740,6 +754,23 @@ def test_forked_child_is_told(cluster, make):
             os._exit(code)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
         assert LEDGER._open[tx.id] is tx
+
+
+def test_close_that_waits_no_longer_leaves_the_end_of_a_transaction_its_result(cluster):
+    """Whoever commits meanwhile is told that the broker does not know; no error says that the transaction failed."""
+    cluster.script[RequestCode.END_TRANSACTION] = swallow
+    producer = TransactionProducer(
+        cluster.namesrv, group="payments", check=lambda _: None, confirm=True, timeout=PATIENCE, instance_name="late"
+    )
+    tx, results = producer.transaction("orders", b"x").begin(), []
+    committing = threading.Thread(target=lambda: results.append(tx.commit()))
+    committing.start()
+    ended(cluster)
+    with pytest.raises(metaq.RequestTimeout):
+        producer.close(timeout=0.01)
+    committing.join(PATIENCE)
+    [result] = results
+    assert (result.outcome, result.told) == (TransactionOutcome.COMMIT, Told.UNTOLD)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -222,6 +222,9 @@ class Held:
         self._waiting[message_id] = question
         return True
 
+    def runs(self, message_id: str) -> bool:
+        return message_id in self._running
+
     def take(self) -> Question | None:
         """The oldest, for a worker; pair with `newest`. None: there is none."""
         if self.closed or not self._waiting:
@@ -284,6 +287,12 @@ class CheckPool(abc.ABC):
                 return
             if waits:
                 self._work_waits()
+            elif held.runs(question.half.message_id):
+                self._log.warning(
+                    "slow", "transaction %s (topic %s, group %s) is asked about again, and its check has not returned since "
+                    "then; %d others wait for one of %d that may run (check_workers_max)",
+                    question.half.message_id, question.half.topic, self.group, len(held), self._limits.workers_max,
+                )  # fmt: skip
 
     @abc.abstractmethod
     def _work_waits(self) -> None:

@@ -442,10 +442,12 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         return told, str(failure)
 
     async def _close(self) -> None:
-        await self._pool.close()
-        for ending in list(self._endings):
-            await asyncio.wrap_future(ending)
-        await super()._close()
+        try:
+            await self._pool.close()
+            for ending in list(self._endings):  # Whoever waits for it gets its result, also when we wait no longer.
+                await asyncio.shield(asyncio.wrap_future(ending))
+        finally:
+            await super()._close()
 
 
 class Transaction(TransactionBase):
