@@ -458,6 +458,15 @@ def test_ctrl_c_ends_run_behind_the_call_in_hand(broker, topic):
         assert sorted(map(consumer.position, consumer.queues)) == [0, 0, 0, 5]
 
 
+def test_listener_that_nobody_could_call_is_refused(broker, topic):
+    """In asyncio too: it is called in a thread."""
+    for wrong in (asyncio.sleep, 5):
+        with pytest.raises(TypeError, match="on_share"):
+            PullConsumer(broker.namesrv, group=topic, topics=topic, on_share=wrong)
+        with PullConsumer(broker.namesrv, group=topic) as consumer, pytest.raises(TypeError, match="the listener"):
+            consumer.register_topics(topic, wrong)
+
+
 def test_function_of_the_wrong_kind_is_refused(broker, topic):
     """Not called again and again with an error in the log each time."""
 

@@ -569,9 +569,9 @@ def test_wrong_options_are_told_before_anything_is_connected(wrong, text):
     [
         {"pull_count": 2.5}, {"pull_count": "5"}, {"pull_count": True}, {"pull_bytes": 1e6}, {"queue_messages_max": 1.5},
         {"span_max": 2.5}, {"skip_when_behind": 10.5}, {"max_reconsume_times": 2.5}, {"max_reconsume_times": "3"},
-        {"on_skip": 5}, {"on_share": 5}, {"orderly": "no"}, {"broadcast": "no"}, {"low_share": "x"}, {"ranks": ["t"]},
+        {"on_skip": 5}, {"on_share": 5}, {"on_skip": asyncio.sleep}, {"on_share": asyncio.sleep}, {"orderly": "no"}, {"broadcast": "no"}, {"low_share": "x"}, {"ranks": ["t"]},
     ],
-    ids=str,
+    ids=lambda wrong: next(iter(wrong)),
 )  # fmt: skip
 def test_options_of_a_wrong_type_are_refused_by_name(wrong):
     """A half would be refused by the broker only, pull after pull, and "no" is true."""

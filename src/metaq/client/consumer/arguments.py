@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import inspect
 from collections.abc import Collection, Mapping, Sequence
 
 from metaq.client.consumer.handover import Handover
@@ -58,14 +59,23 @@ def check_limits(options: GroupOptions) -> None:
         if value is not None:
             check_whole(name, value)
     for name, listener in (("on_skip", options.on_skip), ("on_share", options.on_share)):
-        if listener is not None and not callable(listener):
-            raise TypeError(f"{name} is {listener!r}: pass a function")
+        check_listener(name, listener)
     if wrong := [f"{name}={value!r}" for name, value in least.items() if value is not None and value < 1]:
         raise ConfigError(f"{', '.join(wrong)}: the pull and queue limits must be positive")
     if options.max_reconsume_times is not None and options.max_reconsume_times < 0:
         raise ConfigError(f"max_reconsume_times={options.max_reconsume_times}: must not be negative")
     checked_seconds("pull_interval", options.pull_interval, least=0.0)
     checked_seconds("commit_interval", options.seconds.persist, least=0.1)
+
+
+def check_listener(name: str, listener: object) -> None:
+    """Raises TypeError: it cannot be called, or calling it would run nothing of it."""
+    if listener is None:
+        return
+    if not callable(listener):
+        raise TypeError(f"{name} is {listener!r}: pass a function")
+    if inspect.iscoroutinefunction(listener):
+        raise TypeError(f"{name} is asynchronous: make it `def`; it is called in a thread, where it may block")
 
 
 def check_keeping(seconds: float, instance_name: str, *, broadcast: bool) -> None:

@@ -24,6 +24,7 @@ from metaq.client.consumer.arguments import (
     Topics,
     check_keeping,
     check_limits,
+    check_listener,
     start_place,
     topics_of,
 )
@@ -114,6 +115,7 @@ class PullConsumerBase:
         outside = self._options.namespace.check_group(group)
         first = self._checked(topics) if topics else {}
         check_flag("broadcast", broadcast)
+        check_listener("on_share", on_share)
         consume_from, start_ms = start_place(start)
         options = GroupOptions(
             model=MessageModel.BROADCASTING if broadcast else MessageModel.CLUSTERING,
@@ -206,6 +208,7 @@ class PullConsumerBase:
     # -------------------------------------------------------------- in the loop
 
     async def _register(self, topics: Topics, listener: OnShare | None) -> None:
+        check_listener("the listener", listener)
         known = {topic: data.expression for topic, data in self._member.subscriptions.view().items()}
         added = self._checked(topics)
         topics_of({**known, **added})  # Not too many together.
