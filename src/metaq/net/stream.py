@@ -39,6 +39,8 @@ log = logging.getLogger("metaq.net")
 
 KIB, MIB = 1024, 1024 * 1024
 SHARED_BYTES = 512 * KIB
+_LONG_READ_BYTES = SHARED_BYTES // 2
+"""After a read of so much, the other connections have their turn."""
 _PREFIX_BYTES_MAX = 16 * KIB
 """A longer rest would be copied again for each small packet of a slow peer."""
 _PRIVATE_BYTES_MIN = 64 * KIB
@@ -335,6 +337,19 @@ class Stream(asyncio.BufferedProtocol):
             self._present(memoryview(self._private)[: self._filled])
         else:
             self._present(self._shared[: len(self._rest) + nbytes])
+        if nbytes >= _LONG_READ_BYTES and self._group.server:
+            self._let_others()
+
+    def _let_others(self) -> None:
+        """Read no more in this turn of the loop: libuv reads up to 32 times in a row while a peer fills the buffer."""
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not self._congested:
+            transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+
+    def _read_on(self) -> None:
+        if not self._congested and self._transport is not None and not self._transport.is_closing():
+            self._transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._behind = True

@@ -1,0 +1,59 @@
+"""Reading: a peer that sends without a pause has one long read a turn of the loop, as everybody else has."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from metaq.net.group import Group, ListenLimits
+from metaq.net.stream import SHARED_BYTES, Stream
+from tests.net.test_ends import Ending, StrictTransport
+
+
+class Reading(StrictTransport):
+    """Knows whether it is read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reads = True
+
+    def pause_reading(self) -> None:
+        self.reads = False
+
+    def resume_reading(self) -> None:
+        assert not self.ended
+        self.reads = True
+
+
+@pytest.mark.parametrize(("size", "goes_on"), [(SHARED_BYTES, False), (SHARED_BYTES // 2, False), (1000, True)])
+def test_a_long_read_lets_the_other_connections_have_their_turn(size: int, goes_on: bool) -> None:
+    """libuv would read the same connection up to 32 times in a row: a flood of small requests stopped everybody for seconds."""
+
+    async def act() -> None:
+        transport = Reading()
+        stream = Stream(Group(ListenLimits(), server=True), lambda peer: Ending(peer, ""))
+        stream.connection_made(transport)
+        stream.get_buffer(-1)[:size] = bytes(size)
+        stream.buffer_updated(size)
+        assert transport.reads is goes_on
+        await asyncio.sleep(0)
+        assert transport.reads
+
+    asyncio.run(act())
+
+
+def test_a_connection_that_ends_meanwhile_is_not_read_any_more() -> None:
+    """Its transport would fail."""
+
+    async def act() -> None:
+        transport = Reading()
+        stream = Stream(Group(ListenLimits(), server=True), lambda peer: Ending(peer, ""))
+        stream.connection_made(transport)
+        stream.get_buffer(-1)[:] = bytes(SHARED_BYTES)
+        stream.buffer_updated(SHARED_BYTES)
+        transport.close()
+        await asyncio.sleep(0)
+        assert not transport.reads
+
+    asyncio.run(act())
