@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from metaq.net import stream as stream_module
 from metaq.net.group import Group, ListenLimits
 from metaq.net.stream import SHARED_BYTES, Stream
 from tests.net.test_ends import Ending, StrictTransport
@@ -26,9 +27,14 @@ class Reading(StrictTransport):
         self.reads = True
 
 
-@pytest.mark.parametrize(("size", "goes_on"), [(SHARED_BYTES, False), (SHARED_BYTES // 2, False), (1000, True)])
-def test_a_long_read_lets_the_other_connections_have_their_turn(size: int, goes_on: bool) -> None:
+@pytest.mark.parametrize(
+    ("size", "seconds", "goes_on"),
+    [(SHARED_BYTES, -1, False), (SHARED_BYTES // 2, -1, False), (1000, -1, True), (SHARED_BYTES, 1e9, True)],
+)
+def test_a_long_read_lets_the_other_connections_have_their_turn(monkeypatch, size, seconds, goes_on) -> None:
     """libuv would read the same connection up to 32 times in a row: a flood of small requests stopped everybody for seconds."""
+
+    monkeypatch.setattr(stream_module, "LONG_READ_SECONDS", seconds)
 
     async def act() -> None:
         transport = Reading()
@@ -43,8 +49,9 @@ def test_a_long_read_lets_the_other_connections_have_their_turn(size: int, goes_
     asyncio.run(act())
 
 
-def test_a_connection_that_ends_meanwhile_is_not_read_any_more() -> None:
+def test_a_connection_that_ends_meanwhile_is_not_read_any_more(monkeypatch) -> None:
     """Its transport would fail."""
+    monkeypatch.setattr(stream_module, "LONG_READ_SECONDS", -1)
 
     async def act() -> None:
         transport = Reading()

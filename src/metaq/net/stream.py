@@ -30,6 +30,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import cast
 
+from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
 from metaq.net.peer import Peer, Session
@@ -40,7 +41,8 @@ log = logging.getLogger("metaq.net")
 KIB, MIB = 1024, 1024 * 1024
 SHARED_BYTES = 512 * KIB
 _LONG_READ_BYTES = SHARED_BYTES // 2
-"""After a read of so much, the other connections have their turn."""
+LONG_READ_SECONDS = 0.005
+"""After a read of so much that took so long, the other connections have their turn."""
 _PREFIX_BYTES_MAX = 16 * KIB
 """A longer rest would be copied again for each small packet of a slow peer."""
 _PRIVATE_BYTES_MIN = 64 * KIB
@@ -330,6 +332,7 @@ class Stream(asyncio.BufferedProtocol):
     def buffer_updated(self, nbytes: int) -> None:
         self.seen = self._group.tick
         self._group.was_read(self)
+        began = SYSTEM.monotonic() if nbytes >= _LONG_READ_BYTES else None
         if self._private is not None:
             self._filled += nbytes
             if self._filled < self._needed:
@@ -337,7 +340,7 @@ class Stream(asyncio.BufferedProtocol):
             self._present(memoryview(self._private)[: self._filled])
         else:
             self._present(self._shared[: len(self._rest) + nbytes])
-        if nbytes >= _LONG_READ_BYTES and self._group.server:
+        if began is not None and self._group.server and SYSTEM.monotonic() - began > LONG_READ_SECONDS:
             self._let_others()
 
     def _let_others(self) -> None:
