@@ -93,3 +93,13 @@ def test_commit_is_the_smallest_unfinished_offset(data):
             unfinished.discard(offset)
         assert window.finished_offset() == min(unfinished, default=window.next_offset)
         assert window.unfinished == len(unfinished)
+
+
+def test_signal_handler_may_shut_a_window_in_the_thread_that_is_just_opening_it():
+    """`stop` in a handler of SIGTERM, while the main thread is in `resume` or a message's `pause`."""
+    window = Window(MessageQueue("orders", "broker-a", 0), 0)
+    with window._shutting:
+        assert window._shutting.acquire(blocking=False), "it would wait for itself"
+        window._shutting.release()
+        window.dropped = True
+    assert window.dropped

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
@@ -73,6 +74,8 @@ class GroupMember:
         self._pullers: dict[MessageQueue, QueuePuller] = {}
         self._paused: frozenset[MessageQueue] = frozenset()
         """Queues of which the user wants nothing for now. Exchanged whole: any thread reads it."""
+        self._pausing = threading.RLock()  # A signal handler may pause in the thread that holds it.
+        """For whoever exchanges it: users in any threads, and the loop."""
         self._halts: Counter[MessageQueue] = Counter()
         """How many pauses of each queue, which handlers asked for, are not over."""
         self._unannounced: set[MessageQueue] = set()
@@ -248,12 +251,14 @@ class GroupMember:
 
     def pause(self, queues: Collection[MessageQueue]) -> None:
         """Any thread: hand out and pull nothing of these until `resume`. Forgotten when a queue goes to another member."""
-        self._paused |= frozenset(queues)
+        with self._pausing:
+            self._paused |= frozenset(queues)
         self._look_at(queues)
 
     def resume(self, queues: Collection[MessageQueue]) -> None:
         """Any thread: undo `pause`."""
-        self._paused -= frozenset(queues)
+        with self._pausing:
+            self._paused -= frozenset(queues)
         self._look_at(queues)
 
     def park(self, chunk: Chunk[ReceivedMessage]) -> None:
@@ -296,7 +301,8 @@ class GroupMember:
         released = [self._pullers.pop(queue) for queue in queues if queue in self._pullers]
         for puller in released:
             puller.release()
-        self._paused -= frozenset(queues)
+        with self._pausing:
+            self._paused -= frozenset(queues)
         await self._delivery.given_up([puller.window for puller in released])
         log.debug("group %s gave up %s", self.group, ", ".join(map(str, queues)))
 

@@ -95,7 +95,7 @@ class Window(Generic[M]):
         """Where those go that want their queue to stop for a while, from any thread: (chunk, message, seconds)."""
         self.shut = 0
         """Unless it is 0 nothing of it is handed out, see `Shut`. Looked at for each message."""
-        self._shutting = threading.Lock()
+        self._shutting = threading.RLock()  # A signal handler may stop the consumer in the thread that holds it.
         self.next_offset = next_offset
         """Where the next pull begins."""
         self.broker_id = 0
