@@ -42,7 +42,7 @@ def _compiled(generation: str, classpath: str) -> Path:
 
 
 def _java(folder: Path, generation: str, classpath: str, *options: str) -> ForeignProgram:
-    command = [maven.java(), "-Xmx128m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", f"-Duser.home={folder}", *options]
+    command = [maven.java(), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-Xshare:auto", f"-Duser.home={folder}", *options]
     for module in ("java.lang", "sun.nio.ch", "java.nio"):
         command += [f"--add-opens=java.base/{module}=ALL-UNNAMED"]
     command += ["-cp", f"{_compiled(generation, classpath)}:{classpath}", "Driver"]
