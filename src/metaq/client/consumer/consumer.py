@@ -107,17 +107,16 @@ class Consumer(ConsumerBase):
         with self._drain_on_sigterm():
             with self._beginning:
                 self._check_open()
-                for worker in workers:
-                    worker.start()
                 self._workers |= frozenset(workers)
             try:
                 for worker in workers:
-                    while not worker.ended.wait(1.0):  # Not for ever: on Windows an endless wait hides Ctrl-C.
-                        continue
+                    worker.start()
+                for worker in workers:
+                    worker.wait()
             except BaseException:
                 self.stop()
                 for worker in workers:
-                    worker.ended.wait()
+                    worker.wait()
                 raise
             finally:
                 with self._beginning:
@@ -230,8 +229,8 @@ class Consumer(ConsumerBase):
         deadline = self._core.clock.monotonic() + timeout
         if threading.current_thread() not in workers:  # A handler that closes cannot wait for itself.
             for worker in workers:
-                worker.ended.wait(max(0.0, deadline - self._core.clock.monotonic()))
-            warn_of_busy(self.group, sum(not worker.ended.is_set() for worker in workers))
+                worker.wait(max(0.0, deadline - self._core.clock.monotonic()))
+            warn_of_busy(self.group, sum(not worker.wait(0) for worker in workers))
         self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
 
     def __enter__(self) -> Self:

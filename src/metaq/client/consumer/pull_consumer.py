@@ -413,16 +413,15 @@ class PullConsumer(PullConsumerBase):
         try:
             look()
             with self._beginning:
+                self._workers = frozenset(workers)
                 for worker in workers:
                     worker.start()
-                self._workers = frozenset(workers)
             for worker in workers:
-                while not worker.ended.wait(LOOK_SECONDS):
-                    continue
+                worker.wait()
         except BaseException:
             self.stop()
-            for worker in self._workers:
-                worker.ended.wait()
+            for worker in workers:
+                worker.wait()
             raise
         finally:
             self._member.on_change = lambda: None
@@ -462,8 +461,8 @@ class PullConsumer(PullConsumerBase):
             workers = self._workers
         if threading.current_thread() not in workers:  # A function that closes cannot wait for itself.
             for worker in workers:
-                worker.ended.wait(max(0.0, deadline - self._core.clock.monotonic()))
-            warn_of_busy(self.group, sum(not worker.ended.is_set() for worker in workers))
+                worker.wait(max(0.0, deadline - self._core.clock.monotonic()))
+            warn_of_busy(self.group, sum(not worker.wait(0) for worker in workers))
         with self._beginning:
             self._open = False
         self._core.thread.run(self._close(), max(EXIT_SECONDS, deadline - self._core.clock.monotonic()))
