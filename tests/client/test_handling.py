@@ -203,7 +203,7 @@ def test_pause_stops_the_queue_and_the_message_comes_first_without_a_retry(broke
         else:
             consumer.run(handler)
     assert [one[:2] for one in seen] == [(b"0", 0), (b"0", 0), (b"1", 0), (b"2", 0)]
-    assert seen[1][2] - seen[0][2] >= 0.4
+    assert seen[1][2] - seen[0][2] > 0.39, "event loops keep time by the millisecond"
     nothing_left(broker, topic)
 
 
