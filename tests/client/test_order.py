@@ -256,7 +256,7 @@ def test_pause_stops_the_queue_without_spending_a_retry(broker, producer, topic)
         consumer.run(handler)
     seen = [one for one in seen if one[0] != b"first -1"]
     assert [(body, times) for body, times, _ in seen] == [(b"0 0", 0), (b"0 0", 0), (b"0 1", 0)]
-    assert seen[1][2] - seen[0][2] >= 0.3
+    assert seen[1][2] - seen[0][2] > 0.29, "event loops keep time by the millisecond"
 
 
 def test_message_whose_handling_is_broken_off_comes_again_at_once(broker, producer, topic):
