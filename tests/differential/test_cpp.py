@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.differential.failures import a_killed_broker_is_survived, a_killed_members_queues_are_taken_over
 from tests.differential.program import Event
 from tests.differential.world import LATER, OK, World, bodies, place, scenario
 from tests.support import eventually
@@ -119,38 +120,11 @@ def test_transactions_end_as_their_producer_says(world: World) -> None:
 @scenario
 def test_a_killed_members_queues_are_taken_over(world: World) -> None:
     """Two processes share the queues; after kill -9 of one every message reaches the other."""
-    topic = world.topic(queues=4)
-    producer = world.producer()
-    program = world.own_program(CLIENT)
-    first = world.push(topic, CLIENT, "c1")
-    second = world.push(topic, program, "c2")
-    rounds = iter(range(10_000))
-
-    def shared(*members) -> bool:
-        word = f"round-{next(rounds)}"
-        for queue in range(4):
-            producer.send(topic, f"{word}:{queue}", queue=world.queue(topic, queue))
-        eventually(lambda: sum(body.startswith(word) for member in members for body in bodies(member.received())) >= 4)
-        return all(any(body.startswith(f"{word}:") for body in bodies(member.received())) for member in members)
-
-    eventually(lambda: shared(first, second))
-    world.note("shared", True)
-    program.kill()
-    eventually(lambda: shared(first))
-    world.note("taken over", True)
+    a_killed_members_queues_are_taken_over(world, CLIENT)
 
 
 @pytest.mark.all
 @scenario
 def test_a_killed_broker_is_survived(world: World) -> None:
     """Producer and consumer go on by themselves; nothing acknowledged is lost."""
-    topic = world.topic(queues=1)
-    producer = world.producer(CLIENT, options={"sendMsgTimeout": 3000})
-    consumer = world.push(topic, CLIENT)
-    producer.send(topic, "before")
-    consumer.await_events(1)
-    world.peer.kill_broker()
-    world.peer.start_broker()
-    eventually(lambda: "status" in producer.sending(topic, "after"))
-    got = consumer.await_events(lambda messages: "after" in bodies(messages))
-    world.note("received", sorted(set(bodies(got))))
+    a_killed_broker_is_survived(world, CLIENT, chooses_queues=False)

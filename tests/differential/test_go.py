@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.differential.failures import a_killed_broker_is_survived
 from tests.differential.program import Event, ForeignProgram
 from tests.differential.world import LATER, OK, World, bodies, place, scenario
 from tests.support import eventually
@@ -174,13 +175,4 @@ def test_members_share_the_queues_and_take_over_from_the_dead(world: World) -> N
 @scenario
 def test_a_killed_broker_is_survived(world: World) -> None:
     """Producer and consumer go on by themselves; nothing acknowledged is lost."""
-    topic = world.topic(queues=1)
-    producer = world.producer(CLIENT, options={"sendMsgTimeout": 3000})
-    consumer = world.push(topic, CLIENT)
-    producer.send(topic, "before", queue=world.queue(topic, 0))
-    consumer.await_events(1)
-    world.peer.kill_broker()
-    world.peer.start_broker()
-    eventually(lambda: "status" in producer.sending(topic, "after", queue=world.queue(topic, 0)))
-    got = consumer.await_events(lambda messages: "after" in bodies(messages))
-    world.note("received", sorted(set(bodies(got))))
+    a_killed_broker_is_survived(world, CLIENT)

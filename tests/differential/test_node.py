@@ -2,9 +2,8 @@
 
 import pytest
 
-from tests.differential.program import Event
+from tests.differential.failures import a_killed_broker_is_survived, a_killed_members_queues_are_taken_over
 from tests.differential.world import OK, World, bodies, place, scenario
-from tests.support import eventually
 
 CLIENT = "node"
 
@@ -91,42 +90,11 @@ def test_a_group_goes_on_where_it_stopped(world: World) -> None:
 @scenario
 def test_members_share_the_queues_and_take_over_from_the_dead(world: World) -> None:
     """It rebalances by its timer alone; after kill -9 of one every message reaches the other."""
-    topic = world.topic(queues=4)
-    producer = world.producer()
-    program = world.own_program(CLIENT)
-    first = world.push(topic, CLIENT, "c1")
-    second = world.push(topic, program, "c2")
-    rounds = iter(range(10_000))
-
-    def shared(*members) -> bool:
-        word = f"round-{next(rounds)}"
-        for queue in range(4):
-            producer.send(topic, f"{word}:{queue}", queue=world.queue(topic, queue))
-        eventually(lambda: sum(body.startswith(word) for member in members for body in bodies(member.received())) >= 4)
-        return all(any(body.startswith(f"{word}:") for body in bodies(member.received())) for member in members)
-
-    eventually(lambda: shared(first, second))
-    world.note("shared", True)
-    program.kill()
-    eventually(lambda: shared(first))
-    world.note("taken over", True)
+    a_killed_members_queues_are_taken_over(world, CLIENT)
 
 
 @pytest.mark.all
 @scenario
 def test_a_killed_broker_is_survived(world: World) -> None:
     """Producer and consumer go on by themselves; nothing acknowledged is lost."""
-    topic = world.topic(queues=1)
-    producer = world.producer(CLIENT, options={"sendMsgTimeout": 3000})
-    consumer = world.push(topic, CLIENT)
-    producer.send(topic, "before", queue=world.queue(topic, 0))
-    consumer.await_events(1)
-    world.peer.kill_broker()
-    world.peer.start_broker()
-
-    def sent(event: Event) -> bool:
-        return "status" in event
-
-    eventually(lambda: sent(producer.sending(topic, "after", queue=world.queue(topic, 0))))
-    got = consumer.await_events(lambda messages: "after" in bodies(messages))
-    world.note("received", sorted(set(bodies(got))))
+    a_killed_broker_is_survived(world, CLIENT)
