@@ -28,7 +28,8 @@ from typing import Any, Self, TypeVar
 from metaq.client.accumulator import BatchStream
 from metaq.client.awaited import run as _run
 from metaq.client.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
-from metaq.client.consumer.base import CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
+from metaq.client.consumer.base import CLOSE_SECONDS, ConsumerBase, warn_of_busy
+from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.handlers import (
     AsyncBatchHandler,
     AsyncHandler,

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import datetime as dt
 import logging
 import os
 import threading
-import warnings
-import weakref
 from collections.abc import Iterable, Iterator
 from typing import Unpack
 
@@ -24,6 +20,7 @@ from metaq.client.consumer.arguments import (
     start_place,
     topics_of,
 )
+from metaq.client.consumer.closing import Closable
 from metaq.client.consumer.group import GroupMember
 from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.orderly import Turn
@@ -38,7 +35,7 @@ from metaq.client.options import ClientArguments, check_flag, checked_seconds, c
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.client.roles import Member
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import ClientClosed, ConfigError, MetaqError
+from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageModel, MessageQueue
 from metaq.model.subscription import ALL
 from metaq.model.topic import RETRY_PREFIX, check_group
@@ -48,12 +45,11 @@ log = logging.getLogger("metaq.client")
 
 CALL_SECONDS = 10.0
 CLOSE_SECONDS = 30.0
-EXIT_SECONDS = 5.0
 MIB = 1024 * 1024
 _RECONSUME_TIMES = 16
 
 
-class ConsumerBase:
+class ConsumerBase(Closable):
     """What the two kinds of consumer share: a member of a group, running from the moment it is made."""
 
     def __init__(
@@ -163,8 +159,7 @@ class ConsumerBase:
         self._beginning = threading.RLock()
         """`run` begins, or `close` does, one after the other."""
         self._current: Iterator[ReceivedMessage] = iter(())
-        self._open = True
-        _open_consumers.add(self)
+        self._opened()
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -288,42 +283,14 @@ class ConsumerBase:
         finally:
             await cores.release(self._core, self._options)
 
-    def _forgotten(self) -> None:
-        """Nobody closed us: warn, and hand out nothing more."""
-        self._open = False
+    def _hand_out_no_more(self) -> None:
         self._handover.close()
-        warnings.warn(
-            f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close(), to be sure that "
-            "its progress is kept",
-            ResourceWarning,
-            stacklevel=3,
-            source=self,
-        )
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False) and self._core.in_own_process:
-            self._forgotten()
-            if self._core.thread.alive:
-                self._core.thread.start(self._close())
 
     def __repr__(self) -> str:
         if not hasattr(self, "_member"):
             return f"<{type(self).__name__}, not made>"
         state = "closed" if not self._open else "stopped" if self.stopped else f"{len(self.queues)} queues"
         return f"<{type(self).__name__} of group {self.group}, topics {', '.join(self.topics)}: {state}>"
-
-
-_open_consumers: weakref.WeakSet[ConsumerBase] = weakref.WeakSet()
-
-
-@atexit.register
-def _commit_forgotten() -> None:
-    """The loop is a daemon thread: what was finished since the last commit would be delivered again."""
-    for consumer in list(_open_consumers):
-        if consumer._open and consumer._core.in_own_process:  # noqa: SLF001  the module's own class
-            consumer._forgotten()  # noqa: SLF001  the module's own class
-            with contextlib.suppress(MetaqError):
-                consumer._core.thread.run(consumer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
 
 
 def warn_of_differences(core: cores.ClientCore, member: Member) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Self
 
-from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, EXIT_SECONDS, ConsumerBase, warn_of_busy
+from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase, warn_of_busy
+from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.handlers import BatchHandler, Handler, handle, handle_batch
 from metaq.client.consumer.job import Job
 from metaq.client.consumer.orderly import Turn

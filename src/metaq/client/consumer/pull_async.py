@@ -13,7 +13,8 @@ from typing import Self
 from metaq.client.awaited import run as _run
 from metaq.client.checks import check_function
 from metaq.client.consumer.arguments import Topics
-from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, EXIT_SECONDS, warn_of_busy
+from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
+from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.options import OnShare
 from metaq.client.consumer.pull_consumer import PullConsumerBase, PulledBatch
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of

@@ -5,14 +5,10 @@
 
 from __future__ import annotations
 
-import atexit
-import contextlib
 import datetime as dt
 import logging
 import os
 import threading
-import warnings
-import weakref
 from collections.abc import Callable
 from typing import Self, Unpack
 
@@ -31,10 +27,10 @@ from metaq.client.consumer.arguments import (
 from metaq.client.consumer.base import (
     CALL_SECONDS,
     CLOSE_SECONDS,
-    EXIT_SECONDS,
     warn_of_busy,
     warn_of_differences,
 )
+from metaq.client.consumer.closing import EXIT_SECONDS, Closable
 from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.consumer.pull_member import PullMember
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
@@ -51,7 +47,7 @@ from metaq.client.options import ClientArguments, check_flag, checked_seconds, c
 from metaq.client.pulling import Wanted, pull
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.clock import SYSTEM, Clock
-from metaq.errors import ClientClosed, ConfigError, MetaqError, OffsetOutOfRange
+from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageModel, MessageQueue, StoredMessage
 from metaq.model.subscription import ALL, checked_expression, subscribe
 from metaq.model.topic import check_group
@@ -77,7 +73,7 @@ class PulledBatch(Struct, frozen=True):
     broken: tuple[int, ...] = ()
 
 
-class PullConsumerBase:
+class PullConsumerBase(Closable):
     """What the two kinds share: a member of a group from the moment that it is made."""
 
     def __init__(
@@ -156,8 +152,7 @@ class PullConsumerBase:
         self._beginning = threading.RLock()
         """`run` begins, or `close` does, one after the other."""
         self._running = False
-        self._open = True
-        _open_consumers.add(self)
+        self._opened()
 
     @property
     def queues(self) -> list[MessageQueue]:
@@ -278,42 +273,14 @@ class PullConsumerBase:
         finally:
             await cores.release(self._core, self._options)
 
-    def _forgotten(self) -> None:
-        """Nobody closed us: warn."""
-        self._open = False
+    def _hand_out_no_more(self) -> None:
         self.stop()
-        warnings.warn(
-            f"{type(self).__name__} of group {self.group} was not closed: use `with`, or call close(), to be sure that "
-            "its progress is kept",
-            ResourceWarning,
-            stacklevel=3,
-            source=self,
-        )
-
-    def __del__(self) -> None:
-        if getattr(self, "_open", False) and self._core.in_own_process:
-            self._forgotten()
-            if self._core.thread.alive:
-                self._core.thread.start(self._close())
 
     def __repr__(self) -> str:
         if not hasattr(self, "_member"):
             return f"<{type(self).__name__}, not made>"
         state = "closed" if not self._open else f"{len(self.queues)} queues"
         return f"<{type(self).__name__} of group {self.group}: {state}>"
-
-
-_open_consumers: weakref.WeakSet[PullConsumerBase] = weakref.WeakSet()
-
-
-@atexit.register
-def _commit_forgotten() -> None:
-    """The loop is a daemon thread: what was told since the last commit would be pulled again."""
-    for consumer in list(_open_consumers):
-        if consumer._open and consumer._core.in_own_process:  # noqa: SLF001  the module's own class
-            consumer._forgotten()  # noqa: SLF001  the module's own class
-            with contextlib.suppress(MetaqError):
-                consumer._core.thread.run(consumer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
 
 
 class PullConsumer(PullConsumerBase):
