@@ -160,14 +160,15 @@ def test_a_broken_promise_is_the_result_if_the_tries_after_it_fail(cluster):
 
 
 def test_a_broker_that_failed_is_avoided_by_later_sends_if_that_is_wished(cluster):
-    """sendLatencyFaultEnable: it is asked once; without the option every third send asks it again."""
+    """sendLatencyFaultEnable: it is asked once; without the option once in every turn over the queues."""
     cluster.script[SINGLE] = failing("broker-a")
     for enabled in (True, False):
         cluster.seen.clear()
         with Producer(cluster.namesrv, timeout=PATIENCE, send_latency_fault_enable=enabled) as producer:
             for _ in range(12):
                 producer.send("orders", b"x")
-        assert asked(cluster).count("broker-a") == 1 if enabled else asked(cluster).count("broker-a") > 2
+        times = asked(cluster).count("broker-a")
+        assert times == 1 if enabled else times >= 2  # the turn begins anywhere
 
 
 def test_brokers_that_are_all_avoided_are_sent_to_all_the_same(cluster):
