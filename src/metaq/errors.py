@@ -104,6 +104,7 @@ class Reason(enum.Enum):
     OFFLINE = "no member of the group is connected"
     NOT_FOUND = "what was asked for is not there"
     ILLEGAL_MESSAGE = "the message can never be stored"
+    STALE = "somebody has gone on since then who counts as the same writer"
     BUSY = "too much is under way; the same request may succeed later"
     THROTTLED = "messages come faster than the disk takes them; the same request may succeed later"
     UNAVAILABLE = "the server cannot do it at present; another one may"

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from metaq.model import TransactionOutcome
+from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Seal
 from metaq.model.system import AUTO_CREATE_TOPIC
 
 ANY_QUEUE: Final = -1
@@ -118,3 +119,57 @@ class KeyQuery(Struct, frozen=True, kw_only=True):
     end_ms: int
     unique: bool = False
     """By unique id: few have it, whatever `count_max` says."""
+
+
+class Chunk(Struct, frozen=True, kw_only=True):
+    """Messages of one queue, to be seen once their transaction is committed."""
+
+    part: str
+    number: int
+    """In its part, from 0."""
+    topic: str
+    queue_id: int
+    body: bytes
+    """A batch (docs/formats/batch.md)."""
+    seal: Seal | None = None
+    """The part ends with it."""
+
+
+class Decide(Struct, frozen=True, kw_only=True):
+    """End a transaction, or say that it is prepared. Only its coordinator can."""
+
+    transaction: str
+    outcome: Outcome
+    parts: tuple[ManifestPart, ...] | None = None
+    """None: those that it was prepared with; for a rollback whatever there is."""
+    row: str = ""
+    sequence: int = -1
+
+
+class Stage(Struct, frozen=True, kw_only=True):
+    """Take chunks of a transaction, of one part or of several, and possibly decide it at once."""
+
+    transaction: str
+    chunks: tuple[Chunk, ...]
+    born_ms: int
+    born_host: bytes
+    lifetime: Lifetime = Lifetime.AGE
+    seconds: int = 0
+    """With AGE: roll back after so long; 0: after the broker's `stagedSecondsMax`."""
+    decide: Decide | None = None
+
+
+class SealPart(Struct, frozen=True, kw_only=True):
+    """A part ends with the chunks that it has."""
+
+    transaction: str
+    part: str
+    seal: Seal
+
+
+class Apply(Struct, frozen=True, kw_only=True):
+    """Deliver what is committed, for a bounded time."""
+
+    transaction: str
+    decision: Decision | None = None
+    """The coordinator's, for a participant that may not know it."""
