@@ -8,8 +8,9 @@ import pytest
 
 from metaq.broker import transactions_records
 from metaq.model import properties as props
+from metaq.model.staging import Seal
 from metaq.model.system import HALF_TOPIC
-from metaq.wire import command, record
+from metaq.wire import command, record, staging
 from tests.support import ROOT
 
 FORMATS = ROOT / "docs" / "formats"
@@ -63,6 +64,17 @@ def test_batch_of_the_page_decodes_to_what_the_page_says():
     assert (flag, text) == (0, b"m1")
     assert b"KEYS\x01b1" in properties
     assert record.encode_batch([(flag, text, properties)]) == body
+
+
+def test_sections_of_the_page_are_what_it_says():
+    """docs/formats/staging.md: a chunk, and one that ends its part."""
+    body = example("staging.md", "sections")
+    chunks, decide = staging.sections_of(body)
+    assert [(one.part, one.number, one.topic, one.queue_id, one.body) for one in chunks] == [
+        ("p1", 0, "orders", 3, bytes(range(3))), ("p2", 7, "stock", 0, b"bb"),
+    ]  # fmt: skip
+    assert (chunks[0].seal, chunks[1].seal, decide) == (None, Seal(8, 100, 4096, 0xDEADBEEF), None)
+    assert staging.sections(chunks) == body
 
 
 def test_frame_of_the_page_decodes_to_what_the_page_says():

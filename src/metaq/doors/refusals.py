@@ -19,7 +19,7 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     Reason.OFFLINE: ResponseCode.CONSUMER_NOT_ONLINE,
     Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     Reason.ILLEGAL_MESSAGE: ResponseCode.MESSAGE_ILLEGAL,
-    Reason.STALE: ResponseCode.SYSTEM_ERROR,
+    Reason.STALE: ResponseCode.STALE_SEQUENCE,
     Reason.BUSY: ResponseCode.SYSTEM_BUSY,
     Reason.THROTTLED: ResponseCode.SYSTEM_BUSY,
     Reason.UNAVAILABLE: ResponseCode.SERVICE_NOT_AVAILABLE,

@@ -1,6 +1,6 @@
 """Request and response codes of RocketMQ 4.9 (org.apache.rocketmq.common.protocol, tag rocketmq-all-4.9.8).
 
-Codes that upstream defines and never uses are left out: whoever sends one is answered REQUEST_CODE_NOT_SUPPORTED.
+30000 to 30099 are ours (docs/formats/extensions.md). Codes that upstream defines and never uses are left out: whoever sends one is answered REQUEST_CODE_NOT_SUPPORTED.
 Direction: C client, A admin tool, B broker, N name server; "C>B" reads "client asks broker".
 """
 
@@ -102,6 +102,14 @@ class RequestCode(enum.IntEnum):
     GET_ALL_PRODUCER_INFO = 328
     DELETE_EXPIRED_COMMITLOG = 329
     LITE_PULL_MESSAGE = 361  # 5.x clients; served like 11
+    # ours, C>B and B>B: docs/formats/staging.md
+    STAGE = 30000
+    SEAL = 30001
+    DECIDE = 30002
+    APPLY = 30003
+    STAGED_STATE = 30004
+    FORGET_STAGED = 30005
+    LIST_STAGED = 30006
 
 
 class ResponseCode(enum.IntEnum):
@@ -144,6 +152,8 @@ class ResponseCode(enum.IntEnum):
     DELETE_ACL_CONFIG_FAILED = 210
     UPDATE_GLOBAL_WHITE_ADDRS_CONFIG_FAILED = 211
     FLOW_CONTROL = 215
+    # ours: docs/formats/staging.md
+    STALE_SEQUENCE = 30050
 
 
 def request_name(code: int) -> str:

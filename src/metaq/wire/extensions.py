@@ -15,6 +15,8 @@ LEVEL: Final = 2
 """Raised by one with every extension that a client must know of before it uses it."""
 KEEPING_LEVEL: Final = 2
 """From here on a broker keeps the queues of members that asked for it."""
+STAGING_LEVEL: Final = 3
+"""From here on a broker knows staged transactions (30000 to 30006)."""
 OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}
 
 

@@ -52,6 +52,13 @@ from metaq.wire.headers.sending import (
     SendHeader,
     SendReplyHeader,
 )
+from metaq.wire.headers.staging import (
+    ListStagedHeader,
+    SealPartHeader,
+    StagedSubjectHeader,
+    StagedTransactionHeader,
+    StageHeader,
+)
 from metaq.wire.headers.transactions import (
     CheckTransactionHeader,
     EndTransactionHeader,
@@ -74,6 +81,7 @@ __all__ = [
     "Int",
     "KvKeyHeader",
     "KvValueReplyHeader",
+    "ListStagedHeader",
     "Long",
     "NamespaceHeader",
     "OffsetReplyHeader",
@@ -91,10 +99,14 @@ __all__ = [
     "RestoredReplyHeader",
     "ResumeCheckHeader",
     "RouteHeader",
+    "SealPartHeader",
     "SearchOffsetHeader",
     "SendBackHeader",
     "SendHeader",
     "SendReplyHeader",
+    "StageHeader",
+    "StagedSubjectHeader",
+    "StagedTransactionHeader",
     "TimestampReplyHeader",
     "TopicHeader",
     "UnregisterClientHeader",

@@ -1,0 +1,53 @@
+"""Staged transactions (30000 to 30006; docs/formats/staging.md). What is a list or a decision travels in the body: `metaq.wire.staging`."""
+
+from __future__ import annotations
+
+from msgspec import field
+
+from metaq.wire.headers.codec import Header, Int, Long
+
+
+class StageHeader(Header, kw_only=True):
+    """30000: keep these chunks. The body is a run of sections."""
+
+    transaction: str = field(name="transactionId")
+    lifetime: str = "a"
+    """When parts end that nobody decides: the letter of a `metaq.model.staging.Lifetime`."""
+    seconds: Int = 0
+    """With `a`: after so many; 0: as long as the broker keeps such parts at most."""
+    born_ms: Long = field(name="bornTimestamp")
+
+
+class SealPartHeader(Header, kw_only=True):
+    """30001: a part ends here."""
+
+    transaction: str = field(name="transactionId")
+    part: str
+    chunks: Int
+    rows: Int
+    """Messages in all its chunks."""
+    bytes: Long
+    """Of all its chunks' bodies."""
+    crc: Long
+    """The part's CRC-32, without a sign."""
+
+
+class StagedTransactionHeader(Header, kw_only=True):
+    """30002 and 30003, whose body is a decision."""
+
+    transaction: str = field(name="transactionId")
+
+
+class StagedSubjectHeader(Header, kw_only=True):
+    """30004 and 30005: a transaction or a writer's row, one of both."""
+
+    transaction: str | None = field(name="transactionId", default=None)
+    row: str | None = None
+
+
+class ListStagedHeader(Header, kw_only=True):
+    """30006: the transactions that a broker has, in the order of their ids."""
+
+    after: str = ""
+    """Begin behind this one."""
+    count: Int = 100

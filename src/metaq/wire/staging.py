@@ -1,0 +1,258 @@
+"""The bodies of staged transactions on the wire (docs/formats/staging.md).
+
+The body of STAGE (30000) is a run of *sections*, so that one request stages and ends several small parts, and decides a
+transaction whose parts all lie at one broker:
+
+    0              4      5      6      7      8            12           16
+    ├──────────────┼──────┼──────┼──────┼──────┼────────────┼────────────┤
+    │ section size │ kind │ p    │ t    │ 0    │ queue id   │ number     │ seal (20, kind 2) │ part (p) │ topic (t) │ batch
+    └──────────────┴──────┴──────┴──────┴──────┴────────────┴────────────┘
+
+The other bodies are JSON: the values of `metaq.model.staging` as they are. For a body X, `x(...)` encodes and
+`x_of(body)` decodes; what cannot be read raises BadRequest. Whether ids, queues and manifests make sense is the broker's
+to judge.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+from msgspec import Struct
+
+from metaq.errors import BadRequest, LocalProtocolError
+from metaq.model.staging import (
+    Decided,
+    Decision,
+    ManifestPart,
+    Outcome,
+    RowState,
+    Seal,
+    Staged,
+    TransactionState,
+)
+
+CHUNK: Final = 1
+LAST_CHUNK: Final = 2
+"""A chunk that ends its part: its section has a seal."""
+DECISION: Final = 3
+"""The body's last section: the decision, as in the body of DECIDE."""
+
+SECTIONS_MAX: Final = 1024
+"""In one body."""
+
+_HEAD = struct.Struct(">IBBBxiI")
+_SEAL = struct.Struct(">IIQI")
+_INT_MAX, _LONG_MAX, _CRC_MAX = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
+
+V = TypeVar("V")
+
+
+class ChunkSection(Struct, frozen=True):
+    """A run of messages for one queue, as a client stages it."""
+
+    part: str
+    number: int
+    """Of the chunk in its part, from 0."""
+    topic: str
+    queue_id: int
+    body: bytes
+    """docs/formats/batch.md"""
+    seal: Seal | None = None
+    """The part ends with this chunk, and this is all of it."""
+
+
+class DecideBody(Struct, frozen=True):
+    """What is to become of a transaction: the body of DECIDE (30002)."""
+
+    outcome: Outcome
+    parts: tuple[ManifestPart, ...] | None = None
+    """Over all brokers. None: those of the preparation; of a rollback: whatever there is."""
+    row: str = ""
+    """The writer's row, if it has one."""
+    sequence: int = -1
+    """Of this transaction in that row."""
+
+
+def sections(chunks: Iterable[ChunkSection], decide: DecideBody | None = None) -> bytes:
+    """The body of STAGE. Raises LocalProtocolError: a name or number that no section holds."""
+    pieces: list[bytes] = []
+    for chunk in chunks:
+        pieces += _chunk(chunk)
+    if decide is not None:
+        text = decide_body(decide)
+        pieces += (_HEAD.pack(_HEAD.size + len(text), DECISION, 0, 0, 0, 0), text)
+    return b"".join(pieces)
+
+
+def _chunk(chunk: ChunkSection) -> tuple[bytes, ...]:
+    part, topic, seal = chunk.part.encode(), chunk.topic.encode(), chunk.seal
+    try:
+        end = b"" if seal is None else _SEAL.pack(seal.chunks, seal.rows, seal.bytes, seal.crc)
+        size = _HEAD.size + len(end) + len(part) + len(topic) + len(chunk.body)
+        kind = CHUNK if seal is None else LAST_CHUNK
+        head = _HEAD.pack(size, kind, len(part), len(topic), chunk.queue_id, chunk.number)
+    except struct.error as error:
+        where = f"chunk {chunk.number} of part {chunk.part:.100} for {chunk.topic:.127}:{chunk.queue_id}"
+        raise LocalProtocolError(f"{where} cannot be staged: {error}") from None
+    return head, end, part, topic, chunk.body
+
+
+def sections_of(body: bytes | memoryview) -> tuple[tuple[ChunkSection, ...], DecideBody | None]:
+    """The chunks in a body of STAGE, and the decision if it brings one. Raises BadRequest."""
+    view, chunks, at = memoryview(body), list[ChunkSection](), 0
+    decide = None
+    while at < len(view):
+        if decide is not None:
+            raise BadRequest("a section follows the decision, which is to be the last one")
+        if len(chunks) == SECTIONS_MAX:
+            raise BadRequest(f"more than {SECTIONS_MAX} chunks in one request: send them in several")
+        if at + _HEAD.size > len(view):
+            raise BadRequest(f"the body ends within the head of a section at byte {at}")
+        size, kind, part_size, topic_size, queue_id, number = _HEAD.unpack_from(view, at)
+        body_at, end = at + _HEAD.size + part_size + topic_size, at + size
+        seal = None
+        if kind == LAST_CHUNK:
+            body_at += _SEAL.size
+        if body_at > end or end > len(view):
+            raise BadRequest(f"the section at byte {at} says that it has {size} bytes, which cannot be")
+        if kind == DECISION:
+            decide = decide_body_of(view[at + _HEAD.size : end])
+        elif kind in {CHUNK, LAST_CHUNK}:
+            names_at = at + _HEAD.size
+            if kind == LAST_CHUNK:
+                seal = Seal(*_SEAL.unpack_from(view, names_at))
+                names_at += _SEAL.size
+            part = _text(view[names_at : names_at + part_size], at)
+            topic = _text(view[names_at + part_size : body_at], at)
+            chunks.append(ChunkSection(part, number, topic, queue_id, bytes(view[body_at:end]), seal))
+        else:
+            raise BadRequest(f"the section at byte {at} is of kind {kind}: there are 1, 2 and 3")
+        at = end
+    if not chunks:
+        raise BadRequest("there is no chunk in the body")
+    return tuple(chunks), decide
+
+
+def _text(data: memoryview, at: int) -> str:
+    try:
+        return str(data, "utf-8")
+    except UnicodeDecodeError:
+        raise BadRequest(f"the section at byte {at} names a part or topic that is not UTF-8") from None
+
+
+# -- JSON
+def decide_body(decide: DecideBody) -> bytes:
+    """The body of DECIDE."""
+    return _encode(decide)
+
+
+def decide_body_of(body: bytes | memoryview) -> DecideBody:
+    """Raises BadRequest."""
+    decide = _decoded(_decide, body, "decision")
+    _check_parts(decide.parts or ())
+    _check("sequence", decide.sequence, -1, _LONG_MAX)
+    return decide
+
+
+def decision(made: Decision | None) -> bytes:
+    """The body of APPLY (30003): at a participant the coordinator's decision, else empty."""
+    return b"" if made is None else _encode(made)
+
+
+def decision_of(body: bytes | memoryview) -> Decision | None:
+    """Raises BadRequest."""
+    if not len(body):
+        return None
+    made = _decoded(_decision, body, "decision")
+    _check_decision(made)
+    return made
+
+
+def staged(answer: Staged) -> bytes:
+    """The body of the answer to STAGE: empty if nothing is decided."""
+    return b"" if answer.decision is None else _encode(answer)
+
+
+def staged_of(body: bytes | memoryview) -> Staged:
+    """Raises BadRequest."""
+    return _decoded(_staged, body, "answer to STAGE") if len(body) else Staged()
+
+
+def decided(answer: Decided) -> bytes:
+    """The body of the answer to DECIDE."""
+    return _encode(answer)
+
+
+def decided_of(body: bytes | memoryview) -> Decided:
+    """Raises BadRequest."""
+    return _decoded(_decided, body, "answer to DECIDE")
+
+
+def transaction_state(state: TransactionState) -> bytes:
+    """The body of the answers to APPLY, and to STATE (30004) of a transaction."""
+    return _encode(state)
+
+
+def transaction_state_of(body: bytes | memoryview) -> TransactionState:
+    """Raises BadRequest."""
+    return _decoded(_state, body, "state of a transaction")
+
+
+def row_state(state: RowState | None) -> bytes:
+    """The body of the answer to STATE of a row; `null` if there is none."""
+    return _encode(state)
+
+
+def row_state_of(body: bytes | memoryview) -> RowState | None:
+    """Raises BadRequest."""
+    return _decoded(_row, body, "state of a row")
+
+
+def transaction_list(states: Sequence[TransactionState]) -> bytes:
+    """The body of the answer to LIST (30006)."""
+    return _encode(states)
+
+
+def transaction_list_of(body: bytes | memoryview) -> list[TransactionState]:
+    """Raises BadRequest."""
+    return _decoded(_states, body, "list of transactions")
+
+
+_encode = msgspec.json.Encoder().encode
+_decide = msgspec.json.Decoder(DecideBody)
+_decision = msgspec.json.Decoder(Decision)
+_staged = msgspec.json.Decoder(Staged)
+_decided = msgspec.json.Decoder(Decided)
+_state = msgspec.json.Decoder(TransactionState)
+_row: msgspec.json.Decoder[RowState | None] = msgspec.json.Decoder(RowState | None)
+_states = msgspec.json.Decoder(list[TransactionState])
+
+
+def _decoded(decoder: msgspec.json.Decoder[V], body: bytes | memoryview, what: str) -> V:
+    try:
+        return decoder.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise BadRequest(f"the {what} in the body cannot be read: {str(error)[:200]}") from None
+
+
+def _check_decision(made: Decision) -> None:
+    _check_parts(made.parts)
+    _check("sequence", made.sequence, -1, _LONG_MAX)
+    _check("decided_ms", made.decided_ms, 0, _LONG_MAX)
+
+
+def _check_parts(parts: Iterable[ManifestPart]) -> None:
+    for part in parts:
+        _check("queue_id", part.queue_id, 0, _INT_MAX)
+        _check("chunks", part.seal.chunks, 0, _INT_MAX)
+        _check("rows", part.seal.rows, 0, _INT_MAX)
+        _check("bytes", part.seal.bytes, 0, _LONG_MAX)
+        _check("crc", part.seal.crc, 0, _CRC_MAX)
+
+
+def _check(name: str, value: int, low: int, high: int) -> None:
+    if not low <= value <= high:
+        raise BadRequest(f"the field {name}={str(value)[:40]} of the decision is not between {low} and {high}")
