@@ -127,7 +127,8 @@ class Cluster:
           cluster. options: any options of docs/configuration.md for all brokers, over `SMALL`. broker_options: for one
           broker each, over those. namesrv_options: for all name servers. networks: put a `FlakyNetwork` on every way
           between clients, brokers and name servers (Linux: it needs a second loopback address). environment: variables of
-          all processes beside ours. timeout: seconds that a start may take.
+          all processes beside ours. timeout: seconds that a start may take. program: the module that is run in place of
+          `metaq`, for faults of a test's own.
     Raises: ConfigError: a number out of bounds (up to 16 brokers, 1 to 8 name servers).
     """
 
@@ -143,6 +144,7 @@ class Cluster:
         networks: bool = False,
         environment: Mapping[str, str] | None = None,
         timeout: float = START_SECONDS,
+        program: str = "metaq",
     ) -> None:
         if not 0 <= brokers <= BROKERS_MAX or not 1 <= name_servers <= NAME_SERVERS_MAX:
             raise ConfigError(
@@ -158,7 +160,9 @@ class Cluster:
         self._networks: dict[_Way, FlakyNetwork] = {}
 
         def server(name: str, options: Mapping[str, object], arguments: Callable[[], list[str]]) -> ClusterServer:
-            return ClusterServer(name, self.folder / name, options, arguments, environment, timeout)
+            made = ClusterServer(name, self.folder / name, options, arguments, environment, timeout)
+            made.program = program
+            return made
 
         self.name_servers: tuple[ClusterServer, ...] = tuple(
             server(f"namesrv-{number}", namesrv_options or {}, lambda: ["namesrv"]) for number in range(name_servers)

@@ -32,6 +32,9 @@ class ServerProcess:
           environment: variables of the child beside ours. timeout: seconds that a start may take.
     """
 
+    program = "metaq"
+    """The module that is run as the command: a test may have one of its own, which does more than `metaq`."""
+
     def __init__(
         self, name: str, log: pathlib.Path, environment: Mapping[str, str] | None = None, timeout: float = START_SECONDS
     ) -> None:
@@ -57,7 +60,7 @@ class ServerProcess:
             raise ServerDied(self.death or f"{self.name} runs already")
         with self.log.open("a", encoding="utf-8") as log:
             self._process = subprocess.Popen(  # noqa: S603  our own command
-                [sys.executable, "-m", "metaq", *self._arguments()],
+                [sys.executable, "-m", self.program, *self._arguments()],
                 stdin=subprocess.PIPE,  # its end tells the child that we are gone
                 stdout=subprocess.PIPE,
                 stderr=log,
