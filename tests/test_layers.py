@@ -71,7 +71,17 @@ RULES: dict[str, Rule] = {
         "for tests of users: whole servers, and the disk and network under them",
     ),
     "cli": Rule(
-        {"admin", "app", "client.conversation", "model", "spark", "store.reader", "store.sizes", "wire.hot"},
+        {
+            "admin",
+            "app",
+            "client.conversation",
+            "model",
+            "spark",
+            "store.reader",
+            "store.sizes",
+            "store.staged",
+            "wire.hot",
+        },
         "one command for everything that an operator does",
     ),
     "__main__": Rule({"cli"}, "`python -m metaq`"),

@@ -78,8 +78,6 @@ def count(number: int, noun: str) -> str:
 
 def message_json(message: StoredMessage) -> dict[str, Any]:
     """A message for JSON output. A body that is UTF-8 text is `body`, any other is `body_base64`."""
-    import base64
-
     host, port = message.born_host
     shown: dict[str, Any] = {
         "topic": message.topic,
@@ -97,8 +95,14 @@ def message_json(message: StoredMessage) -> dict[str, Any]:
         "reconsume_times": message.reconsume_times,
         "properties": message.properties,
     }
+    return shown | body_json(message.body)
+
+
+def body_json(body: bytes) -> dict[str, str]:
+    """A body for JSON output, as in `message_json`."""
+    import base64
+
     try:
-        shown["body"] = message.body.decode("utf-8")
+        return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
-        shown["body_base64"] = base64.b64encode(message.body).decode("ascii")
-    return shown
+        return {"body_base64": base64.b64encode(body).decode("ascii")}

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import pathlib
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaq.cli.output import message_json, print_json_line
+from metaq.cli.output import (
+    EXIT_FAILED,
+    AsJson,
+    body_json,
+    count,
+    message_json,
+    print_json,
+    print_json_line,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from metaq.store.staged import StagedRecord
 
 app = typer.Typer(help="Look into a store folder, ours or RocketMQ's, without a broker.", no_args_is_help=True)
 
@@ -32,11 +44,98 @@ def dump(
     A broker may be running on the folder. Says on standard error where the log ends, and why there.
     """
     from metaq.store.reader import StoreReader
+    from metaq.store.staged import staged_record
 
     del as_json
     reader = StoreReader(folder)
     for message in reader.records(start=start, topic=topic):
         shown = message_json(message)
         shown["log_offset"] = message.log_offset
+        if record := staged_record(message):
+            shown["staged"] = _staged_json(record)
         print_json_line(shown)
     print(f"end of the log at offset {reader.end}: {reader.why}", file=sys.stderr)
+
+
+@app.command("transactions")
+def transactions(
+    folder: Annotated[
+        pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
+    ],
+    as_json: AsJson = False,
+) -> None:
+    """Show the staged transactions of a folder, and hold what was delivered of them against what was decided.
+
+    A broker may be running on the folder. Exit code 1: something does not fit together; it is named on standard error.
+    """
+    from metaq.store.reader import StoreReader
+    from metaq.store.staged import StagedSurvey
+
+    survey = StagedSurvey(StoreReader(folder))
+    found = sorted(survey.transactions.values(), key=lambda transaction: transaction.transaction)
+    if as_json:
+        shown = [
+            {
+                "transaction": one.transaction,
+                "phase": one.phase,
+                "parts": [
+                    {
+                        "part": part.part, "topic": part.topic, "queue_id": part.queue_id, "chunks": len(part.chunks),
+                        "messages": part.rows, "bytes": part.bytes, "sealed": part.seal is not None, "copies": part.copies,
+                    }
+                    for part in one.parts.values()
+                ],
+                "problems": one.problems,
+            }
+            for one in found
+        ]  # fmt: skip
+        print_json({"transactions": shown, "problems": survey.problems})
+    else:
+        print_table(
+            ("TRANSACTION", "PHASE", "PARTS", "MESSAGES", "DELIVERED", "BYTES", "PROBLEMS"),
+            [
+                (
+                    one.transaction, one.phase, len(one.parts), sum(part.rows for part in one.parts.values()),
+                    sum(part.copies for part in one.parts.values()), sum(part.bytes for part in one.parts.values()),
+                    len(one.problems),
+                )
+                for one in found
+            ],
+        )  # fmt: skip
+    problems = survey.problems + [f"{one.transaction}: {problem}" for one in found for problem in one.problems]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    if problems:
+        print(count(len(problems), "problem"), file=sys.stderr)
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _staged_json(record: StagedRecord) -> dict[str, Any]:
+    """What a record says of staged transactions, for JSON output."""
+    import msgspec
+
+    from metaq.model.properties import parse
+
+    if record.problem:
+        return {"kind": record.kind, "problem": record.problem}
+    if record.decision is not None:
+        return {"kind": record.kind, **msgspec.to_builtins(record.decision)}
+    if not record.transaction:
+        return {"kind": record.kind, "value": record.value}
+    shown: dict[str, Any] = {
+        "kind": record.kind,
+        "transaction": record.transaction,
+        "part": record.part,
+        "topic": record.topic,
+        "queue_id": record.queue_id,
+    }
+    if record.number >= 0:
+        shown["chunk"] = record.number
+    if record.seal is not None:
+        shown["seal"] = msgspec.to_builtins(record.seal)
+    if record.rows:
+        shown["messages"] = [
+            {"flag": flag, "properties": parse(pairs.decode("utf-8", "replace")), **body_json(body)}
+            for flag, body, pairs in record.rows
+        ]
+    return shown

@@ -20,8 +20,6 @@ type request struct {
 	Bodies                                         []string
 	Topics                                         map[string]string
 	FailTag                                        string `json:"fail_tag"`
-	TraceTopic                                     string `json:"trace_topic"`
-	Trace                                          bool
 }
 
 var (
@@ -40,13 +38,9 @@ func write(line map[string]any) {
 func run(r request) (any, error) {
 	switch r.Op {
 	case "producer":
-		options := []producer.Option{
+		made, err := rocketmq.NewProducer(
 			producer.WithNameServer([]string{r.Namesrv}), producer.WithGroupName(r.Group),
-			producer.WithInstanceName(r.Name)}
-		if r.Trace {
-			options = append(options, producer.WithTrace(tracing(r)))
-		}
-		made, err := rocketmq.NewProducer(options...)
+			producer.WithInstanceName(r.Name))
 		if err == nil {
 			err = made.Start()
 		}
@@ -77,19 +71,10 @@ func run(r request) (any, error) {
 	return nil, fmt.Errorf("unknown op %s", r.Op)
 }
 
-func tracing(r request) *primitive.TraceConfig {
-	return &primitive.TraceConfig{
-		TraceTopic: r.TraceTopic, GroupName: r.Group, Access: primitive.Local, NamesrvAddrs: []string{r.Namesrv}}
-}
-
 func consume(r request) error {
-	options := []consumer.Option{
+	made, err := rocketmq.NewPushConsumer(
 		consumer.WithNameServer([]string{r.Namesrv}), consumer.WithGroupName(r.Group), consumer.WithInstance(r.Name),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}
-	if r.Trace {
-		options = append(options, consumer.WithTrace(tracing(r)))
-	}
-	made, err := rocketmq.NewPushConsumer(options...)
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
 	if err != nil {
 		return err
 	}

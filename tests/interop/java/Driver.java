@@ -114,8 +114,7 @@ public final class Driver {
     }
 
     private Object startProducer(JSONObject request) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(
-            request.getString("group"), request.getBooleanValue("trace"), request.getString("trace_topic"));
+        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
         producer.setNamesrvAddr(request.getString("namesrv"));
         producer.setInstanceName(request.getString("name"));
         producer.setSendMsgTimeout(PATIENCE_MS);
@@ -132,8 +131,7 @@ public final class Driver {
 
     private Object startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
-            request.getString("group"), request.getBooleanValue("trace"), request.getString("trace_topic"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
         consumer.setNamesrvAddr(request.getString("namesrv"));
         consumer.setInstanceName(name);
         consumer.setMqClientApiTimeout(PATIENCE_MS);
