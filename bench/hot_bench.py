@@ -169,6 +169,24 @@ class Bench:
 
         return best_ns(work, 5 * rows)
 
+    def expand(self, body_bytes: int, rows: int = 100) -> float:
+        """A chunk of a staged transaction to its queue, per message."""
+        hot, outcome = self.hot, self.hot.AppendOutcome()
+        entries = [(0, b"x" * body_bytes, self.properties().encode()) for _ in range(rows)]
+        record = encode_record(
+            topic=b"rmq_sys_METAQ_STAGE", queue_id=0, queue_offset=0, log_offset=0, flag=0, sys_flag=0, born_ms=NOW_MS,
+            born_host=PEER, store_ms=NOW_MS, store_host=HOST, reconsume_times=0, prepared_offset=0,
+            body=encode_batch(entries), properties=b"REAL_TOPIC\x01%b\x02REAL_QID\x011" % TOPIC,
+        )  # fmt: skip
+
+        def work() -> None:
+            self.fresh()
+            for _ in range(5):
+                hot.expand(record, 0, self.gates, self.log, self.index, whole=True, now_ms=NOW_MS, outcome=outcome)
+            assert outcome.stop == 0
+
+        return best_ns(work, 5 * rows)
+
     def transactions(self, body_bytes: int, count: int = 64) -> float:
         """Half messages, 64 frames a read, and their commits, per transaction."""
         hot, body, ended = self.hot, b"x" * body_bytes, list[int]()
@@ -247,6 +265,8 @@ def figures(bench: Bench) -> dict[str, float]:
         "decode 1 KB to columns, a record": bench.decode(1024, columns=True),
         "recover 100 B, a record": bench.scan_records(100),
         "deliver delayed 100 B, 128 a run": bench.deliver(100),
+        "expand a chunk of 100 x 100 B, a message": bench.expand(100),
+        "expand a chunk of 3 x 100 B, a message": bench.expand(100, 3),
         "half message and commit, 100 B, 64 frames a read": bench.transactions(100),
         "producer add 100 B, a message": bench.add_message(),
     }

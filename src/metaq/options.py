@@ -301,6 +301,11 @@ class BrokerOptions(OptionTable):
     broker_permission: int = option(6, "4 readable, 2 writable, 6 both.", low=0, high=7, hot=True)
     region_id: str = option("DefaultRegion", "Region named in send answers and message traces.")
     trace_on: bool = option(True, "What send answers say about message tracing.", hot=True)
+    trace_topic_enable: bool = option(
+        False,
+        "Have the topic of message traces from the start, with one queue; else its first trace makes it, if that may.",
+    )
+    msg_trace_topic_name: str = option("RMQ_SYS_TRACE_TOPIC", "Name of that topic.")
     default_topic_queue_nums: int = option(8, "Queues of the template topic TBW102.", low=1)
     auto_create_topic_enable: bool = option(True, "Create a topic when somebody sends to it.", hot=True)
     restore_lost_topics: bool = option(

@@ -36,6 +36,24 @@ def test_a_broker_is_born_with_rocketmqs_topics():
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("name", ["RMQ_SYS_TRACE_TOPIC", "our-traces"])
+def test_traces_have_their_topic_where_it_is_switched_on(name):
+    """One queue, and no administrator deletes it; a topic that is there already keeps its queues."""
+    topics = make(trace_topic_enable=True, msg_trace_topic_name=name)
+    assert (topics.table[name].write_queues, topics.table[name].perm) == (1, 6)
+    with pytest.raises(Refused, match="system topic"):
+        topics.delete(name)
+    assert name in topics.system_names()
+    assert "our-traces" not in make(msg_trace_topic_name=name).table
+
+
+@pytest.mark.parametrize("name", ["SCHEDULE_TOPIC_XXXX", "rmq_sys_METAQ_STAGE", "a.b", ""])
+def test_traces_cannot_have_a_topic_of_another_purpose(name):
+    """The start ends with the option's name in the text."""
+    with pytest.raises(ConfigError, match="msgTraceTopicName"):
+        make(trace_topic_enable=True, msg_trace_topic_name=name)
+
+
 @pytest.mark.parametrize(("asked", "made"), [(4, 4), (16, 8), (0, 1), (-3, 1)])
 def test_an_automatic_topic_copies_its_template(asked, made):
     """At most the template's queues, without the inherit bit."""

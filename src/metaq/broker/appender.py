@@ -152,6 +152,24 @@ class Appender:
         finally:
             self._grew(outcome.touched, outcome.messages, outcome.size)
 
+    def expand(
+        self, record: bytes | memoryview, row: int, gates: Mapping[bytes, TopicGate], outcome: AppendOutcome
+    ) -> None:
+        """Append copies of a chunk's messages from `row` on (see `MessageStore.expand`).
+
+        Raises Refused as `put` does; messages before `outcome.row` are delivered.
+        """
+        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        try:
+            self._store.expand(record, row, gates, outcome)
+        except (StoreError, OSError, MemoryError) as error:
+            raise self._not_stored(error) from error
+        finally:
+            self._grew(outcome.touched, outcome.messages, outcome.size)
+
     def _not_stored(self, error: Exception) -> Refused:
         self._stats.put_failures += 1
         return Refused(Reason.NOT_STORED, str(error) or type(error).__name__)

@@ -13,7 +13,7 @@ from msgspec import structs
 
 from metaq.broker.quota import Quota
 from metaq.clock import Clock
-from metaq.errors import Reason, Refused
+from metaq.errors import ConfigError, Reason, Refused
 from metaq.model import DataVersion, Perm, TopicConfig
 from metaq.model.system import (
     AUTO_CREATE_TOPIC,
@@ -22,6 +22,7 @@ from metaq.model.system import (
     SYSTEM_PREFIX,
     SYSTEM_TOPIC_NAMES,
     SYSTEM_TOPICS,
+    TRACE_TOPIC,
     reply_topic,
 )
 from metaq.model.topic import QUEUES_MAX, check_topic
@@ -50,6 +51,8 @@ class Topics:
         self._options = options
         self._quota = Quota(clock, lambda: (options.auto_create_topics_max, options.auto_create_topics_per_minute))
         self._own_names = {options.broker_cluster_name, broker_name, reply_topic(options.broker_cluster_name)}
+        if options.trace_topic_enable:
+            self._own_names.add(_trace_topic(options.msg_trace_topic_name))
         self.changes = 0
         self._watchers: list[TopicWatcher] = []
         self._closing: dict[str, Pending] = {}
@@ -98,6 +101,7 @@ class Topics:
             _topic(broker_name, 1, usable if options.broker_topic_enable else inherit),
             _topic(SCHEDULE_TOPIC, delay_levels),
             _topic(reply_topic(options.broker_cluster_name), 1),
+            *([_topic(options.msg_trace_topic_name, 1)] if options.trace_topic_enable else ()),
         ]
         missing = {config.name: config for config in wanted if config.name not in self.table}
         if template := self._other_template():
@@ -278,6 +282,16 @@ class Topics:
 
 def _topic(name: str, queues: int, perm: int = int(Perm.READ | Perm.WRITE)) -> TopicConfig:
     return TopicConfig(name, queues, queues, perm)
+
+
+def _trace_topic(name: str) -> str:
+    """Return `name` if the topic of message traces may be called so. Raises ConfigError."""
+    if name in SYSTEM_TOPIC_NAMES - {TRACE_TOPIC} or name.startswith(OUR_PREFIX):
+        raise ConfigError(f"msgTraceTopicName={name}: that topic has a purpose of its own; give traces another")
+    try:
+        return check_topic(name)
+    except Refused as error:
+        raise ConfigError(f"msgTraceTopicName={name}: {error.text}") from None
 
 
 def check_client_topic(name: str) -> str:

@@ -21,6 +21,8 @@ OP_TOPIC: Final = "RMQ_SYS_TRANS_OP_HALF_TOPIC"
 CHECK_MAX_TOPIC: Final = "TRANS_CHECK_MAX_TIME_TOPIC"
 """Where half messages are kept that nobody ended, however often the broker asked."""
 BENCHMARK_TOPIC: Final = "BenchmarkTest"
+TRACE_TOPIC: Final = "RMQ_SYS_TRACE_TOPIC"
+"""Where clients that trace tell what they send and handle, unless they are told another topic."""
 
 SYSTEM_PREFIX: Final = "rmq_sys_"
 """Topics whose names begin so are nobody's to administer."""
@@ -46,7 +48,7 @@ SYSTEM_TOPICS: Final = (
     SystemTopic(HALF_TOPIC, queues=1),
     SystemTopic(OP_TOPIC),
     SystemTopic(CHECK_MAX_TOPIC),
-    SystemTopic("RMQ_SYS_TRACE_TOPIC", takes_sends=True),
+    SystemTopic(TRACE_TOPIC, takes_sends=True),
     SystemTopic(AUTO_CREATE_TOPIC, takes_sends=True),
 )
 """A broker's name and its cluster's are topics too, and so is `reply_topic`."""

@@ -260,6 +260,40 @@ class Writer:
         if log.end > self._populator.due_at:
             self._populator.wake()
 
+    def expand(
+        self, record: bytes | memoryview, row: int, gates: Mapping[bytes, hot.TopicGate], outcome: hot.AppendOutcome
+    ) -> None:
+        """Append copies of a chunk's messages from `row` on, until STOP_END or STOP_SLOW (see `hot.expand`).
+
+        They lie back to back and in one log file if any file has room for them, and either all or none are appended then.
+
+        Raises as `append_rows` does, and `outcome` says the same.
+        """
+        now_ms, log = self._clock.now_ms(), self._log.tail
+        run = functools.partial(
+            hot.expand, record, gates=gates, log=log, index=self._index_tail, now_ms=now_ms, outcome=outcome
+        )
+        with self._lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            whole = True
+            run(row, whole=True)
+            while whole and outcome.stop > hot.STOP_SLOW:
+                whole = self._make_room_ahead(outcome, now_ms)
+                run(row, whole=whole)
+            if outcome.stop > hot.STOP_SLOW:
+                self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
+    def _make_room_ahead(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
+        """The same as `_make_room`; units that reach into further queue files are reserved there."""
+        if outcome.stop == hot.STOP_QUEUE_FULL and (queue := self._queue_of(outcome)):
+            queue.prepare(outcome.needed)
+            return queue.tail.room() >= outcome.needed
+        return self._make_room(outcome, now_ms)
+
     def _append_rest(self, run: Callable[[int], None], now_ms: int, outcome: hot.AppendOutcome) -> None:
         """Go on where a file was full, as often as one is; `outcome` then covers all of it."""
         touched, messages, size = outcome.touched, outcome.messages, outcome.size
@@ -285,9 +319,14 @@ class Writer:
         if outcome.stop == hot.STOP_INDEX_FULL:
             assert self._index is not None, "only an index can be full"
             return self._index.grow(outcome.needed, now_ms)
+        queue = self._queue_of(outcome)
+        return queue is not None and queue.grow(outcome.needed)
+
+    def _queue_of(self, outcome: hot.AppendOutcome) -> ConsumeQueue | None:
+        """The queue that is full; None: it was deleted."""
         assert outcome.queue is not None, "STOP_QUEUE_FULL names its queue"
         queue = self._queues.get(outcome.queue.topic.decode(), outcome.queue.queue_id)
-        return queue is not None and queue.tail is outcome.queue and queue.grow(outcome.needed)
+        return queue if queue is not None and queue.tail is outcome.queue else None
 
     # ------------------------------------------------------------------ as another log has them
 

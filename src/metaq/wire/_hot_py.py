@@ -2,6 +2,7 @@
 
 from metaq.wire._hot_py_append import append, append_record
 from metaq.wire._hot_py_deliver import deliver
+from metaq.wire._hot_py_expand import check_batch, expand
 from metaq.wire._hot_py_frames import (
     KIND_BATCH,
     KIND_ENDING,
@@ -51,6 +52,7 @@ __all__ = [
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
     "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
     "TransactionGate",
-    "append", "append_record", "check", "crc31", "decode_columns", "decode_records", "deliver", "gather", "index_hash", "java_hash",
+    "append", "append_record", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
+    "gather", "index_hash", "java_hash",
     "pull_reply", "read", "rewind_index", "scan_records", "select",
 ]  # fmt: skip

@@ -96,7 +96,7 @@ def _facts(text: bytes, cluster: bytes, slow: Collection[bytes], *, keep_wait: b
     return None if len(stored) > PROPERTIES_BYTES_MAX else (stored, tag, tokens, no_wait)
 
 
-def _batch_entries(body: Any, gate: TopicGate, log: LogTail) -> list[_Entry] | None:
+def batch_entries(body: Any, gate: TopicGate, log: LogTail) -> list[_Entry] | None:
     """The entries of a batch body; None if it is malformed or holds an entry for the slow lane."""
     entries: list[_Entry] = []
     start, end = 0, len(body)
@@ -217,7 +217,7 @@ def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
         and stop - start <= min(gate.body_bytes_max, log.message_bytes_max)
         and not (gate.wait_is_slow and facts[3])
     ):
-        entries = _batch_entries(table.view[start:stop], gate, log)
+        entries = batch_entries(table.view[start:stop], gate, log)
     if gate is None or not entries:
         outcome.stop = STOP_SLOW
         return None

@@ -300,6 +300,33 @@ def deliver(
     `outcome` as after `append`; STOP_SLOW: the row is no such record, or there is no gate with its queue.
     """
 
+def check_batch(body: Buffer, gate: TopicGate, log: LogTail) -> int:
+    """How many messages a batch body holds, if `append` would take each of them from a batch row through this gate, and each
+    leaves room for a longer cluster name in its properties; -1: one or all must be judged singly. Nothing is written."""
+
+def expand(
+    record: Buffer,
+    row: int,
+    gates: Mapping[bytes, TopicGate],
+    log: LogTail,
+    index: IndexTail | None,
+    *,
+    whole: bool,
+    now_ms: int,
+    outcome: AppendOutcome,
+) -> None:
+    """Append copies of the messages of a chunk, from its entry `row` on, where its REAL_TOPIC and REAL_QID say: log record, unit
+    and index entries of each.
+
+    `record` is the chunk as the log holds it, its body a batch (docs/formats/batch.md), which was judged when it was staged: nothing
+    but its form is looked at, whatever the gate calls slow or too long. A copy is what `append` makes of an entry, with the chunk's
+    birth, reconsume times and sender's bits of SYSFLAG; its PREPAREDTRANSACTIONOFFSET names the chunk (record.copy_mark).
+
+    `whole`: all of the rest or nothing, back to back in log and queue, and `outcome.needed` is what all of it needs; else message by
+    message until a file is full, and `needed` is what one needs. `outcome.row` is the first entry not appended. STOP_SLOW: it is no
+    such chunk, or there is no gate with its queue; nothing was written. Raises IndexError: `row` is behind the last entry.
+    """
+
 def append_record(
     log: LogTail,
     queue: QueueTail | None,

@@ -20,6 +20,8 @@ type request struct {
 	Bodies                                         []string
 	Topics                                         map[string]string
 	FailTag                                        string `json:"fail_tag"`
+	TraceTopic                                     string `json:"trace_topic"`
+	Trace                                          bool
 }
 
 var (
@@ -38,9 +40,13 @@ func write(line map[string]any) {
 func run(r request) (any, error) {
 	switch r.Op {
 	case "producer":
-		made, err := rocketmq.NewProducer(
+		options := []producer.Option{
 			producer.WithNameServer([]string{r.Namesrv}), producer.WithGroupName(r.Group),
-			producer.WithInstanceName(r.Name))
+			producer.WithInstanceName(r.Name)}
+		if r.Trace {
+			options = append(options, producer.WithTrace(tracing(r)))
+		}
+		made, err := rocketmq.NewProducer(options...)
 		if err == nil {
 			err = made.Start()
 		}
@@ -71,10 +77,19 @@ func run(r request) (any, error) {
 	return nil, fmt.Errorf("unknown op %s", r.Op)
 }
 
+func tracing(r request) *primitive.TraceConfig {
+	return &primitive.TraceConfig{
+		TraceTopic: r.TraceTopic, GroupName: r.Group, Access: primitive.Local, NamesrvAddrs: []string{r.Namesrv}}
+}
+
 func consume(r request) error {
-	made, err := rocketmq.NewPushConsumer(
+	options := []consumer.Option{
 		consumer.WithNameServer([]string{r.Namesrv}), consumer.WithGroupName(r.Group), consumer.WithInstance(r.Name),
-		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset))
+		consumer.WithConsumeFromWhere(consumer.ConsumeFromFirstOffset)}
+	if r.Trace {
+		options = append(options, consumer.WithTrace(tracing(r)))
+	}
+	made, err := rocketmq.NewPushConsumer(options...)
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,8 @@ public final class Driver {
     }
 
     private Object startProducer(JSONObject request) throws Exception {
-        DefaultMQProducer producer = new DefaultMQProducer(request.getString("group"));
+        DefaultMQProducer producer = new DefaultMQProducer(
+            request.getString("group"), request.getBooleanValue("trace"), request.getString("trace_topic"));
         producer.setNamesrvAddr(request.getString("namesrv"));
         producer.setInstanceName(request.getString("name"));
         producer.setSendMsgTimeout(PATIENCE_MS);
@@ -131,7 +132,8 @@ public final class Driver {
 
     private Object startConsumer(JSONObject request) throws Exception {
         String name = request.getString("name");
-        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(request.getString("group"));
+        DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(
+            request.getString("group"), request.getBooleanValue("trace"), request.getString("trace_topic"));
         consumer.setNamesrvAddr(request.getString("namesrv"));
         consumer.setInstanceName(name);
         consumer.setMqClientApiTimeout(PATIENCE_MS);

@@ -22,6 +22,7 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 `slices`           `SliceReading`: every record of [start, end) with two pulls under way, what is gone, what is not there
 `sending`          `Send` (`Outgoing` → `Stored`), `GiveBack`: a message that failed
 `transactions`     `half_message`, `EndTransaction`; `check_of`: what a broker asks about a half message
+`staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `GetTransaction`, `ListStaged`, …: staged transactions
 `groups`           `SendHeartbeat`, `LeaveGroup`, `ListMembers`, `members_of`, `GetConnections`, `GetProducers`, `GetConsumeStats`
 `administration`   `CreateTopic`, `DeleteTopic`, `GetTopicStats`, `GetRuntime`
 `registration`     `RegisterBroker`, `UnregisterBroker`: a broker's words to a name server
