@@ -125,7 +125,9 @@ def test_json_bodies_come_back_as_they_were(
     assert staging.staged_of(staging.staged(Staged())) == Staged()
     assert staging.decided_of(staging.decided(Decided(made, first, remaining))) == Decided(made, first, remaining)
     assert staging.transaction_state_of(staging.transaction_state(state)) == state
-    assert staging.transaction_list_of(staging.transaction_list([state, state])) == [state, state]
+    assert staging.transaction_list_of(staging.transaction_list([state, state], 1 << 30)) == [state, state]
+    assert staging.transaction_list_of(staging.transaction_list([state, state], 1)) == [state]
+    assert staging.transaction_list_of(staging.transaction_list([], 1)) == []
     row = RowState("k", 1, made.transaction, state.phase)
     assert staging.row_state_of(staging.row_state(row)) == row
     assert staging.row_state_of(staging.row_state(None)) is None

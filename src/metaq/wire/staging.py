@@ -16,7 +16,7 @@ to judge.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final, TypeVar
 
 import msgspec
@@ -42,6 +42,9 @@ DECISION: Final = 3
 
 SECTIONS_MAX: Final = 1024
 """In one body."""
+
+LIST_BYTES_MAX: Final = 4 * 1024 * 1024
+"""A list ends with the transaction that reaches this; more are asked for behind that one."""
 
 _HEAD = struct.Struct(">IBBBxiI")
 _SEAL = struct.Struct(">IIQI")
@@ -211,9 +214,15 @@ def row_state_of(body: bytes | memoryview) -> RowState | None:
     return _decoded(_row, body, "state of a row")
 
 
-def transaction_list(states: Sequence[TransactionState]) -> bytes:
-    """The body of the answer to LIST (30006)."""
-    return _encode(states)
+def transaction_list(states: Iterable[TransactionState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
+    """The body of the answer to LIST (30006): the first of them, until it has `bytes_max` bytes."""
+    pieces, size = list[bytes](), 0
+    for state in states:
+        pieces.append(_encode(state))
+        size += len(pieces[-1])
+        if size >= bytes_max:
+            break
+    return b"[" + b",".join(pieces) + b"]"
 
 
 def transaction_list_of(body: bytes | memoryview) -> list[TransactionState]:

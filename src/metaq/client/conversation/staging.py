@@ -5,6 +5,8 @@
     Decide(transaction, DecideBody(Outcome.COMMIT, manifest))   # at the coordinator, which the id names
     Apply(transaction, decision)                      # at every participant, until nothing remains
 
+`broker`, in all of these: the name of the broker that is meant. Another one, which has taken over its address, refuses.
+
 Each may be asked again after a lost answer: ids, numbers and the first decision make it the same. In which order, and what
 after which error: `metaq.client.conversation.atomic`.
 """
@@ -33,6 +35,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
     expire_after: int = 0
     """With AGE: whole seconds; 0: as long as the broker keeps what is undecided at most."""
     decide: DecideBody | None = None
+    broker: str | None = None
 
     @property
     def action(self) -> str:
@@ -44,6 +47,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
             lifetime=self.lifetime.value,
             seconds=self.expire_after,
             born_ms=self.born_ms,
+            broker=self.broker,
         )
         return request(RequestCode.STAGE, header, staging.sections(self.chunks, self.decide))
 
@@ -57,6 +61,7 @@ class SealPart(Order, frozen=True):
     transaction: str
     part: str
     seal: Seal
+    broker: str | None = None
 
     @property
     def action(self) -> str:
@@ -71,6 +76,7 @@ class SealPart(Order, frozen=True):
             rows=seal.rows,
             bytes=seal.bytes,
             crc=seal.crc,
+            broker=self.broker,
         )
         return request(RequestCode.SEAL, header)
 
@@ -80,13 +86,14 @@ class Decide(Call[Decided], frozen=True):
 
     transaction: str
     decide: DecideBody
+    broker: str | None = None
 
     @property
     def action(self) -> str:
         return f"decide transaction {self.transaction}"
 
     def request(self) -> Command:
-        header = headers.StagedTransactionHeader(transaction=self.transaction)
+        header = headers.StagedTransactionHeader(transaction=self.transaction, broker=self.broker)
         return request(RequestCode.DECIDE, header, staging.decide_body(self.decide))
 
     def read(self, answer: Command) -> Decided:
@@ -101,13 +108,14 @@ class Apply(Call[TransactionState], frozen=True):
 
     transaction: str
     decision: Decision | None = None
+    broker: str | None = None
 
     @property
     def action(self) -> str:
         return f"apply transaction {self.transaction}"
 
     def request(self) -> Command:
-        header = headers.StagedTransactionHeader(transaction=self.transaction)
+        header = headers.StagedTransactionHeader(transaction=self.transaction, broker=self.broker)
         return request(RequestCode.APPLY, header, staging.decision(self.decision))
 
     def read(self, answer: Command) -> TransactionState:
@@ -118,13 +126,16 @@ class GetTransaction(Call[TransactionState], frozen=True):
     """What a broker knows of a transaction."""
 
     transaction: str
+    broker: str | None = None
 
     @property
     def action(self) -> str:
         return f"tell the outcome of transaction {self.transaction}"
 
     def request(self) -> Command:
-        return request(RequestCode.STAGED_STATE, headers.StagedSubjectHeader(transaction=self.transaction))
+        return request(
+            RequestCode.STAGED_STATE, headers.StagedSubjectHeader(transaction=self.transaction, broker=self.broker)
+        )
 
     def read(self, answer: Command) -> TransactionState:
         return staging.transaction_state_of(answer.body)
@@ -134,13 +145,14 @@ class GetRow(Call[RowState | None], frozen=True):
     """What a coordinator remembers of a writer; None: nothing."""
 
     row: str
+    broker: str | None = None
 
     @property
     def action(self) -> str:
         return f"tell the last transaction of row {self.row}"
 
     def request(self) -> Command:
-        return request(RequestCode.STAGED_STATE, headers.StagedSubjectHeader(row=self.row))
+        return request(RequestCode.STAGED_STATE, headers.StagedSubjectHeader(row=self.row, broker=self.broker))
 
     def read(self, answer: Command) -> RowState | None:
         return staging.row_state_of(answer.body)

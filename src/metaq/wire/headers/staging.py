@@ -16,6 +16,8 @@ class StageHeader(Header, kw_only=True):
     seconds: Int = 0
     """With `a`: after so many; 0: as long as the broker keeps such parts at most."""
     born_ms: Long = field(name="bornTimestamp")
+    broker: str | None = field(name="bname", default=None)
+    """Whom it is for, in all of these: another broker, which has taken over an address, refuses it."""
 
 
 class SealPartHeader(Header, kw_only=True):
@@ -30,12 +32,14 @@ class SealPartHeader(Header, kw_only=True):
     """Of all its chunks' bodies."""
     crc: Long
     """The part's CRC-32, without a sign."""
+    broker: str | None = field(name="bname", default=None)
 
 
 class StagedTransactionHeader(Header, kw_only=True):
     """30002 and 30003, whose body is a decision."""
 
     transaction: str = field(name="transactionId")
+    broker: str | None = field(name="bname", default=None)
 
 
 class StagedSubjectHeader(Header, kw_only=True):
@@ -43,6 +47,7 @@ class StagedSubjectHeader(Header, kw_only=True):
 
     transaction: str | None = field(name="transactionId", default=None)
     row: str | None = None
+    broker: str | None = field(name="bname", default=None)
 
 
 class ListStagedHeader(Header, kw_only=True):

@@ -1,0 +1,147 @@
+"""The way from a broker to others of its cluster, for what they ask each other about staged transactions.
+
+Brokers are found by their names at the name servers. The outcome of one look-up is kept until a broker is not in it, or
+does not answer where it was; those who need another at the same time wait for the same one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, assert_never
+
+from metaq.broker.staging_peers import Finish, NoAnswer, Question, Settle, StateOf, Told
+from metaq.client.conversation import asking
+from metaq.client.conversation.call import FAULTS, At, Call
+from metaq.client.conversation.name_servers import NameServers
+from metaq.client.conversation.staging import Apply, Decide, GetTransaction
+from metaq.client.transport import Transport
+from metaq.errors import NoRoute
+from metaq.model.staging import Outcome
+from metaq.wire.staging import DecideBody
+
+log = logging.getLogger(__name__)
+
+QUESTIONS_MAX: Final = 64
+"""To one broker, that wait for their answers."""
+LOOK_UP_SECONDS: Final = 1.0
+"""At least between two look-ups, so that a broker that is away does not make name servers busy."""
+
+
+class BrokerPeers:
+    """A `metaq.broker.staging_peers.Peers` over the remoting protocol. Lives in the broker's event loop.
+
+    Args: look_up_seconds: at least between two look-ups at the name servers.
+    """
+
+    def __init__(self, name_servers: Sequence[str], look_up_seconds: float = LOOK_UP_SECONDS) -> None:
+        self._transport = Transport(lambda _address, _asked: None, lambda _address: None, lambda _address: None)
+        self._name_servers = NameServers(name_servers) if name_servers else None
+        self._look_up_seconds = look_up_seconds
+        self._addresses: dict[str, str] = {}
+        """Of masters, by name."""
+        self._doubted: set[str] = set()
+        """Brokers that did not answer as they should where they were."""
+        self._looked_up = -float("inf")
+        self._looking_up: asyncio.Task[None] | None = None
+        self._waiting = Counter[str]()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    def ask(self, broker: str, question: Question, done: Callable[[Told], None]) -> None:
+        """Ask the broker of that name. `done` is called once."""
+        if self._closed:
+            done(NoAnswer("this broker stops"))
+            return
+        if self._waiting[broker] >= QUESTIONS_MAX:
+            done(NoAnswer(f"{QUESTIONS_MAX} questions to the broker {broker} wait for answers already"))
+            return
+        self._waiting[broker] += 1
+        task = asyncio.get_running_loop().create_task(self._ask(broker, question, done))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        """Drop all connections; what was asked has no answer."""
+        self._closed = True
+        for task in list(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._looking_up is not None:
+            self._looking_up.cancel()
+            await asyncio.gather(self._looking_up, return_exceptions=True)
+        await self._transport.close()
+
+    async def _ask(self, broker: str, question: Question, done: Callable[[Told], None]) -> None:
+        told: Told = NoAnswer("this broker stops")
+        try:
+            told = await self._answer(broker, call_of(question, broker))
+        except FAULTS as error:
+            told = NoAnswer(str(error))
+        except Exception as error:
+            log.exception("asking the broker %s about a staged transaction failed", broker)
+            told = NoAnswer(f"{type(error).__name__}: {error}")
+        finally:
+            self._waiting[broker] -= 1
+            if not self._waiting[broker]:
+                del self._waiting[broker]
+            try:
+                done(told)
+            except Exception:
+                log.exception("what was to be done with the answer of the broker %s failed", broker)
+
+    async def _answer(self, broker: str, call: Call[Any]) -> Any:
+        """Raises what asking raises, NoRoute: nobody knows where the broker is."""
+        address = await self._find(broker)
+        try:
+            return await asking.ask(self._transport, address, call)
+        except FAULTS:
+            self._doubted.add(broker)  # it may have moved: whoever asks next looks it up
+            raise
+
+    async def _find(self, broker: str) -> str:
+        if self._name_servers is None:
+            raise NoRoute(f"the broker {broker} cannot be found: this one has no name servers")
+        if broker not in self._addresses or broker in self._doubted:
+            await self._look_up(self._name_servers)
+        address = self._addresses.get(broker)
+        if address is None:
+            raise NoRoute(f"no master of the broker {broker} is registered at name servers {self._name_servers}")
+        return address
+
+    async def _look_up(self, name_servers: NameServers) -> None:
+        loop = asyncio.get_running_loop()
+        if self._looking_up is None:
+            if loop.time() < self._looked_up + self._look_up_seconds:
+                return
+            self._looking_up = loop.create_task(self._read_cluster(name_servers))
+            self._looking_up.add_done_callback(self._look_up_ended)
+        await asyncio.shield(self._looking_up)
+
+    def _look_up_ended(self, task: asyncio.Task[None]) -> None:
+        self._looking_up, self._looked_up = None, asyncio.get_running_loop().time()
+        if not task.cancelled():
+            task.exception()  # fetched: those who waited for it may all be gone
+
+    async def _read_cluster(self, name_servers: NameServers) -> None:
+        def answer(step: At[Any]) -> Awaitable[object]:
+            return asking.ask(self._transport, step.address, step.call)
+
+        info = await asking.converse(name_servers.cluster(), answer)
+        self._addresses = {name: data.master for name, data in info.brokers.items() if data.master}
+        self._doubted.clear()
+
+
+def call_of(question: Question, broker: str) -> Call[Any]:
+    """How a broker is asked a question over the remoting protocol."""
+    match question:
+        case StateOf(transaction):
+            return GetTransaction(transaction, broker)
+        case Finish(decision):
+            return Apply(decision.transaction, decision, broker)
+        case Settle(transaction):
+            return Decide(transaction, DecideBody(Outcome.ROLLBACK), broker)
+        case _:
+            assert_never(question)
