@@ -306,6 +306,9 @@ class BrokerOptions(OptionTable):
         "Have the topic of message traces from the start, with one queue; else its first trace makes it, if that may.",
     )
     msg_trace_topic_name: str = option("RMQ_SYS_TRACE_TOPIC", "Name of that topic.")
+    store_reply_message_enable: bool = option(
+        True, "Store the replies to requests too, in CLUSTER_REPLY_TOPIC; off, they are only handed on."
+    )
     default_topic_queue_nums: int = option(8, "Queues of the template topic TBW102.", low=1)
     auto_create_topic_enable: bool = option(True, "Create a topic when somebody sends to it.", hot=True)
     restore_lost_topics: bool = option(

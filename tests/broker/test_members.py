@@ -222,3 +222,21 @@ def test_keeping_has_an_end_whatever_is_asked_for(members, clock):
     members.closed(first)
     clock.advance(KEEP_SECONDS_MAX)
     assert members.give_up_kept() != []
+
+
+def test_producers_are_found_by_client_id_as_long_as_one_of_their_groups_is_there(members):
+    """The connection of the newest heartbeat, and one client id of each connection; nothing is left of those that go."""
+    first, second = FakeChannel("1:1"), FakeChannel("1:2")
+    beat(members, first, group="", producers=("PG", "PH"))
+    beat(members, second, group="", producers=("PG",))
+    assert members.connection_of("a@1") is second
+    beat(members, first, group="", producers=("PG",))
+    assert members.connection_of("a@1") is first
+    beat(members, first, group="", producers=("PG",), client_id="b@1")
+    assert (members.connection_of("a@1"), members.connection_of("b@1")) == (second, first)
+    members.unregister(first, "PG", None)
+    assert members.connection_of("b@1") is first
+    members.unregister(first, "PH", None)
+    members.closed(second)
+    assert (members.connection_of("a@1"), members.connection_of("b@1")) == (None, None)
+    assert not members._connections and not members._client_of

@@ -100,6 +100,21 @@ def test_wire_names_of_transactions_are_those_of_java() -> None:
     }).from_check  # fmt: skip
 
 
+def test_wire_names_of_a_reply_that_is_handed_on_are_those_of_java() -> None:
+    """326, all that `ReplyMessageRequestHeader` of 4.9.8 has."""
+    push = headers.PushReplyHeader(
+        producer_group="PG", topic="C_REPLY_TOPIC", queue_id=0, sys_flag=1, born_ms=5, flag=7, properties="a\x01b",
+        born_host="10.0.0.1:1234", store_host="[::1]:10911", store_ms=6,
+    )  # fmt: skip
+    assert push.to_ext() == {
+        "producerGroup": "PG", "topic": "C_REPLY_TOPIC", "defaultTopic": "TBW102", "defaultTopicQueueNums": "4",
+        "queueId": "0", "sysFlag": "1", "bornTimestamp": "5", "flag": "7", "properties": "a\x01b",
+        "reconsumeTimes": "0", "unitMode": "false", "bornHost": "10.0.0.1:1234", "storeHost": "[::1]:10911",
+        "storeTimestamp": "6",
+    }  # fmt: skip
+    assert headers.PushReplyHeader.from_ext(push.to_ext()) == push
+
+
 @pytest.mark.parametrize(
     ("text", "value"), [("true", True), ("TRUE", True), ("1", True), ("false", False), ("x", False)]
 )

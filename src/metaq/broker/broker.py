@@ -24,6 +24,7 @@ from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
 from metaq.broker.offsets import Offsets
 from metaq.broker.pull import PullService
+from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
 from metaq.broker.requests import OffsetCommit
 from metaq.broker.resets import OffsetResets
@@ -91,6 +92,7 @@ class Broker:
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
+        self.replies = ReplyService(environment, tables, self.sends, self.appender)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
         self.locks = Locks(environment, tables, authorise)
@@ -145,6 +147,7 @@ class Broker:
         self.stats.sample()
         self.schedule.tick()
         self.transactions.tick()
+        self.replies.tick()
         self.topics.saved.retry()
         self.groups.saved.retry()
         self.deletions.marks.retry()

@@ -88,6 +88,10 @@ class Members:
         self.producers: dict[str, dict[Channel, Member]] = {}
         self._groups_of: dict[Channel, set[str]] = {}
         self._producing: dict[Channel, set[str]] = {}
+        self._client_of: dict[Channel, str] = {}
+        """The client ids of connections in producer groups."""
+        self._connections: dict[str, dict[Channel, None]] = {}
+        """The same the other way round; the connection of the newest heartbeat stands last."""
         self._kept: dict[str, dict[str, float]] = {}
         """Group → client id of a member that is gone and is kept → until when (monotonic seconds)."""
         self._next_kept = math.inf
@@ -114,7 +118,17 @@ class Members:
         for group in beat.producers:
             self.producers.setdefault(group, {})[channel] = Member(channel, beat.client_id, language, version, now)
             self._producing.setdefault(channel, set()).add(group)
+        if beat.producers:
+            self._forget_client(channel)
+            self._client_of[channel] = beat.client_id
+            self._connections.setdefault(beat.client_id, {})[channel] = None
         return effects
+
+    def _forget_client(self, channel: Channel) -> None:
+        connections = self._connections.get(client_id := self._client_of.pop(channel, ""), {})
+        connections.pop(channel, None)
+        if not connections:
+            self._connections.pop(client_id, None)
 
     def _join(self, member: Member, view: ConsumerView) -> bool:
         """Returns whether the group's members or its topics changed; a newer version of a filter alone does not count."""
@@ -264,6 +278,8 @@ class Members:
         members = self.producers.get(name)
         if members is not None and members.pop(channel, None) is not None:
             self._forget(self._producing, channel, name)
+            if channel not in self._producing:
+                self._forget_client(channel)
             if not members:
                 del self.producers[name]
 
@@ -290,6 +306,10 @@ class Members:
     def producing(self, group: str) -> list[Channel]:
         """The connections of a producer group's members, in the order they joined; empty if it is offline."""
         return list(self.producers.get(group, ()))
+
+    def connection_of(self, client_id: str) -> Channel | None:
+        """Where the producers of that client are connected, by its newest heartbeat; None: they are not."""
+        return next(reversed(self._connections.get(client_id, {})), None)
 
     def subscribers(self, topic: str) -> list[str]:
         """Online groups that subscribe to `topic`."""

@@ -59,11 +59,7 @@ class SendService:
 
         Raises Refused, or Saving while its topic is being made or deleted: nothing was stored.
         """
-        config = self._destination(send)
-        queue_id = self._queue(send, config)
-        body_bytes_max = self._environment.store_options.max_message_size
-        if len(send.body) > body_bytes_max:
-            raise Refused(Reason.ILLEGAL_MESSAGE, f"a body of {len(send.body)} bytes, the limit is {body_bytes_max}")
+        queue_id = self.queue_of(send)
         if send.batch:
             return self._send_batch(send, queue_id)
         pairs = props.parse(send.properties)
@@ -101,6 +97,14 @@ class SendService:
         return Sent(put, told_queue, offset_id(self._environment.store_host, put.log_offset), wait)
 
     # -- where to
+    def queue_of(self, send: Send) -> int:
+        """The queue that it goes to. Raises Refused: it cannot go there, or its body is too long; Saving, as `send`."""
+        queue_id = self._queue(send, self._destination(send))
+        body_bytes_max = self._environment.store_options.max_message_size
+        if len(send.body) > body_bytes_max:
+            raise Refused(Reason.ILLEGAL_MESSAGE, f"a body of {len(send.body)} bytes, the limit is {body_bytes_max}")
+        return queue_id
+
     def _destination(self, send: Send) -> TopicConfig:
         name = check_client_topic(send.topic)
         if name in SEND_FORBIDDEN:

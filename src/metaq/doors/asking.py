@@ -15,9 +15,10 @@ from metaq.wire.command import Command
 
 log = logging.getLogger(__name__)
 
-QUESTIONS_MAX = 4096
+QUESTIONS_MAX = 16 * 1024
 """Of one door, that wait for their answers."""
-PEER_QUESTIONS_MAX = 64
+PEER_QUESTIONS_MAX = 1024
+"""Of one connection: a requester gets the replies to that many requests at once."""
 
 
 class Spelling(NamedTuple):

@@ -1,7 +1,7 @@
 """The broker's remoting door: what its sessions share, and the table of its request codes.
 
 A session (`remoting_session`) has a fast lane for plain sends and pulls; everything else is handled one by one
-(`remoting_messages`, `remoting_clients`, `remoting_admin`).
+(`remoting_messages`, `remoting_replies`, `remoting_clients`, `remoting_admin`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from metaq.doors.pieces import ColdReads
 from metaq.doors.remoting_admin import AdminHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
+from metaq.doors.remoting_replies import ASKING, ReplyHandlers
 from metaq.doors.remoting_session import BrokerSession, Workspace
 from metaq.doors.remoting_transactions import TransactionHandlers
 from metaq.log import RateLimitedLog
@@ -63,10 +64,11 @@ class RemotingDoor:
                 MessageHandlers(broker, self.workspace),
                 ClientHandlers(broker),
                 TransactionHandlers(broker, self.workspace),
+                ReplyHandlers(broker),
                 AdminHandlers(broker, when_announced),
             ),
             Parking(broker.clock),
-            Questions(broker.clock, asking or {}),
+            Questions(broker.clock, ASKING if asking is None else asking),
             RateLimitedLog(log, broker.clock),
             broker.authorise,
             broker.options.frame_bytes_max,

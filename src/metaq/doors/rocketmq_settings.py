@@ -57,7 +57,6 @@ replyThreadPoolQueueCapacity=10000
 sendMessageThreadPoolNums=2
 sendThreadPoolQueueCapacity=10000
 startAcceptSendRequestTimeStamp=0
-storeReplyMessageEnable=true
 transferMsgByHeap=true
 waitTimeMillsInHeartbeatQueue=31000
 waitTimeMillsInPullQueue=5000

@@ -48,6 +48,7 @@ from metaq.wire.headers.reading import (
     ViewMessageHeader,
 )
 from metaq.wire.headers.sending import (
+    PushReplyHeader,
     SendBackHeader,
     SendHeader,
     SendReplyHeader,
@@ -88,6 +89,7 @@ __all__ = [
     "ProducerGroupHeader",
     "PullHeader",
     "PullReplyHeader",
+    "PushReplyHeader",
     "PutKvHeader",
     "QueryMessageHeader",
     "QueryMessageReplyHeader",

@@ -69,6 +69,27 @@ class SendReplyHeader(Header, kw_only=True):
     transaction_id: str | None = None
 
 
+class PushReplyHeader(Header, kw_only=True):
+    """326, of a broker: this is the reply to your request. The body is the reply's, compressed if `sys_flag` says so."""
+
+    producer_group: str
+    topic: str
+    default_topic: str = AUTO_CREATE_TOPIC
+    default_topic_queues: Int = field(name="defaultTopicQueueNums", default=4)
+    queue_id: Int
+    sys_flag: Int = 0
+    born_ms: Long = field(name="bornTimestamp")
+    flag: Int = 0
+    properties: str = ""
+    reconsume_times: Int = 0
+    unit_mode: bool = False
+    born_host: str
+    """`ip:port` of whoever replied."""
+    store_host: str
+    """`ip:port` of the broker."""
+    store_ms: Long = field(name="storeTimestamp")
+
+
 class SendBackHeader(Header, kw_only=True):
     """36: this message failed; deliver it again later, or file it with the dead letters."""
 

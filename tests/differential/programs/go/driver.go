@@ -49,6 +49,8 @@ type request struct {
 	Orderly      bool
 	Transactions bool
 	Strategy     *struct{ Kind string }
+	TimeoutMs    int `json:"timeout_ms"`
+	Async        bool
 }
 
 var (
@@ -97,6 +99,8 @@ func run(r request) (any, error) {
 		line := receipt(sent.SendResult)
 		line["local_state"] = sent.State
 		return line, nil
+	case "request":
+		return awaitReply(r)
 	case "suspend":
 		consumers[r.Name].Suspend()
 		return nil, nil
@@ -256,6 +260,11 @@ func handler(r request) func(context.Context, ...*primitive.MessageExt) (consume
 		if text, found := answer["throw"]; found {
 			return consumer.ConsumeRetryLater, errors.New(text.(string))
 		}
+		if text, found := answer["reply"]; found {
+			for _, one := range messages {
+				write(replied(r.Name, answer["by"].(string), one, text.(string)))
+			}
+		}
 		switch answer["status"] {
 		case "ok":
 			return consumer.ConsumeSuccess, nil
@@ -269,6 +278,49 @@ func handler(r request) func(context.Context, ...*primitive.MessageExt) (consume
 		}
 		return consumer.ConsumeRetryLater, nil
 	}
+}
+
+// replied replies to a request by a producer of ours, and says what came of it.
+func replied(name, by string, request *primitive.MessageExt, text string) dict {
+	line := dict{"event": "replied", "name": name}
+	reply, err := consumer.CreateReplyMessage(request, []byte(text))
+	if err == nil {
+		reply.Body = []byte(text) // which CreateReplyMessage takes for properties
+		var sent *primitive.SendResult
+		if sent, err = producers[by].SendSync(context.Background(), reply); err == nil {
+			line["receipt"] = receipt(sent)
+			return line
+		}
+	}
+	line["threw"] = failure(err)
+	return line
+}
+
+// awaitReply asks, and waits for the reply; by callback if `Async` says so.
+func awaitReply(r request) (any, error) {
+	wait := time.Duration(r.TimeoutMs) * time.Millisecond
+	if !r.Async {
+		reply, err := producers[r.Name].Request(context.Background(), wait, made(r.message))
+		if err != nil {
+			return nil, err
+		}
+		return dict{"topic": reply.Topic, "body": string(reply.Body), "properties": reply.GetProperties()}, nil
+	}
+	type outcome struct {
+		reply *primitive.Message
+		err   error
+	}
+	outcomes := make(chan outcome, 1)
+	err := producers[r.Name].RequestAsync(context.Background(), wait,
+		func(_ context.Context, reply *primitive.Message, err error) { outcomes <- outcome{reply, err} }, made(r.message))
+	if err != nil {
+		return nil, err
+	}
+	one := <-outcomes
+	if one.err != nil {
+		return nil, one.err
+	}
+	return dict{"topic": one.reply.Topic, "body": string(one.reply.Body), "properties": one.reply.GetProperties()}, nil
 }
 
 func made(m message) *primitive.Message {

@@ -150,6 +150,8 @@ public final class Driver {
                 return receipts;
             case "send_in_transaction":
                 return sendInTransaction(name, r);
+            case "request":
+                return describe(Generation.request(producers.get(name), message(r), r));
             case "call":
                 return call(r);
             case "queues":
@@ -264,7 +266,7 @@ public final class Driver {
         return null;
     }
 
-    private static JSONObject consume(String name, List<MessageExt> messages, MessageQueue queue) {
+    private JSONObject consume(String name, List<MessageExt> messages, MessageQueue queue) {
         JSONObject question = new JSONObject();
         JSONArray described = new JSONArray();
         for (MessageExt message : messages) {
@@ -276,7 +278,24 @@ public final class Driver {
         if (answer.containsKey("throw")) {
             throw new IllegalStateException(answer.getString("throw"));
         }
+        if (answer.containsKey("reply")) {
+            for (MessageExt message : messages) {
+                tell("replied", name, replied(message, answer));
+            }
+        }
         return answer;
+    }
+
+    /** Reply to a request by a producer of ours, and say what came of it. */
+    private JSONObject replied(MessageExt request, JSONObject answer) {
+        JSONObject outcome = new JSONObject();
+        try {
+            byte[] body = answer.getString("reply").getBytes(StandardCharsets.UTF_8);
+            outcome.put("receipt", Generation.reply(producers.get(answer.getString("by")), request, body));
+        } catch (Exception e) {
+            outcome.put("threw", failure(e));
+        }
+        return outcome;
     }
 
     private static ConsumeConcurrentlyStatus status(String word) {
@@ -570,6 +589,10 @@ public final class Driver {
             }
         }
         return message;
+    }
+
+    static JSONObject describe(Message message) {
+        return describe((MessageExt) message); // what a reply comes as
     }
 
     static JSONObject describe(MessageExt message) {

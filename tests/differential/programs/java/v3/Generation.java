@@ -31,6 +31,14 @@ final class Generation {
         throw new UnsupportedOperationException("this client has no batches");
     }
 
+    static Message request(DefaultMQProducer producer, Message message, JSONObject r) {
+        throw new UnsupportedOperationException("this client has no requests");
+    }
+
+    static Object reply(DefaultMQProducer producer, MessageExt request, byte[] body) {
+        throw new UnsupportedOperationException("this client has no replies");
+    }
+
     static MessageExt view(DefaultMQProducer producer, String topic, String id) throws Exception {
         return producer.viewMessage(id);
     }

@@ -19,6 +19,7 @@ import org.apache.rocketmq.client.producer.SendResult;
 import org.apache.rocketmq.client.producer.TransactionListener;
 import org.apache.rocketmq.client.producer.TransactionMQProducer;
 import org.apache.rocketmq.client.producer.TransactionSendResult;
+import org.apache.rocketmq.client.utils.MessageUtil;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageExt;
@@ -53,6 +54,16 @@ final class Generation {
 
     static Object sendBatch(DefaultMQProducer producer, List<Message> messages, MessageQueue queue) throws Exception {
         return receipt(queue == null ? producer.send(messages) : producer.send(messages, queue));
+    }
+
+    /** Ask, and wait for the reply. By callback this client hands out null as soon as the request is sent. */
+    static Message request(DefaultMQProducer producer, Message message, JSONObject r) throws Exception {
+        long timeout = r.getLongValue("timeout_ms");
+        return r.containsKey("queue") ? producer.request(message, Driver.queue(r), timeout) : producer.request(message, timeout);
+    }
+
+    static Object reply(DefaultMQProducer producer, MessageExt request, byte[] body) throws Exception {
+        return receipt(producer.send(MessageUtil.createReplyMessage(request, body)));
     }
 
     static MessageExt view(DefaultMQProducer producer, String topic, String id) throws Exception {
