@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.wire.trace import Begun, Handled, Kind, Record, Result, Sent, Settled, decode, encode
+from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
+from metaq.wire.trace import decode, encode
 
 JAVA_ID = "FD000000000000000000000000000002248530946E096FF06A140000"
 JAVA_PUB = (

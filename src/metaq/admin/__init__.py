@@ -1,6 +1,6 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
-`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups` and `brokers`.
+`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `traces` and `brokers`.
 """
 
 from metaq.admin.admin import Admin
@@ -8,5 +8,9 @@ from metaq.admin.brokers import BrokerStatus
 from metaq.admin.groups import GroupProgress, QueueProgress
 from metaq.admin.order import TopicOrder
 from metaq.admin.topics import TopicDetails, TopicNotFound
+from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
 
-__all__ = ["Admin", "BrokerStatus", "GroupProgress", "QueueProgress", "TopicDetails", "TopicNotFound", "TopicOrder"]
+__all__ = [
+    "Admin", "BrokerStatus", "GroupProgress", "MessageTrace", "QueueProgress", "TopicDetails", "TopicNotFound", "TopicOrder",
+    "TraceEvent", "TraceNotFound",
+]  # fmt: skip

@@ -6,11 +6,14 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import brokers, groups, order, topics
+from metaq.admin import brokers, groups, order, topics, traces
 from metaq.client import core as cores
 from metaq.client.core import ClientCore
+from metaq.client.names import checked
 from metaq.client.options import ClientOptions
 from metaq.errors import ClientClosed
+from metaq.model.system import TRACE_TOPIC
+from metaq.model.topic import check_topic
 
 Result = TypeVar("Result")
 
@@ -89,6 +92,10 @@ class Admin:
     def skip_backlog(self, group: str, topic: str) -> list[groups.SkippedBacklog]:
         """Skip everything that waits for a consumer group in a topic. Raises also groups.GroupNotFound, NoRoute."""
         return self._run(groups.skip_backlog(self._open, group, topic))
+
+    def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
+        """What clients that trace told of one message, as a timeline. Raises also traces.TraceNotFound, ConfigError."""
+        return self._run(traces.trace(self._open, message_id, trace_topic=checked(check_topic, trace_topic)))
 
     def list_brokers(self) -> list[brokers.BrokerStatus]:
         """All brokers of all clusters, with what each says of itself."""

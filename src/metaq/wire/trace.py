@@ -10,13 +10,11 @@ empty fields from the end of a record, and fails: what may come last is written 
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, TypeAlias
-
-from msgspec import Struct
+from typing import Any, Final
 
 from metaq.errors import BadRequest
+from metaq.model.trace import Begun, Handled, Record, Result, Sent, Settled, Trace
 
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
@@ -26,137 +24,14 @@ BODY_CHARS_MAX: Final = 118_000
 _CLEAN = str.maketrans({FIELD_END: " ", RECORD_END: " "})
 
 
-class Kind(enum.IntEnum):
-    """What kind of message it was, as RocketMQ numbers them."""
-
-    NORMAL = 0
-    HALF = 1
-    COMMIT = 2
-    DELAYED = 3
-
-
-class Result(enum.IntEnum):
-    """How a delivery ended."""
-
-    SUCCESS = 0
-    TIMEOUT = 1
-    EXCEPTION = 2
-    RETURNED_NULL = 3
-    FAILED = 4
-    """The listener said so: it comes again, or is a dead letter."""
-
-
-class Sent(Struct, frozen=True, kw_only=True):
-    """`Pub`: a send, and what came of it. Of a batch of Java's, all in one: `message_id` and `offset_id` are lists, joined by
-    commas."""
-
-    time_ms: int
-    """When the send began."""
-    region: str = ""
-    group: str = ""
-    topic: str
-    message_id: str
-    tags: str = ""
-    keys: str = ""
-    store_host: str = ""
-    body_bytes: int = 0
-    cost_ms: int = 0
-    kind: int = Kind.NORMAL
-    offset_id: str = ""
-    success: bool = True
-    client_host: str = ""
-    """Java leaves it out."""
-
-    @property
-    def message_ids(self) -> tuple[str, ...]:
-        return tuple(self.message_id.split(","))
-
-    def text(self) -> str:
-        return _joined(
-            "Pub", self.time_ms, self.region, self.group, self.topic, self.message_id, self.tags, self.keys,
-            self.store_host, self.body_bytes, self.cost_ms, int(self.kind), self.offset_id, self.success,
-            *((self.client_host,) if self.client_host else ()),
-        )  # fmt: skip
-
-
-class Begun(Struct, frozen=True, kw_only=True):
-    """`SubBefore`: a delivery to a listener begins. `request_id` ties it to its end."""
-
-    time_ms: int
-    region: str = ""
-    group: str = ""
-    request_id: str
-    message_id: str
-    retry_times: int = 0
-    """Deliveries before this one that failed."""
-    keys: str = ""
-    client_host: str = ""
-    """Java leaves it out."""
-
-    def text(self) -> str:
-        return _joined(
-            "SubBefore", self.time_ms, self.region, self.group, self.request_id, self.message_id, self.retry_times,
-            self.keys or NULL, *((self.client_host,) if self.client_host else ()),
-        )  # fmt: skip
-
-
-class Handled(Struct, frozen=True, kw_only=True):
-    """`SubAfter`: a delivery has ended. `time_ms` is 0 and `group` empty where clients are old, or write for a cloud."""
-
-    request_id: str
-    message_id: str
-    cost_ms: int = 0
-    success: bool = True
-    keys: str = ""
-    code: int = Result.SUCCESS
-    time_ms: int = 0
-    group: str = ""
-
-    def text(self) -> str:
-        return _joined(
-            "SubAfter", self.request_id, self.message_id, self.cost_ms, self.success, self.keys or NULL,
-            int(self.code), self.time_ms, self.group or NULL,
-        )  # fmt: skip
-
-
-class Settled(Struct, frozen=True, kw_only=True):
-    """`EndTransaction`: a half message's producer has said what becomes of it."""
-
-    time_ms: int
-    region: str = ""
-    group: str = ""
-    topic: str
-    message_id: str
-    tags: str = ""
-    keys: str = ""
-    store_host: str = ""
-    kind: int = Kind.COMMIT
-    transaction_id: str = ""
-    state: str = ""
-    """COMMIT_MESSAGE, ROLLBACK_MESSAGE or UNKNOW."""
-    from_check: bool = False
-    """The broker had asked."""
-
-    def text(self) -> str:
-        return _joined(
-            "EndTransaction", self.time_ms, self.region, self.group, self.topic, self.message_id, self.tags, self.keys,
-            self.store_host, int(self.kind), self.transaction_id, self.state, self.from_check,
-        )  # fmt: skip
-
-
-Record: TypeAlias = Sent | Begun | Handled | Settled
-
-
-class Trace(Struct, frozen=True):
-    """What one trace message says. `unreadable` of its records are of no kind known here, or cut off."""
-
-    records: tuple[Record, ...]
-    unreadable: int = 0
-
-
 def encode(records: Iterable[Record]) -> bytes:
     """The body of a trace message."""
-    return "".join(record.text() for record in records).encode("utf-8", "replace")
+    return "".join(text_of(record) for record in records).encode("utf-8", "replace")
+
+
+def text_of(record: Record) -> str:
+    """One record, with its end."""
+    return _WRITERS[type(record)](record)
 
 
 def decode(body: bytes) -> Trace:
@@ -172,6 +47,35 @@ def decode(body: bytes) -> Trace:
         except (KeyError, IndexError, ValueError, BadRequest):
             unreadable += 1
     return Trace(tuple(records), unreadable)
+
+
+def _sent_text(record: Sent) -> str:
+    return _joined(
+        "Pub", record.time_ms, record.region, record.group, record.topic, record.message_id, record.tags, record.keys,
+        record.store_host, record.body_bytes, record.cost_ms, int(record.kind), record.offset_id, record.success,
+        *((record.client_host,) if record.client_host else ()),
+    )  # fmt: skip
+
+
+def _begun_text(record: Begun) -> str:
+    return _joined(
+        "SubBefore", record.time_ms, record.region, record.group, record.request_id, record.message_id, record.retry_times,
+        record.keys or NULL, *((record.client_host,) if record.client_host else ()),
+    )  # fmt: skip
+
+
+def _handled_text(record: Handled) -> str:
+    return _joined(
+        "SubAfter", record.request_id, record.message_id, record.cost_ms, record.success, record.keys or NULL,
+        int(record.code), record.time_ms, record.group or NULL,
+    )  # fmt: skip
+
+
+def _settled_text(record: Settled) -> str:
+    return _joined(
+        "EndTransaction", record.time_ms, record.region, record.group, record.topic, record.message_id, record.tags, record.keys,
+        record.store_host, int(record.kind), record.transaction_id, record.state, record.from_check,
+    )  # fmt: skip
 
 
 def _joined(*fields: object) -> str:
@@ -246,3 +150,6 @@ _READERS: dict[str, Callable[[Sequence[str]], Any]] = {
     "SubAfter": _handled,
     "EndTransaction": _settled,
 }
+_WRITERS: dict[type, Callable[[Any], str]] = {
+    Sent: _sent_text, Begun: _begun_text, Handled: _handled_text, Settled: _settled_text,
+}  # fmt: skip

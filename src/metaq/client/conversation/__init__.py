@@ -20,6 +20,7 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 `pulling`          `Pull`, whose outcome is a `PullResult`: status, records as they came, where to go on
 `time_search`      `first_at_or_after`: the offset of the first message stored at a moment or later
 `slices`           `SliceReading`: every record of [start, end) with two pulls under way, what is gone, what is not there
+`lookups`          `QueryMessages`: messages by key or id
 `sending`          `Send` (`Outgoing` → `Stored`), `GiveBack`: a message that failed
 `transactions`     `half_message`, `EndTransaction`; `check_of`: what a broker asks about a half message
 `staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `GetTransaction`, `ListStaged`, …: staged transactions

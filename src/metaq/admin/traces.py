@@ -1,0 +1,223 @@
+"""What clients told of one message: its send, its transaction, its deliveries, as a timeline."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.lookups import LOOK_UP_MAX, QueryMessages, read_traces
+from metaq.client.core import ClientCore
+from metaq.errors import ConfigError, MetaqError, NoRoute
+from metaq.model import StoredMessage
+from metaq.model.system import TRACE_TOPIC
+from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
+
+KEY_CHARS_MAX = 255
+_KINDS: dict[int, str] = {Kind.HALF: "half message sent", Kind.DELAYED: "delayed message sent"}
+_RESULTS: dict[int, str] = {
+    Result.SUCCESS: "ok", Result.TIMEOUT: "timed out", Result.EXCEPTION: "exception", Result.RETURNED_NULL: "returned null",
+    Result.FAILED: "failed",
+}  # fmt: skip
+
+
+class TraceNotFound(MetaqError):
+    """Nobody has told anything of the message."""
+
+
+class TraceEvent(Struct, frozen=True, kw_only=True):
+    """One thing that happened to the message.
+
+    `what`: "sent", "half message sent", "delayed message sent", "stored", "committed", "rolled back", "undecided",
+    "delivered". `group` of producers or consumers; `client`: address of who told it. `cost_ms`: of the send or the
+    handling; None if that is not known. `result`: "ok", or how it went wrong; "not ended" of a delivery of which only the
+    beginning was told. `attempt`: 1 for the first delivery; 0 of what is none. `detail`: what there is to say besides.
+    """
+
+    time_ms: int
+    what: str
+    topic: str = ""
+    group: str = ""
+    client: str = ""
+    cost_ms: int | None = None
+    result: str = ""
+    attempt: int = 0
+    detail: str = ""
+
+
+class MessageTrace(Struct, frozen=True, kw_only=True):
+    """A message's timeline, in the order of time.
+
+    `silent`: brokers that were not asked or did not answer, so that something may be missing. `unreadable`: records beside
+    ours that are of no known kind. `cut`: a broker had more than it tells at a time.
+    """
+
+    message_id: str
+    events: tuple[TraceEvent, ...]
+    silent: tuple[str, ...] = ()
+    unreadable: int = 0
+    cut: bool = False
+
+
+class _Told(Struct, frozen=True):
+    """A record, and who sent it."""
+
+    record: Record
+    client: str
+
+
+async def trace(core: ClientCore, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> MessageTrace:
+    """The timeline of one message. Raises TraceNotFound, ConfigError: no message has such an id; and what asking raises."""
+    if not message_id or len(message_id) > KEY_CHARS_MAX or message_id.split() != [message_id] or "," in message_id:
+        raise ConfigError(f"{message_id[:60]!r} is no message id: producers give 32 or 56 hex characters")
+    try:
+        found, silent = await _look_up(core, trace_topic, message_id, unique=False)
+    except NoRoute as error:
+        raise TraceNotFound(
+            f"nothing is told of {message_id}, for the trace topic {trace_topic} does not exist: nobody traces there ({error})"
+        ) from None
+    told: list[_Told] = []
+    unreadable = 0
+    for read in read_traces(found):
+        unreadable += read.trace.unreadable
+        told += [
+            _Told(record, getattr(record, "client_host", "") or read.client)
+            for record in read.trace.records
+            if _is_of(record, message_id)
+        ]
+    stored, more_silent = await _stored(core, message_id, told)
+    events = [*_timeline(told), *stored]
+    if not events:
+        raise TraceNotFound(_why_nothing(message_id, trace_topic, silent))
+    return MessageTrace(
+        message_id=message_id, events=tuple(sorted(events, key=_order)), silent=tuple(sorted({*silent, *more_silent})),
+        unreadable=unreadable, cut=len(found) >= LOOK_UP_MAX,
+    )  # fmt: skip
+
+
+async def _look_up(core: ClientCore, topic: str, key: str, *, unique: bool) -> tuple[list[StoredMessage], list[str]]:
+    """Messages by key at all brokers of the topic; and those that could not be asked. Raises NoRoute."""
+    route = await core.routes.route(topic)
+    silent = [data.broker for data in route.brokers if data.any_address is None]
+    asked = [data for data in route.brokers if data.any_address is not None]
+    outcomes = await asyncio.gather(
+        *(core.ask(data.any_address or "", QueryMessages(topic=topic, key=key, unique=unique, broker=data.broker)) for data in asked),
+        return_exceptions=True,
+    )  # fmt: skip
+    found: list[StoredMessage] = []
+    for data, outcome in zip(asked, outcomes, strict=True):
+        if isinstance(outcome, list):
+            found += outcome
+        elif isinstance(outcome, FAULTS):
+            silent.append(data.broker)
+        else:
+            raise outcome
+    return found, silent
+
+
+async def _stored(core: ClientCore, message_id: str, told: Iterable[_Told]) -> tuple[list[TraceEvent], list[str]]:
+    """When and where the message itself was stored, as far as its topic is known and it is still there."""
+    events: list[TraceEvent] = []
+    silent: list[str] = []
+    for topic in sorted(
+        {one.record.topic for one in told if isinstance(one.record, Sent | Settled) and one.record.topic}
+    ):
+        try:
+            found, more = await _look_up(core, topic, message_id, unique=True)
+        except NoRoute:
+            continue
+        except FAULTS as error:
+            silent.append(f"those of topic {topic} ({error})")
+            continue
+        silent += more
+        events += [
+            TraceEvent(
+                time_ms=message.store_ms, what="stored", topic=message.topic, client="{}:{}".format(*message.store_host),
+                result="ok", detail=f"{message.broker} queue {message.queue_id} offset {message.queue_offset}",
+            )
+            for message in found
+        ]  # fmt: skip
+    return events, silent
+
+
+def _is_of(record: Record, message_id: str) -> bool:
+    return message_id in record.message_ids if isinstance(record, Sent) else record.message_id == message_id
+
+
+def _timeline(told: Iterable[_Told]) -> list[TraceEvent]:
+    events: list[TraceEvent] = []
+    ends: dict[str, Handled] = {}
+    begun: dict[str, tuple[Begun, str]] = {}
+    for one in told:
+        record = one.record
+        if isinstance(record, Sent):
+            events.append(_sent(record, one.client))
+        elif isinstance(record, Settled):
+            events.append(_settled(record, one.client))
+        elif isinstance(record, Begun):
+            begun[record.request_id] = record, one.client
+        else:
+            ends[record.request_id] = record
+    for request_id, (record, client) in begun.items():
+        events.append(_delivered(record, ends.pop(request_id, None), client))
+    events.extend(map(_ended, ends.values()))
+    return events
+
+
+def _sent(record: Sent, client: str) -> TraceEvent:
+    return TraceEvent(
+        time_ms=record.time_ms, what=_KINDS.get(record.kind, "sent"),
+        topic=record.topic, group=record.group, client=client, cost_ms=record.cost_ms,
+        result="ok" if record.success else "failed",
+        detail=f"to {record.store_host}, {record.body_bytes} bytes" if record.store_host else f"{record.body_bytes} bytes",
+    )  # fmt: skip
+
+
+def _settled(record: Settled, client: str) -> TraceEvent:
+    what = {"COMMIT_MESSAGE": "committed", "ROLLBACK_MESSAGE": "rolled back"}.get(record.state, "undecided")
+    return TraceEvent(
+        time_ms=record.time_ms, what=what, topic=record.topic, group=record.group, client=client, result="ok",
+        detail="when the broker asked" if record.from_check else "",
+    )  # fmt: skip
+
+
+def _delivered(record: Begun, end: Handled | None, client: str) -> TraceEvent:
+    return TraceEvent(
+        time_ms=record.time_ms, what="delivered", group=record.group, client=client,
+        cost_ms=None if end is None else end.cost_ms, result="not ended" if end is None else _result(end),
+        attempt=record.retry_times + 1,
+    )  # fmt: skip
+
+
+def _ended(end: Handled) -> TraceEvent:
+    """Of a delivery whose beginning is lost."""
+    return TraceEvent(
+        time_ms=max(0, end.time_ms - end.cost_ms), what="delivered", group=end.group, cost_ms=end.cost_ms, result=_result(end),
+    )  # fmt: skip
+
+
+def _result(end: Handled) -> str:
+    code = Result.FAILED if not end.success and end.code == Result.SUCCESS else end.code
+    return _RESULTS.get(code, "failed")
+
+
+_PLACES = {"sent": 0, "half message sent": 0, "delayed message sent": 0, "stored": 1}
+"""Of what happened in the same millisecond."""
+
+
+def _order(event: TraceEvent) -> tuple[int, int, int]:
+    return event.time_ms, _PLACES.get(event.what, 2), event.attempt
+
+
+def _why_nothing(message_id: str, trace_topic: str, silent: Iterable[str]) -> str:
+    missing = ", ".join(silent)
+    if missing:
+        return (
+            f"nothing is told of {message_id} in topic {trace_topic}; but these brokers could not be asked: {missing}"
+        )
+    return (
+        f"nothing is told of {message_id} in topic {trace_topic}: clients trace only if they are told to (trace=True; in Java "
+        "enableMsgTrace), write it about a second later, and may use a topic of their own (--trace-topic)"
+    )

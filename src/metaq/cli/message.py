@@ -1,0 +1,69 @@
+"""`metaq message`: one message and what is known of it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, iso_time, print_json, print_table
+from metaq.model.system import TRACE_TOPIC
+
+app = typer.Typer(no_args_is_help=True, help="Look at single messages.")
+
+
+@app.command("trace")
+def show_trace(
+    message_id: Annotated[str, typer.Argument(metavar="ID", help="the message's id, as its send returned it")],
+    trace_topic: Annotated[str, typer.Option(metavar="TOPIC", help="where its clients trace")] = TRACE_TOPIC,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show what happened to a message: sent, stored, each delivery with group, client, duration and result.
+
+    Only clients that were told to trace tell it (trace=True; in Java enableMsgTrace), about a second later.
+    """
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        found = admin.message_trace(message_id, trace_topic=trace_topic)
+    if as_json:
+        print_json(
+            {
+                "message_id": found.message_id,
+                "events": [
+                    {
+                        "time": iso_time(event.time_ms),
+                        "what": event.what,
+                        "topic": event.topic or None,
+                        "group": event.group or None,
+                        "client": event.client or None,
+                        "milliseconds": event.cost_ms,
+                        "result": event.result or None,
+                        "attempt": event.attempt or None,
+                        "detail": event.detail or None,
+                    }
+                    for event in found.events
+                ],
+                "brokers_not_asked": list(found.silent),
+                "unreadable_records": found.unreadable,
+                "more_not_shown": found.cut,
+            }
+        )
+        return
+    print_table(
+        ("time", "what", "topic", "group", "client", "ms", "result", "attempt", ""),
+        (
+            (
+                iso_time(event.time_ms), event.what, event.topic, event.group, event.client,
+                "" if event.cost_ms is None else event.cost_ms, event.result, event.attempt or "", event.detail,
+            )
+            for event in found.events
+        ),
+    )  # fmt: skip
+    if found.silent:
+        print(f"WARNING: something may be missing, these brokers could not be asked: {', '.join(found.silent)}")
+    if found.cut:
+        print("WARNING: a broker had more to tell of this message than it tells at a time")
+    if found.unreadable:
+        print(f"{found.unreadable} records beside these could not be read")

@@ -1,0 +1,100 @@
+"""Message traces of the unchanged Java and Go clients, read by `metaq message trace`; and ours, read by mqadmin."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import pytest
+
+from metaq.admin import Admin, MessageTrace, TraceNotFound
+from tests.interop import golang
+from tests.interop.driver import ForeignClient
+from tests.interop.servers import Server
+from tests.support import eventually
+
+pytestmark = pytest.mark.interop
+
+_numbers = itertools.count()
+
+
+@pytest.fixture
+def topic(server: Server) -> str:
+    name = f"interop-trace-{next(_numbers)}"
+    with Admin(server.namesrv) as admin:
+        admin.create_topic(name, queues=2)
+    return name
+
+
+@pytest.fixture(scope="module")
+def go_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignClient]:
+    made = ForeignClient([str(golang.driver())], tmp_path_factory.mktemp("go"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def go(go_client: ForeignClient) -> Iterator[ForeignClient]:
+    yield go_client
+    go_client.shutdown_all()
+
+
+def told(server: Server, message_id: str, deliveries: int, **arguments: str) -> MessageTrace:
+    """The timeline, as soon as a send and so many ended deliveries are told."""
+    with Admin(server.namesrv) as admin:
+
+        def probe() -> MessageTrace | None:
+            try:
+                found = admin.message_trace(message_id, **arguments)
+            except TraceNotFound:
+                return None
+            ended = [event for event in found.events if event.what == "delivered" and event.cost_ms is not None]
+            return found if len(ended) == deliveries and any(event.what == "sent" for event in found.events) else None
+
+        found = eventually(probe, what=f"the trace of {message_id}")
+        assert found is not None
+        return found
+
+
+def test_java_traces_are_a_timeline(java: ForeignClient, server: Server, topic: str) -> None:
+    """Sent, stored, a delivery that failed and its retry, of two groups."""
+    java.producer("p", server.namesrv, f"{topic}-producers", trace=True)
+    java.consumer("c", server.namesrv, f"{topic}-group", {topic: "*"}, trace=True)
+    options = {"trace": True, "fail_tag": "bad", "max_reconsume_times": 1}
+    java.consumer("d", server.namesrv, f"{topic}-failing", {topic: "*"}, **options)
+    [receipt] = java.send("p", topic, ["hello"], tag="bad", keys="k1")
+    java.wait("c", 1)
+    java.wait("d", 2)
+    found = told(server, receipt["id"], 3)
+    shown = sorted((event.what, event.group, event.result, event.attempt) for event in found.events)
+    assert shown == [
+        ("delivered", f"{topic}-failing", "failed", 1),
+        ("delivered", f"{topic}-failing", "failed", 2),
+        ("delivered", f"{topic}-group", "ok", 1),
+        ("sent", f"{topic}-producers", "ok", 0),
+        ("stored", "", "ok", 0),
+    ]
+    assert found.events[0].what == "sent"
+
+
+def test_java_traces_to_a_topic_of_its_own(java: ForeignClient, server: Server, topic: str) -> None:
+    """`customizedTraceTopic`."""
+    with Admin(server.namesrv) as admin:
+        admin.create_topic(f"{topic}-traces", queues=1)
+    java.producer("p", server.namesrv, f"{topic}-producers", trace=True, trace_topic=f"{topic}-traces")
+    [receipt] = java.send("p", topic, ["hello"])
+    assert [event.what for event in told(server, receipt["id"], 0, trace_topic=f"{topic}-traces").events] == [
+        "sent", "stored",
+    ]  # fmt: skip
+
+
+def test_go_traces_are_a_timeline(go: ForeignClient, server: Server, topic: str) -> None:
+    """Sent, stored and delivered, with the client's address in the records."""
+    go.producer("gp", server.namesrv, f"{topic}-producers", trace=True)
+    go.consumer("gc", server.namesrv, f"{topic}-group", {topic: "*"}, trace=True)
+    [receipt] = go.send("gp", topic, ["hello"])
+    go.wait("gc", 1)
+    found = told(server, receipt["id"], 1)
+    assert {(event.what, event.group, event.result) for event in found.events} == {
+        ("sent", f"{topic}-producers", "ok"), ("stored", "", "ok"), ("delivered", f"{topic}-group", "ok"),
+    }  # fmt: skip
