@@ -24,6 +24,8 @@ its result; `driver.converse` drives it. What must be asked of a peer of its own
 `sending`          `Send` (`Outgoing` → `Stored`), `GiveBack`: a message that failed
 `transactions`     `half_message`, `EndTransaction`; `check_of`: what a broker asks about a half message
 `staging`          `Stage`, `SealPart`, `Decide`, `Apply`, `GetTransaction`, `ListStaged`, …: staged transactions
+`parts`            `Parts`: a transaction's messages gathered into chunks, per queue
+`atomic`           `AtomicSteps`: which of these is asked of whom, and what after a lost answer; `settled`, `outcome_of`
 `groups`           `SendHeartbeat`, `LeaveGroup`, `ListMembers`, `members_of`, `GetConnections`, `GetProducers`, `GetConsumeStats`
 `administration`   `CreateTopic`, `DeleteTopic`, `GetTopicStats`, `GetRuntime`
 `registration`     `RegisterBroker`, `UnregisterBroker`: a broker's words to a name server

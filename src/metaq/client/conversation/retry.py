@@ -31,6 +31,8 @@ class Purpose(enum.Enum):
     """A pull of a group's member, which brokers know by its heartbeat."""
     SEND = enum.auto()
     """Messages: what was stored, and not acknowledged, is stored twice by another try."""
+    STAGED = enum.auto()
+    """Staged transactions: whatever was asked may be asked again, and a promise that was missed is a reason to."""
     GIVE_BACK = enum.auto()
     """A failed message goes back to the broker that holds it: one of ours recognises what it has taken before."""
 
@@ -56,6 +58,9 @@ _BUSY = frozenset({ResponseCode.SYSTEM_BUSY, ResponseCode.FLOW_CONTROL})
 _BUSY_OR_STARTING = _BUSY | {ResponseCode.SERVICE_NOT_AVAILABLE}
 """A broker that starts or stops says that it is not available."""
 
+_PROMISE_MISSED = frozenset({ResponseCode.FLUSH_DISK_TIMEOUT, ResponseCode.FLUSH_SLAVE_TIMEOUT})
+"""It is done, and is not known to be on the disk, or at the slave."""
+
 
 class _Rule(Struct, frozen=True):
     """Pauses are in seconds; they double from `pause` to `pause_max`."""
@@ -69,6 +74,8 @@ class _Rule(Struct, frozen=True):
     any_peer: bool = False
     """Others would do as well: an error of the connection is a reason to ask one of them."""
     no_heartbeat: frozenset[ResponseCode] = frozenset()
+    maybe_done: frozenset[ResponseCode] = frozenset()
+    """Codes that do not say that nothing was done."""
 
 
 _RULES = {
@@ -101,6 +108,9 @@ _RULES = {
         ),
         any_peer=True,
     ),
+    Purpose.STAGED: _Rule(
+        0.05, 1.0, _BUSY_OR_STARTING | _PROMISE_MISSED, maybe_done=_PROMISE_MISSED | {ResponseCode.SYSTEM_ERROR}
+    ),
     Purpose.GIVE_BACK: _Rule(0.05, 1.0, frozenset()),  # A broker that is busy does not get it: a copy goes elsewhere.
 }
 _NOT_YET_SECONDS = 0.1
@@ -121,10 +131,11 @@ def judge(error: MetaqError, purpose: Purpose, failed: int = 1) -> Judgement:
             return Judgement(again=True, elsewhere=True, pause=pause)
         if error.code in rule.busy:
             wait = pause if rule.busy_pause is None else rule.busy_pause
-            return Judgement(again=True, elsewhere=rule.any_peer, pause=wait, only_busy=True)
+            done = error.code in rule.maybe_done
+            return Judgement(again=True, elsewhere=rule.any_peer, pause=wait, only_busy=True, maybe_done=done)
         if error.code in rule.no_heartbeat:
             return Judgement(again=True, pause=_NOT_YET_SECONDS, no_heartbeat=True)
-        return Judgement(again=False, pause=pause)
+        return Judgement(again=False, pause=pause, maybe_done=error.code in rule.maybe_done)
     if isinstance(error, ConnectionFailed | RequestTimeout):
         return Judgement(again=True, elsewhere=rule.any_peer, pause=pause, maybe_done=error.sent)
     if isinstance(error, RemoteProtocolError | BadRequest):  # There was an answer, which cannot be read.
