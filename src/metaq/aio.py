@@ -45,7 +45,8 @@ from metaq.client.consumer.pull_async import PullConsumer
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.watch import Slot
 from metaq.client.futures import SendFuture
-from metaq.client.producer import NO_KEYS, Body, ProducerBase, Selector, as_message
+from metaq.client.messages import NO_KEYS, Body, Selector, as_message
+from metaq.client.producer import ProducerBase
 from metaq.client.reader import CALL_SECONDS, ReaderBase
 from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
 from metaq.errors import BufferFull

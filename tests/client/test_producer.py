@@ -11,7 +11,7 @@ import pytest
 
 import metaq
 from metaq import Message, Producer, SendStatus
-from metaq.client.producer import queue_for_key
+from metaq.client.messages import queue_for_key
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.message import COMPRESSION_ZLIB, SysFlag

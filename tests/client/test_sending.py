@@ -9,7 +9,7 @@ import pytest
 
 import metaq
 from metaq import Producer, SendStatus, aio
-from metaq.client.producer import queue_for_key
+from metaq.client.messages import queue_for_key
 from metaq.client.sending import QueueRotation
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue

@@ -12,7 +12,7 @@ import pytest
 
 from metaq import Consumer, Producer, Reader
 from metaq.admin import Admin
-from metaq.client.producer import queue_for_key
+from metaq.client.messages import queue_for_key
 from metaq.model.order import OrderLayout
 from tests.interop.driver import ForeignClient, java_client
 from tests.interop.servers import MetaqServer, Server

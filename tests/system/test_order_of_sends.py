@@ -9,7 +9,7 @@ from collections import defaultdict
 import metaq
 from metaq import Producer, Reader
 from metaq.admin import Admin
-from metaq.client.producer import queue_for_key
+from metaq.client.messages import queue_for_key
 from metaq.model import MessageQueue
 from metaq.model.order import OrderLayout
 from metaq.testing import Cluster

@@ -10,7 +10,7 @@ import atexit
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable
 from typing import Self, Unpack
 
 from metaq.client import core as cores
@@ -18,14 +18,14 @@ from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, Stay,
 from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Template
 from metaq.client.futures import SendBatch, SendFuture
+from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message, chosen, queue_for_key
 from metaq.client.names import checked
 from metaq.client.options import ClientArguments, check_flag, check_whole, checked_seconds, client_options
 from metaq.client.sending import Choose, Sender, SendRules
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt
-from metaq.model.message import BODY_BYTES_MAX, as_body, as_keys, check_tag
-from metaq.model.subscription import java_string_hash
+from metaq.model.message import BODY_BYTES_MAX, check_tag
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import QUEUES_MAX, check_group, check_topic
 
@@ -33,18 +33,6 @@ DEFAULT_GROUP = "metaq_producer"
 CLOSE_SECONDS = 30.0
 EXIT_SECONDS = 5.0
 _TAGS_MAX = 1024
-NO_KEYS: tuple[str, ...] = ()
-
-Body = bytes | bytearray | memoryview
-"""What a message's body may be given as."""
-
-Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
-"""Picks a message's queue out of the topic's writable ones."""
-
-
-def queue_for_key(key: str, queues: Sequence[MessageQueue]) -> MessageQueue:
-    """The queue that an ordering key belongs to: Java's `hashCode`, so that producers in Java agree."""
-    return queues[abs(java_string_hash(key)) % len(queues)]
 
 
 class ProducerBase:
@@ -262,7 +250,7 @@ class ProducerBase:
                 raise BufferFull(f"the route of topic {topic} is not known yet, and this thread cannot wait for it")
             queues = self._core.thread.run(self._find_queues(topic, strict=strict), self._accumulator.limits.timeout)
         if selector is not None:
-            return self._stream(topic, None, None, _chosen(selector, queues))
+            return self._stream(topic, None, None, chosen(selector, queues))
         assert ordering_key is not None
         stay = Stay.STRICT if strict else Stay.MAY_MOVE
         return self._accumulator.ordered_stream(queue_for_key(ordering_key, queues), stay)
@@ -346,66 +334,6 @@ def _flush_forgotten() -> None:
             with contextlib.suppress(MetaqError):
                 producer._core.thread.run(producer._close(), EXIT_SECONDS)  # noqa: SLF001  the module's own class
                 producer._callbacks.wait(EXIT_SECONDS)  # noqa: SLF001  the module's own class
-
-
-def _chosen(selector: Selector, queues: Sequence[MessageQueue]) -> MessageQueue:
-    queue = selector(queues)
-    if not isinstance(queue, MessageQueue):
-        raise TypeError(f"the selector returned {queue!r}: it must return one of the queues that it is given")
-    return queue
-
-
-def as_message(
-    topic: str | Message,
-    body: Body | None,
-    tag: str | None,
-    keys: str | Iterable[str] = NO_KEYS,
-    *,
-    flag: int = 0,
-    delay_level: int = 0,
-    wait_store_ok: bool = True,
-    properties: dict[str, str] | None = None,
-) -> Message:
-    """The message that the arguments of a send describe. Raises TypeError, InvalidMessage."""
-    if isinstance(topic, Message):
-        if not (
-            body is None and tag is None and properties is None and not (keys or flag or delay_level) and wait_store_ok
-        ):
-            raise TypeError(
-                "a Message is sent as it is: set its fields, instead of passing body, tag, keys, ... beside it"
-            )
-        topic.check()
-        return topic
-    if body is None:
-        raise TypeError("body is missing: pass bytes")
-    return Message(
-        topic,
-        as_body(body),
-        tag,
-        as_keys(keys),
-        flag=flag,
-        delay_level=delay_level,
-        wait_store_ok=wait_store_ok,
-        properties={} if properties is None else properties,
-    )
-
-
-def as_batch(messages: Iterable[Message]) -> list[Message]:
-    """The messages of one `send_batch`. Raises ConfigError unless they can go in one request."""
-    batch = list(messages)
-    if not batch:
-        raise ConfigError("send_batch got no message")
-    for message in batch:
-        if not isinstance(message, Message):
-            raise TypeError(f"send_batch got {message!r}: pass metaq.Message objects")
-        message.check()
-    if len({message.topic for message in batch}) > 1:
-        raise ConfigError("the messages of one batch must have one topic")
-    if any(message.delay_level for message in batch):
-        raise ConfigError("a delayed message cannot be part of a batch")
-    if len({message.wait_store_ok for message in batch}) > 1:
-        raise ConfigError("the messages of one batch must agree on wait_store_ok")
-    return batch
 
 
 class Producer(ProducerBase):

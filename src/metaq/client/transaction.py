@@ -37,8 +37,9 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.sending import Outgoing
 from metaq.client.conversation.transactions import EndTransaction, half_at, half_message
 from metaq.client.futures import SendFuture
+from metaq.client.messages import NO_KEYS, Body, Selector, as_message
 from metaq.client.options import check_flag
-from metaq.client.producer import NO_KEYS, Body, Producer, ProducerBase, Selector, as_message
+from metaq.client.producer import Producer, ProducerBase
 from metaq.errors import (
     BadRequest,
     BrokerError,
