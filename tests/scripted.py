@@ -31,6 +31,7 @@ from metaq.app.runtime import loop_factory
 from metaq.clock import FakeClock
 from metaq.model import MessageQueue
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
+from metaq.store.disk import Disk
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, decode, encode, request
@@ -184,10 +185,10 @@ class ScriptedCluster:
     them.
 
     Args: folder: for the store, which is made below it. now_ms: where the broker's clock begins. store: options of the
-    store, over small files.
+    store, over small files. disk: what the store stands on, for example a `FaultyDisk`.
     """
 
-    def __init__(self, folder: Path, now_ms: int = 1_700_000_000_000, **store: Any) -> None:
+    def __init__(self, folder: Path, now_ms: int = 1_700_000_000_000, disk: Disk | None = None, **store: Any) -> None:
         self.clock = FakeClock(now_ms)
         self.script: Script = goes_on
         """Of requests to broker and name server, but for the broker's own registration."""
@@ -196,7 +197,7 @@ class ScriptedCluster:
         """`host:port`, for clients."""
         self.broker = ""
         """`host:port`, as the name server tells it."""
-        self._folder = folder
+        self._folder, self._disk = folder, disk
         self._store = StoreOptions(
             store_path_root_dir=str(folder / "store"),
             **{
@@ -230,7 +231,7 @@ class ScriptedCluster:
             end.callback(self._broker_proxy.close)
             self.namesrv, self.broker = self._namesrv_proxy.address, self._broker_proxy.address
             options = BrokerOptions(listen_port=0, broker_name=BROKER, namesrv_addr=self.namesrv)
-            broker = self._run(start_broker(options, self._store, self.clock))
+            broker = self._run(start_broker(options, self._store, self.clock, self._disk))
             end.callback(lambda: self._run(broker.close()))
             self._end = end.pop_all()
         return self

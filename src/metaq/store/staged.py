@@ -22,8 +22,10 @@ from metaq.wire.record import copied_from, decode_batch
 STAGE_TOPIC: Final = "rmq_sys_METAQ_STAGE"
 DECISIONS_TOPIC: Final = "rmq_sys_METAQ_TXN"
 _TRANSACTION, _PART, _NUMBER, _SEAL = "METAQ_TX", "METAQ_PART", "METAQ_CHUNK", "METAQ_SEAL"
-_TOPIC, _QUEUE = "REAL_TOPIC", "REAL_QID"
-_CHUNK_TAG, _SEAL_TAG, _DECIDE_TAG, _DONE_TAG = "chunk", "seal", "decide", "done"
+_TOPIC, _QUEUE, _PROGRESS = "REAL_TOPIC", "REAL_QID", "METAQ_DONE"
+_CHUNK_TAG, _DECIDE_TAG = "chunk", "decide"
+_DONE_TAGS = {"done", "finished"}
+"""Nothing is left to do here, or anywhere."""
 
 _decision_of = msgspec.json.Decoder(Decision)
 _names_of = msgspec.json.Decoder(list[str])
@@ -33,7 +35,7 @@ class StagedRecord(Struct, frozen=True):
     """What a record of one of the two system topics says."""
 
     kind: str
-    """Its tag: chunk, seal, decide, done, forget, checkpoint."""
+    """Its tag: chunk, seal, decide, done, finished, forget, checkpoint."""
     transaction: str = ""
     part: str = ""
     number: int = -1
@@ -44,6 +46,8 @@ class StagedRecord(Struct, frozen=True):
     rows: tuple[tuple[int, bytes, bytes], ...] = ()
     """Of a chunk: (flag, body, property text) of each message."""
     decision: Decision | None = None
+    done: bool = False
+    """Of a decision that was written anew: it had been carried out here before."""
     value: Any = None
     """JSON of the others."""
     problem: str = ""
@@ -113,7 +117,8 @@ def staged_record(message: StoredMessage) -> StagedRecord | None:
             return _staged(kind, message)
         if kind == _DECIDE_TAG:
             decision = _decision_of.decode(message.body)
-            return StagedRecord(kind, transaction=decision.transaction, decision=decision)
+            done = _PROGRESS in message.properties
+            return StagedRecord(kind, transaction=decision.transaction, decision=decision, done=done)
         return StagedRecord(kind, value=msgspec.json.decode(message.body))
     except (BadRequest, KeyError, ValueError, TypeError) as error:  # msgspec's are ValueErrors
         what = f"no property {error}" if isinstance(error, KeyError) else str(error)[:200]
@@ -153,11 +158,12 @@ class StagedSurvey:
                 self._take_copy(message, self._chunk_at[origin])
         elif record.problem:
             self.problems.append(record.problem)
-        elif record.kind == _DONE_TAG:
+        elif record.kind in _DONE_TAGS:
             for name in _names_of.decode(msgspec.json.encode(record.value)):
                 self._transaction(name).done = True
         elif record.decision is not None:
             self._take_decision(record.decision)
+            self._transaction(record.transaction).done |= record.done
         elif message.topic == STAGE_TOPIC:
             self._take_staged(record, message)
 
