@@ -15,7 +15,7 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.unicode cimport PyUnicode_DecodeUTF8
-from libc.stdint cimport INT32_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
 from msgspec.json import encode as msgspec_encode
@@ -23,6 +23,7 @@ from msgspec.json import encode as msgspec_encode
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.model.message import BODY_BYTES_MAX, as_body
+from metaq.wire._hot_py_sql import NoNumber as _NoNumber, java_double as _java_double, java_integer as _java_integer
 
 cdef extern from "_hot_c.h" nogil:
     int16_t get16(const uint8_t *p)
@@ -32,6 +33,7 @@ cdef extern from "_hot_c.h" nogil:
     void put32(uint8_t *p, int32_t n)
     void put64(uint8_t *p, int64_t n)
     void store_barrier()
+    void prefetch(const void *p)
     void prefetch_write(const void *p)
     void crc_init()
     uint32_t crc31_of(const uint8_t *p, size_t n)
@@ -58,5 +60,6 @@ include "_hot_read.pxi"
 include "_hot_deliver.pxi"
 include "_hot_expand.pxi"
 include "_hot_transactions.pxi"
+include "_hot_sql.pxi"
 include "_hot_pull.pxi"
 include "_hot_producer.pxi"

@@ -33,6 +33,7 @@ static inline void put64(uint8_t *p, int64_t n) { uint64_t v = METAQ_BE64((uint6
 
 /* Stores before it are issued before those after it: a size that is seen stands for a whole record. */
 static inline void store_barrier(void) { __atomic_thread_fence(__ATOMIC_RELEASE); }
+static inline void prefetch(const void *p) { __builtin_prefetch(p, 0); }
 static inline void prefetch_write(const void *p) { __builtin_prefetch(p, 1); }
 
 /* ---------------------------------------------------------------- CRC-32 (IEEE, reflected) */

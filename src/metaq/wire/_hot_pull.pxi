@@ -8,6 +8,8 @@ cdef struct Stretch:
 
 cdef enum:
     FEW_TAGS = 8  # so many are compared one by one
+    WORK_MAX = 1 << 20  # bytes of properties that one look reads through for an expression, about a millisecond
+    STEP_WORK = 8  # a step of it counts for so many
 
 
 cdef class Selection:
@@ -63,10 +65,15 @@ cdef class Filter:
     """Made once per subscription: a pull only compares."""
 
     cdef readonly frozenset tag_hashes
+    cdef readonly Sql sql
+    cdef readonly dict retried
+    cdef readonly bint reads
     cdef Growing codes  # int32 each, in order
 
-    def __cinit__(self, tag_hashes):
+    def __cinit__(self, tag_hashes=(), Sql sql=None, retried=None):
         memset(&self.codes, 0, sizeof(Growing))
+        self.sql, self.retried = sql, None if retried is None else dict(retried)
+        self.reads = sql is not None or retried is not None
         self.tag_hashes = frozenset(tag_hashes)
         fit = sorted(code for code in self.tag_hashes if -2147483648 <= code <= INT32_MAX)
         grow(&self.codes, 4 * len(fit))
@@ -91,6 +98,20 @@ cdef class Filter:
                 return True
             low += 1
         return False
+
+    cdef int takes_record(self, const uint8_t *at, int64_t size, int64_t *work) except -1:
+        """1 if the expression is true of a record. One that is not whole passes: who checks it afterwards tells of it."""
+        cdef Record record
+        cdef Sql sql = self.sql
+        if size < RECORD_BYTES_MIN or get32(at) != size or cut(&record, at, at + size, False) != NULL:
+            return 1
+        if sql is None:
+            sql = self.retried.get(property_bytes(&record, b"RETRY_TOPIC", 11))
+        work[0] += record.properties_size
+        if sql is None:
+            return 1
+        work[0] += sql.step_count * STEP_WORK
+        return sql.takes(record.properties, record.properties + record.properties_size)
 
 
 cdef inline bint is_at(const uint8_t *at, int64_t offset, int64_t size, int queue_id, int64_t queue_offset) noexcept nogil:
@@ -168,16 +189,22 @@ cdef int64_t number_of(Selection selection, Py_ssize_t record) noexcept:
 
 cdef Selection choose(
     units, int64_t first_unit, int64_t start, int64_t stop, Filter wanted, Py_ssize_t count_max, int64_t bytes_max,
-    int64_t log_min, int64_t log_end,
+    int64_t log_min, int64_t log_end, Exported log, int64_t file_offset,
 ):
     cdef Exported held = Exported()
     cdef Selection chosen = Selection.__new__(Selection)
     cdef const uint8_t *at
     cdef int64_t unit, offset, low = -1  # units follow each other as their records do
+    cdef int64_t work = 0
     cdef int32_t size
+    cdef bint reads = wanted is not None and wanted.reads, taken
     held.hold(units, PyBUF_SIMPLE)
     if not 0 <= first_unit <= start <= stop or stop - first_unit > held.size // UNIT_BYTES:
         raise ValueError(f"units [{start}, {stop}) in a buffer of {held.size} bytes from {first_unit}")
+    if reads and log is None:
+        raise ValueError("an expression looks at the records: pass the log file that holds them")
+    if log is not None and (not 0 <= file_offset <= log_min or log_end - file_offset > log.size):
+        raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + log.size})")
     unit = start
     while unit < stop:
         at = held.data + (unit - first_unit) * UNIT_BYTES
@@ -193,7 +220,13 @@ cdef Selection choose(
         if offset >= log_end or size > log_end - offset:
             break
         low = offset + size
-        if wanted is None or wanted.takes(get32(at + 16)):
+        if reads:
+            if unit + 1 < stop:
+                look_ahead(at + UNIT_BYTES, log.data, file_offset, log_end)
+            taken = wanted.takes_record(log.data + (offset - file_offset), size, &work) == 1
+        else:
+            taken = wanted is None or wanted.takes(get32(at + 16))
+        if taken:
             if chosen.count and chosen.size + size > bytes_max:
                 break
             if chosen.count == 0:
@@ -204,15 +237,57 @@ cdef Selection choose(
                 chosen.numbers.used += 8
             chosen.add(offset, size)
         unit += 1
+        if work > WORK_MAX:
+            break
     chosen.next_offset = unit
     return chosen
 
 
+cdef inline void look_ahead(const uint8_t *unit, const uint8_t *log, int64_t file_offset, int64_t log_end) noexcept nogil:
+    """Begin to load what of the next unit's record is looked at: its head, and its end with the properties."""
+    cdef int64_t offset = get64(unit)
+    cdef int32_t size = get32(unit + 8)
+    if file_offset <= offset < log_end and 0 < size <= log_end - offset:
+        prefetch(log + (offset - file_offset))
+        prefetch(log + (offset - file_offset) + size - 1)
+        prefetch(log + (offset - file_offset) + (size - 64 if size > 64 else 0))
+
+
 def select(
     units, int64_t first_unit, int64_t start, int64_t stop, Filter wanted, Py_ssize_t count_max, int64_t bytes_max,
-    int64_t log_min, int64_t log_end,
+    int64_t log_min, int64_t log_end, data=None, int64_t file_offset=0,
 ):
-    return choose(units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end)
+    cdef Exported log = None
+    if data is not None:
+        log = Exported()
+        log.hold(data, PyBUF_SIMPLE)
+    return choose(units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end, log, file_offset)
+
+
+def sift(data, Filter wanted not None, Py_ssize_t count_max, int64_t bytes_max):
+    cdef Exported held = Exported()
+    cdef int64_t at = 0, size, used = 0, last_log_end = -1, next_offset = -1, work = 0
+    cdef Py_ssize_t count = 0
+    cdef Growing kept
+    memset(&kept, 0, sizeof(Growing))
+    held.hold(data, PyBUF_SIMPLE)
+    try:
+        while at < held.size:
+            size = get32(held.data + at) if held.size - at >= RECORD_BYTES_MIN else 0
+            if size < RECORD_BYTES_MIN or size > held.size - at:
+                raise ValueError(f"no record at byte {at} of {held.size}")
+            if wanted.takes_record(held.data + at, size, &work):
+                if count == count_max or (count and kept.used + size > bytes_max):
+                    next_offset = get64(held.data + at + 20)
+                    break
+                grow(&kept, size)
+                put_bytes(&kept, held.data + at, size)
+                last_log_end = get64(held.data + at + 28) + size
+                count += 1
+            at += size
+        return count, to_bytes(kept.data, kept.used), next_offset, last_log_end
+    finally:
+        PyMem_Free(kept.data)
 
 
 def check(Selection selection not None, data, QueueTail owner not None, int64_t fresh_from):
@@ -252,17 +327,16 @@ def read(
     int64_t fresh_from,
 ):
     cdef Exported held = Exported()
-    cdef Selection found = choose(
-        units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end
-    )
+    cdef Selection found
     cdef Verified verified
     cdef bytes copied = None
     cdef const uint8_t *at
     cdef int64_t place = file_offset
     held.hold(data, PyBUF_SIMPLE)
     at = held.data
-    if not 0 <= file_offset <= log_min or log_end - file_offset > held.size:
-        raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + held.size})")
+    found = choose(
+        units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end, held, file_offset
+    )
     if found.stretch_count > 1 or found.size < view_bytes_min:
         copied = collect(found, held, file_offset)
         # The copy is checked and not the log: it is in the cache by now, which halves the price.

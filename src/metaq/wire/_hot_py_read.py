@@ -5,13 +5,14 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.model.message import BODY_BYTES_MAX, as_body
 from metaq.model.properties import PROPERTIES_BYTES_MAX
+from metaq.wire._hot_py_sql import Sql, property_table
 from metaq.wire.record import BATCH_ENTRY_BYTES_MIN, BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN, Broken, split
 
 _M = TypeVar("_M", bound=StoredMessage)
@@ -208,10 +209,36 @@ def _property_span(view: memoryview, start: int, stop: int, name: bytes) -> tupl
 
 
 class Filter:
-    __slots__ = ("tag_hashes",)
+    __slots__ = ("reads", "retried", "sql", "tag_hashes")
 
-    def __init__(self, tag_hashes: Iterable[int]) -> None:
-        self.tag_hashes = frozenset(tag_hashes)
+    def __init__(
+        self, tag_hashes: Iterable[int] = (), sql: Sql | None = None, retried: Mapping[bytes, Sql] | None = None
+    ) -> None:
+        self.tag_hashes, self.sql = frozenset(tag_hashes), sql
+        self.retried = None if retried is None else dict(retried)
+        self.reads = sql is not None or retried is not None
+
+
+_WORK_MAX: Final = 1 << 20
+_STEP_WORK: Final = 8
+
+
+def _takes_record(wanted: Filter, view: memoryview, start: int, size: int) -> tuple[bool, int]:
+    """Whether the expression is true of a record, and how much work that was."""
+    try:
+        if size < RECORD_BYTES_MIN or int.from_bytes(view[start : start + 4], "big", signed=True) != size:
+            return True, 0
+        *_, properties_start, stop = split(view, start, start + size, False)
+    except Broken:
+        return True, 0
+    properties = bytes(view[properties_start:stop])
+    sql = wanted.sql
+    if sql is None:
+        assert wanted.retried is not None
+        sql = wanted.retried.get(property_table(properties).get(b"RETRY_TOPIC", b""))
+    if sql is None:
+        return True, len(properties)
+    return sql.matches(properties), len(properties) + _STEP_WORK * len(sql.program.steps)
 
 
 class Selection:
@@ -247,16 +274,24 @@ def select(
     bytes_max: int,
     log_min: int,
     log_end: int,
+    data: Any = None,
+    file_offset: int = 0,
 ) -> Selection:
     view = memoryview(units).cast("B")
+    log = memoryview(b"" if data is None else data).cast("B")
     if not 0 <= first_unit <= start <= stop or (stop - first_unit) * _UNIT_BYTES > len(view):
         raise ValueError(f"units [{start}, {stop}) in a buffer of {len(view)} bytes from {first_unit}")
+    reads = wanted is not None and wanted.reads
+    if reads and data is None:
+        raise ValueError("an expression looks at the records: pass the log file that holds them")
+    if data is not None and (not 0 <= file_offset <= log_min or log_end - file_offset > len(log)):
+        raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + len(log)})")
     found: list[tuple[int, int]] = []
     numbers: list[int] = []
-    total, last, damaged, low = 0, stop, False, -1
+    total, last, damaged, low, work = 0, stop, False, -1, 0
     window = view[(start - first_unit) * _UNIT_BYTES : (stop - first_unit) * _UNIT_BYTES]
     for unit, (offset, size, _, code) in enumerate(struct.iter_unpack(">qiii", window), start):
-        if len(found) >= count_max:
+        if len(found) >= count_max or work > _WORK_MAX:
             last = unit
             break
         if offset < 0 or size <= 0 or offset < low:
@@ -268,7 +303,13 @@ def select(
             last = unit
             break
         low = offset + size
-        if wanted is not None and code not in wanted.tag_hashes:
+        if reads:
+            assert wanted is not None
+            taken, more = _takes_record(wanted, log, offset - file_offset, size)
+            work += more
+        else:
+            taken = wanted is None or code in wanted.tag_hashes
+        if not taken:
             continue
         if found and total + size > bytes_max:
             last = unit
@@ -277,6 +318,26 @@ def select(
         numbers.append(unit)
         total += size
     return Selection(found, numbers, last, damaged)
+
+
+def sift(data: Any, wanted: Filter, count_max: int, bytes_max: int) -> tuple[int, bytes, int, int]:
+    view = memoryview(data).cast("B")
+    kept: list[memoryview] = []
+    at = used = 0
+    next_offset = last_log_end = -1
+    while at < len(view):
+        size = int.from_bytes(view[at : at + 4], "big", signed=True) if len(view) - at >= RECORD_BYTES_MIN else 0
+        if not RECORD_BYTES_MIN <= size <= len(view) - at:
+            raise ValueError(f"no record at byte {at} of {len(view)}")
+        if _takes_record(wanted, view, at, size)[0]:
+            number, log_offset = struct.unpack_from(">qq", view, at + 20)
+            if len(kept) == count_max or (kept and used + size > bytes_max):
+                next_offset = number
+                break
+            kept.append(view[at : at + size])
+            used, last_log_end = used + size, log_offset + size
+        at += size
+    return len(kept), b"".join(kept), next_offset, last_log_end
 
 
 def check(selection: Selection, data: Any, owner: Any, fresh_from: int) -> tuple[int, int, int]:
@@ -327,11 +388,9 @@ def read(
     owner: Any,
     fresh_from: int,
 ) -> tuple[int, int, int, int, int, bytes | None, bool]:
-    view = memoryview(data).cast("B")
-    if not 0 <= file_offset <= log_min or log_end - file_offset > len(view):
-        raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + len(view)})")
-
-    found = select(units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end)
+    found = select(
+        units, first_unit, start, stop, wanted, count_max, bytes_max, log_min, log_end, data, file_offset
+    )  # fmt: skip
     copied = gather(found, data, file_offset)
     count, size, next_offset = check(found, copied, owner, fresh_from)
     body = None if found.contiguous and found.size >= view_bytes_min else copied[:size]

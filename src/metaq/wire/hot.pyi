@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeAlias, TypeVar
 
 from metaq.model import StoredMessage
+from metaq.model.sql import Program
 
 Buffer: TypeAlias = Any
 """bytes, bytearray, memoryview or mmap, contiguous."""
@@ -413,12 +414,30 @@ def decode_columns(data: Buffer, start: int, end: int, check_crc: bool = True) -
     """
 
 # ------------------------------------------------------------------ pulls
+class Sql:
+    """A compiled expression on properties (`metaq.model.sql`). Made once per subscription; threads may share it."""
+
+    program: Program
+    def __init__(self, program: Program) -> None: ...
+    def matches(self, properties: bytes) -> bool:
+        """Whether it is true of a record's property text. False too if it is NULL, or cannot be said: a text that is no number."""
+
 class Filter:
-    """Which messages of a queue a pull takes: those whose unit holds one of these tag hashes. Made once per subscription."""
+    """Which messages of a queue a pull takes. Made once per subscription."""
 
     tag_hashes: frozenset[int]
-    def __init__(self, tag_hashes: Iterable[int]) -> None:
-        """`tag_hashes`: signed 32 bits each, as `java_hash` makes them; none of them takes nothing."""
+    sql: Sql | None
+    retried: Mapping[bytes, Sql] | None
+    reads: bool
+    """It looks at the records, not at their units alone."""
+    def __init__(
+        self, tag_hashes: Iterable[int] = (), sql: Sql | None = None, retried: Mapping[bytes, Sql] | None = None
+    ) -> None:
+        """Those whose unit holds one of `tag_hashes`: signed 32 bits each, as `java_hash` makes them; none of them takes nothing.
+
+        Or, whatever their tags, those of which `sql` is true. Or those of a retry topic of which the expression is true that
+        `retried` has for the topic they come from; all of them if it has none.
+        """
 
 class Selection:
     """The records that one pull returns: where they are, and where to go on."""
@@ -446,12 +465,24 @@ def select(
     bytes_max: int,
     log_min: int,
     log_end: int,
+    data: Buffer | None = None,
+    file_offset: int = 0,
 ) -> Selection:
     """Scan units [start, stop) of a consume-queue file (`units`, whose byte 0 is unit `first_unit`).
 
     Takes units whose low 32 tag bits (signed) pass `wanted` (None: all) until count_max records or bytes_max bytes; the first
     match is taken whatever its size. Stops before a unit that reaches beyond `log_end`, and before one that is none (`damaged`);
     passes over units below `log_min`, as long as they come first. Whether a record is where its unit says is for `check`.
+
+    A filter that `reads` needs `data`, the log file that holds [log_min, log_end), whose byte 0 is `file_offset`. It stops behind a
+    record after about a millisecond's work; where none lies, the unit passes, and is for `check`.
+    """
+
+def sift(data: Buffer, wanted: Filter, count_max: int, bytes_max: int) -> tuple[int, bytes, int, int]:
+    """Of records back to back that `check` has passed, those that a filter takes that `reads`, until count_max or bytes_max.
+
+    Returns (count, their bytes, the QueueOffset to go on from or -1 behind the last, the LogOffset behind the last one taken or -1).
+    Raises ValueError for bytes that are no records.
     """
 
 def check(selection: Selection, data: Buffer, owner: QueueTail, fresh_from: int) -> tuple[int, int, int]:
