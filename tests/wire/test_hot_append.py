@@ -28,6 +28,7 @@ from tests.wire.hot_support import (
 )
 
 from metaq.errors import LocalProtocolError
+from metaq.store.writer import PutRecord
 from metaq.wire.record import decode_record, encode_batch, tags_code
 
 UNIQUE = f"UNIQ_KEY\x01{UNIQUE_ID}"
@@ -501,6 +502,45 @@ def test_append_record_without_room(hot):
     for wrong in ({"topic": b""}, {"properties": bytes(32768)}, {"born_host": b"x"}):
         with pytest.raises(LocalProtocolError):
             hot.append_record(tails.log, None, None, **record_of(**wrong))
+
+
+def put_of(number=0, **changes):
+    fields = record_of(
+        **{"born_ms": BORN_MS + number, "body": b"%d" % number, "keys": (b"TopicA#k%d" % number,), **changes}
+    )
+    return PutRecord(topic="TopicA", **{name: fields[name] for name in PutRecord.__struct_fields__ if name != "topic"})
+
+
+@both
+def test_records_in_one_call_are_what_single_calls_make(hot):
+    """To the last byte of log, queue and index; from any of them on."""
+    tails, singly = Tails(hot), Tails(hot)
+    records = [put_of(0), put_of(1, born_host=bytes(20), sys_flag=1), put_of(2, prepared_offset=-8, flag=9), put_of(3)]
+    assert hot.append_records(tails.log, tails.queues[1], tails.index, records, 1, STORE_MS) == 4
+    for record in records[1:]:
+        fields = {name: getattr(record, name) for name in PutRecord.__struct_fields__ if name != "topic"}
+        hot.append_record(
+            singly.log, singly.queues[1], singly.index, topic=b"TopicA", queue_offset=0, store_ms=STORE_MS, **fields
+        )
+    assert tails.everything() == singly.everything()
+    assert hot.append_records(tails.log, tails.queues[1], None, [put_of(5)], 0, STORE_MS) == 1
+    assert (len(stored(tails)), tails.index.count) == (4, 4)
+
+
+@both
+@pytest.mark.parametrize("small", [{"log_bytes": 2 * 187 + 7}, {"units": 1}, {"entries": 2}])
+def test_records_in_one_call_stop_where_a_file_is_full(hot, small):
+    """And before one with many keys, which its caller puts alone."""
+    tails = Tails(hot, **small)
+    records = [put_of(0), put_of(1), put_of(2)]
+    assert hot.append_records(tails.log, tails.queues[1], tails.index, records, 0, STORE_MS) == 1
+    assert (len(stored(tails)), tails.queues[1].next_offset, tails.index.count) == (1, 1, 2)
+    many = put_of(0)
+    many.keys = (b"TopicA#k",) * 5
+    tails = Tails(hot)
+    assert hot.append_records(tails.log, tails.queues[1], tails.index, [put_of(1), many], 0, STORE_MS) == 1
+    with pytest.raises(LocalProtocolError):
+        hot.append_records(tails.log, tails.queues[1], tails.index, [put_of(2, born_host=b"x")], 0, STORE_MS)
 
 
 @both

@@ -120,9 +120,12 @@ class Writer:
         was written in any of these cases.
         """
         first = records[0]
+        self._check_place(first)
+        bytes_in_log = 0
         for record in records:
-            record.properties = end_properties(record.properties)
-        bytes_in_log = sum(self._check(record) for record in records)
+            if record.properties.endswith(b"\0"):
+                record.properties = end_properties(record.properties)
+            bytes_in_log += self._check(record)
         if bytes_in_log + BLANK_BYTES > self._log.file_bytes:
             raise MessageIllegal(
                 f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
@@ -142,21 +145,29 @@ class Writer:
                 self._roll()
             queue_offset = queue.max_offset if queue else 0
             log_offset = self._log.end
-            for record in records:
-                self._append(record, queue, now_ms)
+            row = 0
+            while row < len(records):
+                if queue is not None:
+                    row = hot.append_records(self._log.tail, queue.tail, self._index_tail, records, row, now_ms)
+                if row < len(records):
+                    self._append(records[row], queue, now_ms)
+                    row += 1
             put = Put(log_offset, self._log.end, queue_offset, self._log.tail.store_ms)
         if put.log_end > self._populator.due_at:
             self._populator.wake()
         return put
 
-    def _check(self, record: PutRecord) -> int:
-        """Bytes that the record takes at most. Raises MessageIllegal."""
+    def _check_place(self, record: PutRecord) -> None:
+        """Raises MessageIllegal: no message goes there."""
         try:
             check_topic(record.topic)
         except Refused as error:
             raise MessageIllegal(str(error)) from None
         if record.queue_id < 0:
             raise MessageIllegal(f"topic {record.topic} has no queue {record.queue_id}")
+
+    def _check(self, record: PutRecord) -> int:
+        """Bytes that the record takes at most. Raises MessageIllegal."""
         body_bytes_max = self._parts.options.max_message_size
         if len(record.body) > body_bytes_max and not record.is_copy:
             raise MessageIllegal(

@@ -440,45 +440,46 @@ cdef bint take_row(
     return read_batch(table.source.data + r.body, r.stop - r.body, entries, gate, cluster_size)
 
 
-def append_record(
-    LogTail log not None, QueueTail queue, IndexTail index, *, bytes topic not None, int queue_id, int64_t queue_offset,
-    int flag, int sys_flag, int64_t born_ms, bytes born_host not None, int64_t store_ms, int reconsume_times,
-    int64_t prepared_offset, body, bytes properties not None, int64_t tags_code, keys,
-):
-    cdef Exported held = Exported()
-    cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), store_size = PyBytes_GET_SIZE(log.store_host)
-    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), text_size = PyBytes_GET_SIZE(properties)
-    cdef int64_t offset = log.end, size
-    cdef uint8_t *record
-    cdef uint8_t *at
-    cdef list hashes = []
-    cdef uint32_t hash
-    cdef bytes key
+cdef int64_t room_for(
+    LogTail log, QueueTail queue, bytes topic, bytes born_host, bytes properties, Py_ssize_t body_size
+) except? -1:
+    """TOTALSIZE of a record that is given part by part; or the negative STOP_* of the file that has no room."""
+    cdef Py_ssize_t born_size = PyBytes_GET_SIZE(born_host), topic_size = PyBytes_GET_SIZE(topic)
+    cdef int64_t size
     if born_size != 8 and born_size != 20:
         raise LocalProtocolError(f"the host {born_host.hex()} is neither 8 nor 20 bytes long")
     if not 1 <= topic_size <= TOPIC_BYTES_MAX:
         raise LocalProtocolError(f"the topic {topic!r} has {topic_size} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
-    if text_size > PROPERTIES_BYTES_MAX:
-        raise LocalProtocolError(f"{text_size} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
-    held.hold(body, PyBUF_SIMPLE)
-    size = RECORD_BYTES_MIN - 16 + born_size + store_size + topic_size + text_size + held.size
-    for key in keys:
-        hash = 0
-        continue_hash(&hash, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
-        hashes.append(hash)
+    if PyBytes_GET_SIZE(properties) > PROPERTIES_BYTES_MAX:
+        raise LocalProtocolError(
+            f"{PyBytes_GET_SIZE(properties)} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}"
+        )
+    size = RECORD_BYTES_MIN - 16 + born_size + PyBytes_GET_SIZE(log.store_host)
+    size += topic_size + PyBytes_GET_SIZE(properties) + body_size
     if size + BLANK_BYTES_MIN > log.left():
         return -LOG_FULL
     if queue is not None and queue.left() < 1:
         return -QUEUE_FULL
-    if index is not None and len(hashes) > index.left():
-        return -INDEX_FULL
+    return size
+
+
+cdef int64_t write_record(
+    LogTail log, QueueTail queue, bytes topic, int queue_id, int64_t queue_offset, int flag, int sys_flag, int64_t born_ms,
+    bytes born_host, int64_t store_ms, int reconsume_times, int64_t prepared_offset, Exported body, bytes properties,
+    int64_t tags_code, int64_t size,
+) noexcept:
+    """A record that is given part by part, and its unit; the room was looked at. Returns its LogOffset."""
+    cdef int born_size = <int>PyBytes_GET_SIZE(born_host), store_size = <int>PyBytes_GET_SIZE(log.store_host)
+    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), text_size = PyBytes_GET_SIZE(properties)
+    cdef int64_t offset = log.end
+    cdef uint8_t *record = log.file.data + (offset - log.base)
+    cdef uint8_t *at
     sys_flag = (sys_flag & ~0x30) | (0x10 if born_size == 20 else 0) | (0x20 if store_size == 20 else 0)
     log.store_ms = store_ms = max(store_ms, log.store_ms)
-    record = log.file.data + (offset - log.base)
     at = put_head(
-        record, held.data, <int32_t>held.size, queue_id, flag, queue.next_offset if queue is not None else queue_offset,
-        offset, sys_flag, born_ms, <const uint8_t *>PyBytes_AS_STRING(born_host), <int>born_size, store_ms,
-        <const uint8_t *>PyBytes_AS_STRING(log.store_host), <int>store_size, reconsume_times, prepared_offset,
+        record, body.data, <int32_t>body.size, queue_id, flag, queue.next_offset if queue is not None else queue_offset,
+        offset, sys_flag, born_ms, <const uint8_t *>PyBytes_AS_STRING(born_host), born_size, store_ms,
+        <const uint8_t *>PyBytes_AS_STRING(log.store_host), store_size, reconsume_times, prepared_offset,
     )
     at[0] = <uint8_t>topic_size
     memcpy(at + 1, PyBytes_AS_STRING(topic), topic_size)
@@ -490,7 +491,70 @@ def append_record(
     log.end = offset + size
     if queue is not None:
         queue.write(offset, <int32_t>size, tags_code)
+    return offset
+
+
+def append_record(
+    LogTail log not None, QueueTail queue, IndexTail index, *, bytes topic not None, int queue_id, int64_t queue_offset,
+    int flag, int sys_flag, int64_t born_ms, bytes born_host not None, int64_t store_ms, int reconsume_times,
+    int64_t prepared_offset, body, bytes properties not None, int64_t tags_code, keys,
+):
+    cdef Exported held = Exported()
+    cdef int64_t offset, size
+    cdef list hashes = []
+    cdef uint32_t hash
+    cdef bytes key
+    held.hold(body, PyBUF_SIMPLE)
+    for key in keys:
+        hash = 0
+        continue_hash(&hash, <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        hashes.append(hash)
+    size = room_for(log, queue, topic, born_host, properties, held.size)
+    if size < 0:
+        return size
+    if index is not None and len(hashes) > index.left():
+        return -INDEX_FULL
+    offset = write_record(
+        log, queue, topic, queue_id, queue_offset, flag, sys_flag, born_ms, born_host, store_ms, reconsume_times,
+        prepared_offset, held, properties, tags_code, size,
+    )
     if index is not None:
         for hash in hashes:
-            index.write(hash, offset, store_ms)
+            index.write(hash, offset, log.store_ms)
     return offset
+
+
+def append_records(
+    LogTail log not None, QueueTail queue not None, IndexTail index, records not None, Py_ssize_t row, int64_t store_ms
+):
+    cdef Exported held = Exported()
+    cdef uint32_t hashes[HASHES_AHEAD]
+    cdef Py_ssize_t count = len(records)
+    cdef bytes born_host, properties, key
+    cdef int flag, sys_flag, reconsume_times, place, keys_count
+    cdef int64_t born_ms, prepared_offset, tags_code, size, offset
+    while row < count:
+        record = records[row]
+        keys = record.keys if index is not None else ()
+        keys_count = len(keys)
+        if keys_count > HASHES_AHEAD or index is not None and keys_count > index.left():
+            break
+        held.hold(record.body, PyBUF_SIMPLE)
+        born_host, properties = record.born_host, record.properties
+        flag, sys_flag, reconsume_times = record.flag, record.sys_flag, record.reconsume_times
+        born_ms, prepared_offset, tags_code = record.born_ms, record.prepared_offset, record.tags_code
+        for place in range(keys_count):
+            key = keys[place]
+            hashes[place] = 0
+            continue_hash(&hashes[place], <const uint8_t *>PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key))
+        size = room_for(log, queue, queue.topic, born_host, properties, held.size)
+        if size < 0:
+            break
+        offset = write_record(
+            log, queue, queue.topic, queue.queue_id, 0, flag, sys_flag, born_ms, born_host, store_ms, reconsume_times,
+            prepared_offset, held, properties, tags_code, size,
+        )
+        for place in range(keys_count):
+            index.write(hashes[place], offset, log.store_ms)
+        row += 1
+    return row

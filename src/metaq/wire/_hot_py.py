@@ -1,6 +1,6 @@
 """The plain twin of `_hot`: the same names and results, at the speed of Python. Contract: hot.pyi."""
 
-from metaq.wire._hot_py_append import append, append_record
+from metaq.wire._hot_py_append import append, append_record, append_records
 from metaq.wire._hot_py_deliver import deliver
 from metaq.wire._hot_py_expand import check_batch, expand
 from metaq.wire._hot_py_frames import (
@@ -54,7 +54,7 @@ __all__ = [
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
     "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "Sql", "TopicGate",
     "TransactionGate",
-    "append", "append_record", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
+    "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
     "gather", "index_hash", "java_hash",
     "pull_reply", "read", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

@@ -49,6 +49,9 @@ _PREPARED = 4
 _DROPS_MAX = 3
 """WAIT and CLUSTER more often than that in one text: nobody sends it, so nobody needs it fast."""
 
+_KEYS_MAX = 4
+"""Of a record in `append_records`; who has more is put alone."""
+
 _Entry = tuple[int, Any, bytes, int, list[bytes]]
 """One message ready to be written: (flag, body, stored properties, tags code, index keys without their topic)."""
 _Facts = tuple[bytes, bytes, list[bytes], bool]
@@ -350,3 +353,22 @@ def append_record(
         for key in keys:
             index.put(key, offset, store_ms)
     return offset
+
+
+def append_records(
+    log: LogTail, queue: QueueTail, index: IndexTail | None, records: Sequence[Any], row: int, store_ms: int
+) -> int:
+    while row < len(records):
+        record = records[row]
+        if index is not None and (len(record.keys) > _KEYS_MAX or len(record.keys) > index.room()):
+            break
+        offset = append_record(
+            log, queue, index, topic=queue.topic, queue_id=queue.queue_id, queue_offset=0, flag=record.flag,
+            sys_flag=record.sys_flag, born_ms=record.born_ms, born_host=record.born_host, store_ms=store_ms,
+            reconsume_times=record.reconsume_times, prepared_offset=record.prepared_offset, body=record.body,
+            properties=record.properties, tags_code=record.tags_code, keys=record.keys,
+        )  # fmt: skip
+        if offset < 0:
+            break
+        row += 1
+    return row

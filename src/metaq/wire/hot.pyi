@@ -356,6 +356,16 @@ def append_record(
     the record has no room for.
     """
 
+def append_records(
+    log: LogTail, queue: QueueTail, index: IndexTail | None, records: Sequence[Any], row: int, store_ms: int
+) -> int:
+    """Append records[row:] to one queue as `append_record` does, with units and index entries. Returns the first that is not
+    appended: there is no room for it in one of the files, or it has more than 4 keys; or len(records).
+
+    A record has the attributes of `metaq.store.writer.PutRecord`; topic and queue id are the queue's. Raises as `append_record`
+    does; the records before are appended then.
+    """
+
 # ------------------------------------------------------------------ records
 class RecordHead:
     """One record found by scan_records: the fields that dispatch and recovery need."""
