@@ -182,7 +182,7 @@ class Bench:
         def work() -> None:
             self.fresh()
             for _ in range(5):
-                hot.expand(record, 0, self.gates, self.log, self.index, whole=True, now_ms=NOW_MS, outcome=outcome)
+                hot.expand(record, 0, 0, self.gates, self.log, self.index, whole=True, now_ms=NOW_MS, outcome=outcome)
             assert outcome.stop == 0
 
         return best_ns(work, 5 * rows)

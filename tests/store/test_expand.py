@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.errors import StoreFailed, StoreFull
+from metaq.store.writer import PutRecord
 from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.record import copied_from, decode_record, encode_batch, encode_record
@@ -32,7 +33,7 @@ class Lane:
         self.outcome = hot.AppendOutcome()
 
     def run(self, record, row=0):
-        self.store.expand(record, row, self.gates, self.outcome)
+        self.store.expand(PLACE, row, self.gates, self.outcome, record=record)
         return self.outcome.stop, self.outcome.row, self.outcome.messages
 
 
@@ -119,3 +120,37 @@ def test_a_failed_store_expands_nothing(store):
     store.fail("a test says so")
     with pytest.raises(StoreFailed, match="a test says so"):
         Lane(store).run(chunk([b"a"]))
+
+
+def staged(store, bodies, **more):
+    entries = [(0, body, b"") for body in bodies]
+    return store.put([
+        PutRecord("rmq_sys_METAQ_STAGE", 0, encode_batch(entries), b"REAL_TOPIC\x01T\x02REAL_QID\x011", 0, 0, 1, BORN, **more)
+    ]).log_offset  # fmt: skip
+
+
+def test_a_chunk_in_the_current_file_is_read_there(store):
+    """One in an older file is not, nor what is no record."""
+    lane, place = Lane(store), staged(store, [b"a", b"b"])
+    store.expand(place, 0, lane.gates, lane.outcome)
+    assert (lane.outcome.stop, read_all(store, "T", 1)) == (hot.STOP_END, [b"a", b"b"])
+    assert {copied_from(record_of(store, copy).prepared_offset) for copy in places(store)} == {place}
+    for wrong in (place + 1, -1, store.log_end, 1 << 40):
+        store.expand(wrong, 0, lane.gates, lane.outcome)
+        assert (lane.outcome.stop, lane.outcome.messages) == (hot.STOP_SLOW, 0)
+    put(store, "U", 0, b"x" * 60_000)
+    put(store, "U", 0, b"x" * 60_000)
+    store.expand(place, 0, lane.gates, lane.outcome)
+    assert lane.outcome.stop == hot.STOP_SLOW
+    store.expand(place, 0, lane.gates, lane.outcome, record=store.record_at(place))
+    assert read_all(store, "T", 1) == [b"a", b"b"] * 2
+
+
+def test_a_disk_that_is_nearly_full_takes_what_is_carried(store):
+    """Commits that hold up retention are applied also then."""
+    lane, place = Lane(store), staged(store, [b"a"])
+    store.state.set_writable(False)
+    with pytest.raises(StoreFull):
+        store.expand(place, 0, lane.gates, lane.outcome)
+    store.expand(place, 0, lane.gates, lane.outcome, carrying=True)
+    assert read_all(store, "T", 1) == [b"a"]

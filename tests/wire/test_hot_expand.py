@@ -50,9 +50,10 @@ def chunk(entries, *, log_offset=700, topic="TopicA", queue="1", body=None, **mo
     return encode_record(**{**fields, **more})
 
 
-def expand(tails, record, *, row=0, whole=True, now_ms=STORE_MS + 1, index=True):
+def expand(tails, record, *, row=0, whole=True, now_ms=STORE_MS + 1, index=True, place=700):
     tails.hot.expand(
         record,
+        place,
         row,
         tails.gates,
         tails.log,
@@ -136,7 +137,7 @@ def _broken():
     [chunk([entry()], topic="Other"), chunk([entry()], topic=""), chunk([entry()], queue=""), chunk([entry()], queue="2"),
      chunk([entry()], queue="-1"), chunk([entry()], queue="01"), chunk([entry()], queue="x"), chunk([entry()], queue="9" * 19),
      chunk([], body=b""), chunk([], body=b"x" * 30), chunk([], body=encode_batch([entry()])[:-1]), _broken(),
-     chunk([entry()])[:-1], chunk([entry()]) + b"\0", b"", chunk([entry(), (0, b"b", b"name")])],
+     chunk([entry()], log_offset=701), chunk([entry()])[:-1], chunk([entry()]) + b"\0", b"", chunk([entry(), (0, b"b", b"name")])],
 )  # fmt: skip
 def test_what_is_no_chunk_for_an_open_queue(hot, record):
     """No gate, no such queue, no batch, or damaged: nothing is written."""

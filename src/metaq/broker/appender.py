@@ -153,9 +153,16 @@ class Appender:
             self._grew(outcome.touched, outcome.messages, outcome.size)
 
     def expand(
-        self, record: bytes | memoryview, row: int, gates: Mapping[bytes, TopicGate], outcome: AppendOutcome
+        self,
+        place: int,
+        row: int,
+        gates: Mapping[bytes, TopicGate],
+        outcome: AppendOutcome,
+        *,
+        record: bytes | None = None,
+        carrying: bool = False,
     ) -> None:
-        """Append copies of a chunk's messages from `row` on (see `MessageStore.expand`).
+        """Append copies of a chunk's messages from `row` on (see `Writer.expand`).
 
         Raises Refused as `put` does; messages before `outcome.row` are delivered.
         """
@@ -164,7 +171,7 @@ class Appender:
         if refusal is not None:
             raise refusal
         try:
-            self._store.expand(record, row, gates, outcome)
+            self._store.expand(place, row, gates, outcome, record=record, carrying=carrying)
         except (StoreError, OSError, MemoryError) as error:
             raise self._not_stored(error) from error
         finally:

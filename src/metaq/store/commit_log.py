@@ -162,6 +162,15 @@ class CommitLog:
         except FileNotFoundError:  # retention took the file between the two lines
             return b""
 
+    def recent(self, offset: int) -> memoryview | None:
+        """The record that begins at `offset` in the file that is written to, none of it looked at; None if it is elsewhere."""
+        file, end = self._attached, self.tail.end
+        if file is None or not file.start <= offset <= end - RECORD_BYTES_MIN:
+            return None
+        place, buffer = offset - file.start, file.buffer
+        size = int.from_bytes(buffer[place : place + 4], "big")
+        return memoryview(buffer)[place : place + size] if RECORD_BYTES_MIN <= size <= end - offset else None
+
     def record(self, offset: int) -> bytes | None:
         """The record that begins at `offset`, or None if none does, or its checksum is wrong."""
         head = self.read(offset, RECORD_BYTES_MIN)

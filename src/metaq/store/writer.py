@@ -272,31 +272,58 @@ class Writer:
             self._populator.wake()
 
     def expand(
-        self, record: bytes | memoryview, row: int, gates: Mapping[bytes, hot.TopicGate], outcome: hot.AppendOutcome
+        self,
+        place: int,
+        row: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        outcome: hot.AppendOutcome,
+        *,
+        record: bytes | None = None,
+        carrying: bool = False,
     ) -> None:
         """Append copies of a chunk's messages from `row` on, until STOP_END or STOP_SLOW (see `hot.expand`).
 
         They lie back to back and in one log file if any file has room for them, and either all or none are appended then.
 
+        Args: place: LogOffset of the chunk. record: the chunk; without it, one in the file that is written to is read there,
+              and any other is STOP_SLOW. carrying: see `put`.
         Raises as `append_rows` does, and `outcome` says the same.
         """
         now_ms, log = self._clock.now_ms(), self._log.tail
-        run = functools.partial(
-            hot.expand, record, gates=gates, log=log, index=self._index_tail, now_ms=now_ms, outcome=outcome
-        )
+        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
         with self._lock:
-            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-            if not self._state.takes:
+            if not (self._state.takes or (carrying and self._state.carries)):
                 raise self._state.refusal()
-            whole = True
-            run(row, whole=True)
-            while whole and outcome.stop > hot.STOP_SLOW:
-                whole = self._make_room_ahead(outcome, now_ms)
-                run(row, whole=whole)
+            data = self._log.recent(place) if record is None else record
+            if data is None:
+                outcome.stop = hot.STOP_SLOW
+                return
+            index = self._index_tail
+            hot.expand(data, place, row, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
             if outcome.stop > hot.STOP_SLOW:
-                self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
+                self._expand_rest(data, place, gates, now_ms, outcome)
         if log.end > self._populator.due_at:
             self._populator.wake()
+
+    def _expand_rest(
+        self,
+        record: bytes | memoryview,
+        place: int,
+        gates: Mapping[bytes, hot.TopicGate],
+        now_ms: int,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Go on where a file has no room for the whole chunk; message by message if none has."""
+        run = functools.partial(
+            hot.expand, record, place, gates=gates, log=self._log.tail, index=self._index_tail, now_ms=now_ms,
+            outcome=outcome,
+        )  # fmt: skip
+        whole = True
+        while whole and outcome.stop > hot.STOP_SLOW:
+            whole = self._make_room_ahead(outcome, now_ms)
+            run(outcome.row, whole=whole)
+        if outcome.stop > hot.STOP_SLOW:
+            self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
 
     def _make_room_ahead(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
         """The same as `_make_room`; units that reach into further queue files are reserved there."""

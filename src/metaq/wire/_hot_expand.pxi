@@ -39,7 +39,7 @@ cdef TopicGate chunk_gate(Record *r, gates, int64_t *queue_id):
 
 
 def expand(
-    record, Py_ssize_t row, gates not None, LogTail log not None, IndexTail index, *, bint whole, int64_t now_ms,
+    record, int64_t place, Py_ssize_t row, gates not None, LogTail log not None, IndexTail index, *, bint whole, int64_t now_ms,
     AppendOutcome outcome not None,
 ):
     global runs_begun
@@ -50,7 +50,7 @@ def expand(
     cdef QueueTail queue
     cdef Entry *entries
     cdef int64_t queue_id = 0, size, fixed, first_end = log.end
-    cdef Py_ssize_t count, stop, place, keys
+    cdef Py_ssize_t count, stop, number, keys
     cdef int store_size = <int>PyBytes_GET_SIZE(log.store_host)
     runs_begun += 1
     outcome.touched = []
@@ -58,7 +58,7 @@ def expand(
     outcome.stop, outcome.needed, outcome.messages, outcome.size = SLOW, 0, 0, 0
     outcome.row = row
     held.hold(record, PyBUF_SIMPLE)
-    if cut(&r, held.data, held.data + held.size, True) != NULL or r.size != held.size:
+    if cut(&r, held.data, held.data + held.size, True) != NULL or r.size != held.size or r.log_offset != place:
         return
     gate = chunk_gate(&r, gates, &queue_id)
     outcome.entries.used = 0
@@ -81,9 +81,9 @@ def expand(
     while row < count:
         stop = count if whole else row + 1
         size, keys = (stop - row) * fixed, 0
-        for place in range(row, stop):
-            size += entries[place].body.size + entries[place].stored
-            keys += entries[place].key_count
+        for number in range(row, stop):
+            size += entries[number].body.size + entries[number].stored
+            keys += entries[number].key_count
         if size + BLANK_BYTES_MIN > log.left():
             outcome.stop, outcome.needed = LOG_FULL, size + BLANK_BYTES_MIN
             break
@@ -95,7 +95,7 @@ def expand(
             break
         log.store_ms = t.store_ms
         while row < stop:
-            write_entry(&t, &entries[row], r.born_size, store_size, -1 - r.log_offset)
+            write_entry(&t, &entries[row], r.born_size, store_size, -1 - place)
             row += 1
             outcome.row = row
             outcome.messages += 1

@@ -35,6 +35,7 @@ def check_batch(body: Any, gate: TopicGate, log: LogTail) -> int:
 
 def expand(
     record: Any,
+    place: int,
     row: int,
     gates: Mapping[bytes, TopicGate],
     log: LogTail,
@@ -61,6 +62,7 @@ def expand(
     entries = batch_entries(view[start:stop], _ANYTHING, log)
     if (
         size != len(view)
+        or log_offset != place
         or number is None
         or gate is None
         or not entries
@@ -82,7 +84,7 @@ def expand(
             copy = encode_record(
                 topic=gate.topic, queue_id=queue.queue_id, queue_offset=queue.next_offset, log_offset=log.end, flag=flag,
                 sys_flag=sys_flag, born_ms=born_ms, born_host=born_host, store_ms=store_ms, store_host=log.store_host,
-                reconsume_times=reconsume_times, prepared_offset=copy_mark(log_offset), body=body, properties=properties,
+                reconsume_times=reconsume_times, prepared_offset=copy_mark(place), body=body, properties=properties,
             )  # fmt: skip
             offset = log.write(copy)
             queue.put(offset, len(copy), tags_code)

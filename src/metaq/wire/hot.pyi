@@ -307,6 +307,7 @@ def check_batch(body: Buffer, gate: TopicGate, log: LogTail) -> int:
 
 def expand(
     record: Buffer,
+    place: int,
     row: int,
     gates: Mapping[bytes, TopicGate],
     log: LogTail,
@@ -319,7 +320,7 @@ def expand(
     """Append copies of the messages of a chunk, from its entry `row` on, where its REAL_TOPIC and REAL_QID say: log record, unit
     and index entries of each.
 
-    `record` is the chunk as the log holds it, its body a batch (docs/formats/batch.md), which was judged when it was staged: nothing
+    `record` is the chunk as the log holds it at LogOffset `place`, its body a batch (docs/formats/batch.md), which was judged when it was staged: nothing
     but its form is looked at, whatever the gate calls slow or too long. A copy is what `append` makes of an entry, with the chunk's
     birth, reconsume times and sender's bits of SYSFLAG; its PREPAREDTRANSACTIONOFFSET names the chunk (record.copy_mark).
 
