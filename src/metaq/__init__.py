@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from metaq import aio as aio
     from metaq import spark as spark
     from metaq import testing as testing
+    from metaq.client.atomic import Atomic as Atomic
+    from metaq.client.atomic import AtomicResult as AtomicResult
     from metaq.client.consumer.consumer import Consumer as Consumer
     from metaq.client.consumer.outcome import Later as Later
     from metaq.client.consumer.outcome import Pause as Pause
@@ -41,20 +43,24 @@ if TYPE_CHECKING:
     from metaq.errors import InvalidMessage as InvalidMessage
     from metaq.errors import MetaqError as MetaqError
     from metaq.errors import NoRoute as NoRoute
+    from metaq.errors import NotSupported as NotSupported
     from metaq.errors import OffsetOutOfRange as OffsetOutOfRange
     from metaq.errors import RequestTimeout as RequestTimeout
     from metaq.errors import SendFailed as SendFailed
     from metaq.errors import TransactionEnded as TransactionEnded
+    from metaq.errors import TransactionFailed as TransactionFailed
     from metaq.model import Message as Message
     from metaq.model import MessageQueue as MessageQueue
     from metaq.model import SendReceipt as SendReceipt
     from metaq.model import SendStatus as SendStatus
     from metaq.model import StoredMessage as StoredMessage
     from metaq.model import TransactionOutcome as TransactionOutcome
+    from metaq.model.staging import Phase as Phase
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "metaq.client.atomic": ("Atomic", "AtomicResult"),
     "metaq.client.consumer.consumer": ("Consumer",),
     "metaq.client.consumer.outcome": ("Later", "Pause", "Reject"),
     "metaq.client.consumer.pull_consumer": ("PullConsumer",),
@@ -65,9 +71,10 @@ _HOMES = {
     "metaq.client.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (
         "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
-        "MetaqError", "NoRoute", "OffsetOutOfRange", "RequestTimeout", "SendFailed", "TransactionEnded",
+        "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
+    "metaq.model.staging": ("Phase",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 _MODULES = ("admin", "aio", "spark", "testing")

@@ -26,6 +26,8 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from metaq.client.accumulator import BatchStream
+from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, AtomicResult, outcome, settle
+from metaq.client.atomic_async import Atomic
 from metaq.client.awaited import run as _run
 from metaq.client.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
 from metaq.client.consumer.base import CLOSE_SECONDS, ConsumerBase, warn_of_busy
@@ -51,10 +53,24 @@ from metaq.client.reader import CALL_SECONDS, ReaderBase
 from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
 from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
+from metaq.model.staging import Phase
 
 __all__ = [
-    "Consumer", "Later", "Pause", "Producer", "PullConsumer", "Reader", "ReceivedMessage", "Reject", "Transaction", "TransactionOutcome",
-    "TransactionProducer", "TransactionResult",
+    "Atomic",
+    "AtomicResult",
+    "Consumer",
+    "Later",
+    "Pause",
+    "Phase",
+    "Producer",
+    "PullConsumer",
+    "Reader",
+    "ReceivedMessage",
+    "Reject",
+    "Transaction",
+    "TransactionOutcome",
+    "TransactionProducer",
+    "TransactionResult",
 ]  # fmt: skip
 
 Result = TypeVar("Result")
@@ -130,6 +146,24 @@ class Producer(ProducerBase):
         self._check_open()
         message = as_message(topic, body, tag)
         await _run(self._core, self._oneway(message, None), self._accumulator.limits.timeout)
+
+    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic:
+        """Several messages, all or none: `async with producer.atomic() as tx`, and `await tx.send(...)` in it.
+
+        As `metaq.Producer.atomic`.
+        """
+        self._check_open()
+        return Atomic(self._outlet(), timeout, expire_after)
+
+    async def outcome(self, transaction_id: str, *, timeout: float = TIMEOUT) -> Phase:
+        """Where a transaction of several messages stands. As `metaq.Producer.outcome`."""
+        self._check_open()
+        return await _run(self._core, outcome(self._courier, transaction_id, timeout))
+
+    async def settle(self, transaction_id: str, *, commit: bool, timeout: float = TIMEOUT) -> TransactionOutcome:
+        """Decide a transaction of several messages by its id. As `metaq.Producer.settle`."""
+        self._check_open()
+        return await _run(self._core, settle(self._courier, transaction_id, timeout, commit=commit))
 
     async def flush(self, timeout: float | None = None) -> None:
         """Wait until everything submitted so far has its outcome. Raises RequestTimeout."""

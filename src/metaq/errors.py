@@ -17,7 +17,8 @@
 └── `ClientError`
     ├── `NoRoute`, `SendFailed`, `RequestTimeout`, `ConnectionFailed`, `BufferFull`
     ├── `OffsetOutOfRange`, `MessagesLost`
-    ├── `TransactionEnded`
+    ├── `TransactionEnded`, `TransactionFailed`
+    ├── `NotSupported`
     └── `ClientClosed`, `ClientForked`
 """
 
@@ -215,6 +216,27 @@ class MessagesLost(ClientError):
 
 class TransactionEnded(ClientError):
     """The transaction has ended, and otherwise than is wanted now."""
+
+
+class TransactionFailed(ClientError):
+    """A transaction of several messages (`producer.atomic()`) was not completed. `state` is what is known of it:
+
+    "rolled back": nothing of it is or will be delivered. "open": no commit was sent; nothing will be delivered, and brokers
+    drop it by themselves. "prepared": it waits for a decision. "unknown": a commit was sent and nobody could be asked what became
+    of it. For the last two `producer.outcome(error.transaction_id)` tells, later, and `producer.settle` decides.
+    """
+
+    def __init__(self, text: str, transaction_id: str, state: str) -> None:
+        super().__init__(text, transaction_id, state)
+        self.text, self.transaction_id, self.state = text, transaction_id, state
+        self.retriable = state in {"rolled back", "open"}
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class NotSupported(ClientError):
+    """The broker does not know what was asked of it: a RocketMQ, or a MetaQ that is older than this client."""
 
 
 class ClientClosed(ClientError):

@@ -295,6 +295,13 @@ class ClientCore:
         call = self._heartbeat()
         await asyncio.gather(*(self._send_heartbeat(data, data.master or "", call) for data in unknown))
 
+    async def learn_level(self, broker: str) -> int | None:
+        """Which of our extensions the broker of that name knows; it is asked if it has not said so yet. None: no answer."""
+        data = self.routes.broker(broker)
+        if broker not in self._levels and data is not None and data.master:
+            await self._send_heartbeat(data, data.master, self._heartbeat())
+        return self._levels.get(broker)
+
     def _brokers(self) -> dict[str, BrokerData]:
         """All that we have to do with."""
         return {**self._cluster, **self.routes.brokers()}

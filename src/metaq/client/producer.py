@@ -15,8 +15,10 @@ from typing import Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
+from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, Atomic, Outlet, outcome, settle
 from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Template
+from metaq.client.courier import Courier
 from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message, chosen, queue_for_key
 from metaq.client.names import checked
@@ -24,8 +26,9 @@ from metaq.client.options import ClientArguments, check_flag, check_whole, check
 from metaq.client.sending import Choose, Sender, SendRules
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
-from metaq.model import Message, MessageQueue, SendReceipt
+from metaq.model import Message, MessageQueue, SendReceipt, TransactionOutcome
 from metaq.model.message import BODY_BYTES_MAX, check_tag
+from metaq.model.staging import Phase
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import QUEUES_MAX, check_group, check_topic
 
@@ -108,6 +111,7 @@ class ProducerBase:
         )
         self._core = cores.acquire(namesrv, self._options, clock)
         self._sender = Sender(self._core, self.group, rules)
+        self._courier = Courier(self._core)
         self._callbacks = CallbackThreads(self._options.client_callback_executor_threads)
         limits = SendLimits(
             timeout=timeout,
@@ -266,6 +270,17 @@ class ProducerBase:
             return await self._core.routes.fixed_queues(topic)
         return await self._core.routes.publish_queues(topic, fresh=fresh, template=self._sender.rules.template)
 
+    def _outlet(self) -> Outlet:
+        return Outlet(
+            core=self._core,
+            courier=self._courier,
+            message_bytes_max=self._accumulator.limits.message_bytes_max,
+            check_open=self._check_open,
+            queues_now=lambda topic, strict: self._queues_now(topic, strict=strict),
+            find_queues=lambda topic, strict: self._find_queues(topic, strict=strict),
+            turn=self._sender.rotation.next,
+        )
+
     def _tag_bytes(self, tag: str | None) -> bytes | None:
         if tag not in self._tags:
             if len(self._tags) > _TAGS_MAX:
@@ -382,6 +397,39 @@ class Producer(ProducerBase):
         self._check_open()
         message = as_message(topic, body, tag)
         self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
+
+    def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic:
+        """Several messages, for any topics and brokers, all of which are delivered, or none:
+
+            with producer.atomic() as tx:
+                tx.send("orders", b"...")
+                tx.send("stock", b"...")
+
+        Leaving the block commits, raising in it rolls back (docs/atomic.md). MetaQ's brokers have this, a RocketMQ has not.
+
+        Args: timeout: seconds for a send that must wait, and for the end, all their tries together. expire_after: seconds after
+              which brokers drop what nobody has decided, at most their `stagedSecondsMax`.
+        Raises: ConfigError, TypeError; ClientClosed, ClientForked. What happens under way: see `Atomic`.
+        """
+        self._check_open()
+        return Atomic(self._outlet(), timeout, expire_after)
+
+    def outcome(self, transaction_id: str, *, timeout: float = TIMEOUT) -> Phase:
+        """Where a transaction of several messages stands, which anybody has begun: its `Atomic.id`.
+
+        Raises: ConfigError: that is no such id. NoRoute, ConnectionFailed, RequestTimeout: the broker that the id names cannot be
+        asked within `timeout` seconds. NotSupported, BrokerError, ClientClosed.
+        """
+        self._check_open()
+        return self._core.thread.run(outcome(self._courier, transaction_id, timeout))
+
+    def settle(self, transaction_id: str, *, commit: bool, timeout: float = TIMEOUT) -> TransactionOutcome:
+        """Decide a transaction of several messages by its id. Returns COMMIT or ROLLBACK: the first decision, which stands.
+
+        To commit it, it must be prepared (`Atomic.prepare`). Raises as `outcome`; BrokerError: it is not prepared.
+        """
+        self._check_open()
+        return self._core.thread.run(settle(self._courier, transaction_id, timeout, commit=commit))
 
     def flush(self, timeout: float | None = None) -> None:
         """Wait until everything submitted so far has its outcome. Raises RequestTimeout after `timeout` seconds."""

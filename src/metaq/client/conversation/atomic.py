@@ -172,14 +172,14 @@ class AtomicSteps:
         )
         for error in answers.values():
             if isinstance(error, MetaqError):
-                return (yield from self._give_up(error))
+                return (yield from self.give_up(error))
         verdict = yield from self._deciding(deciding, until)
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
         assert verdict.error is not None
         if verdict.maybe_sent and not verdict.refused:
             return Ending(Standing.UNKNOWN, why=verdict.error)
-        return (yield from self._give_up(verdict.error))
+        return (yield from self.give_up(verdict.error))
 
     def commit_prepared(self, seconds: float) -> Steps[Ending]:
         """Commit what `finish` has prepared."""
@@ -202,7 +202,7 @@ class AtomicSteps:
         standing = Standing.PREPARED if Outcome.PREPARED in self._maybe_sent else Standing.OPEN
         return Ending(Standing.UNKNOWN if Outcome.COMMIT in self._maybe_sent else standing, why=verdict.error)
 
-    def _give_up(self, error: MetaqError) -> Steps[Ending]:
+    def give_up(self, error: MetaqError) -> Steps[Ending]:
         """It cannot be completed. The rollback's answer may be that it was committed before."""
         ending = yield from self.roll_back(ROLLBACK_SECONDS)
         return ending if ending.standing is Standing.COMMITTED else structs.replace(ending, why=error)

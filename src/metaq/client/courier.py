@@ -1,0 +1,104 @@
+"""Carries the steps of staged transactions to their brokers: in the client's loop, to whoever is the master of a name."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Collection
+from typing import Any, TypeVar
+
+from metaq.client.conversation import asking
+from metaq.client.conversation.atomic import Ask, Pause, SideBySide, Step, Steps
+from metaq.client.conversation.call import FAULTS
+from metaq.client.core import ClientCore
+from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
+from metaq.wire.codes import ResponseCode
+from metaq.wire.extensions import STAGING_LEVEL
+
+T = TypeVar("T")
+
+AVOID_SECONDS = 30.0
+"""How long a broker that failed is not chosen for messages that may go elsewhere."""
+
+
+class Courier:
+    """One for each producer."""
+
+    def __init__(self, core: ClientCore) -> None:
+        self._core = core.shared()
+        self._failed: dict[str, float] = {}
+        """Brokers whose last request failed on the way, and when."""
+
+    def now(self) -> float:
+        """Any thread: a clock that runs evenly, in seconds."""
+        return self._core.clock.monotonic()
+
+    def well(self, brokers: Collection[str]) -> set[str]:
+        """Any thread: those of `brokers` that have not failed lately; all, if all have."""
+        since = self.now() - AVOID_SECONDS
+        return {broker for broker in brokers if self._failed.get(broker, since) <= since} or set(brokers)
+
+    async def check_level(self, broker: str) -> None:
+        """Raises NotSupported: the broker has said that it knows no staged transactions."""
+        level = await self._core.learn_level(broker)
+        if level is not None and level < STAGING_LEVEL:
+            raise _not_supported(broker, "is an older MetaQ" if level else "is a RocketMQ")
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """A conversation to its end. Raises what it raises."""
+        return await asking.converse(steps, self._take)
+
+    async def _take(self, step: Step) -> object:
+        if isinstance(step, Ask):
+            return await self._ask(step)
+        if isinstance(step, Pause):
+            await asyncio.sleep(step.seconds)
+            return None
+        return await self._together(step)
+
+    async def _together(self, step: SideBySide) -> dict[str, object]:
+        async def lane(steps: Steps[Any]) -> object:
+            try:
+                return await self.drive(steps)
+            except MetaqError as error:
+                return error
+
+        results = await asyncio.gather(*map(lane, step.lanes.values()))
+        return dict(zip(step.lanes, results, strict=True))
+
+    async def _ask(self, step: Ask[T]) -> T:
+        broker = step.broker
+        try:
+            async with asyncio.timeout(step.seconds):
+                address = await self._master_of(broker)
+        except TimeoutError:
+            raise NoRoute(f"no name server told in time where broker {broker} is") from None
+        try:
+            outcome = await self._core.ask(address, step.call, step.seconds)
+        except FAULTS as error:
+            if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                raise _not_supported(broker, "does not know them") from error
+            if error.retriable:
+                self._failed[broker] = self.now()
+            raise
+        self._failed.pop(broker, None)
+        return outcome
+
+    async def _master_of(self, broker: str) -> str:
+        """Where the master of that name is; looked up anew once it has failed. Raises NoRoute."""
+        data = self._core.routes.broker(broker)
+        if data is None or data.master is None or broker in self._failed:
+            try:
+                data = (await self._core.consult(self._core.name_servers.cluster())).brokers.get(broker) or data
+            except FAULTS:
+                if data is None:
+                    raise
+        if data is None or data.master is None:
+            raise NoRoute(f"no master of the name {broker} is up")
+        return data.master
+
+
+def _not_supported(broker: str, why: str) -> NotSupported:
+    return NotSupported(
+        f"broker {broker} has no transactions of several messages: it {why}. They need a MetaQ of this version or later; "
+        "one message with a local transaction works with every broker (metaq.TransactionProducer)"
+    )
