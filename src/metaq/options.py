@@ -327,6 +327,20 @@ class BrokerOptions(OptionTable):
     transaction_check_max: int = option(
         15, "Checks after which a half message goes to TRANS_CHECK_MAX_TIME_TOPIC.", low=1, hot=True
     )
+    staged_parts_max: int = option(
+        20_000, "Parts of staged transactions at this broker together; one peer may have a quarter of them.", low=1, hot=True
+    )
+    staged_bytes_per_transaction_max: int = option(
+        GIB, "Bytes that one transaction may stage at this broker.", low=1, hot=True
+    )
+    staged_bytes_max: int = option(8 * GIB, "Bytes staged by all transactions together.", low=1, hot=True)
+    staged_chunks_per_part_max: int = option(4096, "Chunks of one part of a staged transaction.", low=1, hot=True)
+    staged_seconds_max: int = option(
+        86_400, "Seconds after which a staged transaction that nobody has decided is rolled back.", low=1, hot=True
+    )
+    transaction_rows_max: int = option(
+        10_000, "Writers of staged transactions whose last sequence number is remembered.", low=1, hot=True
+    )
     long_polling_enable: bool = option(True, "Hold pulls that find nothing.", hot=True)
     short_polling_time_mills: int = option(1000, "Milliseconds a pull is held with long polling off.", low=0, hot=True)
     notify_consumer_ids_changed_enable: bool = option(True, "Tell consumers when a group's members change.", hot=True)

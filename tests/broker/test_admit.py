@@ -22,7 +22,13 @@ def only_anna(asked: list[tuple[Identity, Action, str]]):
 
 def gates(broker: Broker, asked: list[tuple[Identity, Action, str]]) -> Gates:
     return Gates(
-        broker.environment, broker.topics, broker.hold, broker.acks, broker.transactions.gate, only_anna(asked)
+        broker.environment,
+        broker.topics,
+        broker.hold,
+        broker.acks,
+        broker.transactions.gate,
+        broker.appender.closed_queues,
+        only_anna(asked),
     )
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from metaq.broker.acks import AckPolicy
+from metaq.broker.closing import ClosedQueues
 from metaq.broker.environment import Environment
 from metaq.broker.hold import HeldPulls
 from metaq.broker.topics import Topics
@@ -59,10 +60,11 @@ class Gates:
         hold: HeldPulls,
         acks: AckPolicy,
         transactions: TransactionGate,
+        closed_queues: ClosedQueues,
         authorise: Authorise = everybody,
     ) -> None:
         self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
-        self._acks, self._authorise = acks, authorise
+        self._acks, self._authorise, self._closed_queues = acks, authorise, closed_queues
         # An end names a producer group and no topic: where not everybody may do everything, the slow lane asks about both.
         self._transactions = transactions if authorise is everybody else None
         self.deliveries = GateTable(self._for_deliveries)
@@ -72,6 +74,7 @@ class Gates:
         """
         self._senders: dict[tuple[str, bool], GateTable] = {}
         topics.watch(self.close)
+        closed_queues.when_closed(self.close)
 
     def of(self, who: Identity) -> GateTable:
         """The gates of a client, shared with all of its name: for topics that it may send plain messages to."""
@@ -117,7 +120,9 @@ class Gates:
             name = topic.decode("ascii")
         except UnicodeDecodeError:
             return None
-        return None if name in self._topics.closing else self._topics.get(name)
+        if name in self._topics.closing or self._closed_queues.has_of(name):
+            return None
+        return self._topics.get(name)
 
     def _gate(
         self,

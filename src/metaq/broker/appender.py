@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 from metaq.broker.acks import AckPolicy
+from metaq.broker.closing import ClosedQueues
 from metaq.broker.environment import Environment
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError
@@ -28,12 +29,22 @@ class Appender:
     """Puts records, and tells those who hang on that.
 
     Args: stats: told of failures here, of the rest by `when_grown`. closed: whether a topic is being deleted, so that what
-          is put there now would be lost or come back later; or is being made, and its queues with it.
+          is put there now would be lost or come back later; or is being made, and its queues with it. closed_queues: those
+          that only take what is put with `through`.
     """
 
-    def __init__(self, environment: Environment, acks: AckPolicy, stats: Stats, closed: Callable[[str], bool]) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        acks: AckPolicy,
+        stats: Stats,
+        closed: Callable[[str], bool],
+        closed_queues: ClosedQueues,
+    ) -> None:
         self._environment, self._store, self._acks = environment, environment.store, acks
         self._stats, self._closed = stats, closed
+        self.closed_queues = closed_queues
+        """Services that let a sender wait ask them first; `put` refuses."""
         self._log, self._state = environment.store.log.tail, environment.store.state
         self._told = self._log.end
         """Where the log ended when the last growth was told."""
@@ -66,11 +77,11 @@ class Appender:
             )
         return None
 
-    def put(self, records: Sequence[PutRecord], *, carrying: bool = False) -> Put:
-        """Store records of one queue, contiguously. `carrying`: see `Writer.put`.
+    def put(self, records: Sequence[PutRecord], *, carrying: bool = False, through: bool = False) -> Put:
+        """Store records of one queue, contiguously. `carrying`: see `Writer.put`. `through`: also into a closed queue.
 
-        Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or deleted), or
-        ILLEGAL_MESSAGE.
+        Raises Refused: NOT_STORED (disk full or failed), THROTTLED, BUSY (the topic is being made or deleted, or the
+        queue is closed), or ILLEGAL_MESSAGE.
         """
         refusal = self.refusal()
         if refusal is not None:
@@ -78,6 +89,10 @@ class Appender:
         topic, queue_id = records[0].topic, records[0].queue_id
         if self._closed(topic):
             raise Refused(Reason.BUSY, f"the topic {topic} is being made or deleted, try again")
+        if not through and self.closed_queues.has(topic, queue_id):
+            raise Refused(
+                Reason.BUSY, f"queue {queue_id} of topic {topic} takes the messages of a staged transaction, try again"
+            )
         try:
             put = self._store.put(records, carrying=True) if carrying else self._store.put(records)
         except MessageIllegal as error:

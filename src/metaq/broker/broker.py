@@ -14,6 +14,7 @@ from metaq.broker.acks import AckPolicy
 from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Channel, Effect, Told, carry_out
+from metaq.broker.closing import ClosedQueues
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.files import BrokerFiles
@@ -31,6 +32,8 @@ from metaq.broker.resets import OffsetResets
 from metaq.broker.retry import RetryService
 from metaq.broker.schedule import ReadCold, ScheduleService, read_at_once
 from metaq.broker.send import SendService
+from metaq.broker.staging import StagingService
+from metaq.broker.staging_peers import ALONE, Peers
 from metaq.broker.stats import Stats
 from metaq.broker.topics import Topics
 from metaq.broker.transactions import TransactionService
@@ -52,7 +55,8 @@ class Broker:
     """One broker's decisions.
 
     Args: `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
-          `authorise`: who may what. `read_cold`: how delayed messages are read that are no longer in memory.
+          `authorise`: who may what. `read_cold`: how delayed and staged messages are read that are no longer in memory.
+          `peers`: the way to the other brokers that staged transactions have parts at.
     Raises: ConfigError: a configuration file cannot be read.
     """
 
@@ -64,6 +68,7 @@ class Broker:
         *,
         authorise: Authorise = everybody,
         read_cold: ReadCold = read_at_once,
+        peers: Peers = ALONE,
     ) -> None:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
@@ -80,17 +85,22 @@ class Broker:
         self.members = Members(clock)
         self.hold = HeldPulls(store, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
-        self.appender = Appender(environment, self.acks, self.stats, self.topics.closed)
+        closed_queues = ClosedQueues()
+        self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)
         self.appender.when_grown(self.stats.grew)
         self.appender.when_grown(self.hold.grew, watched_only=True)
         tables = Tables(self.topics, self.groups, self.members, self.offsets)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
         store.owes(self.transactions)
-        self.gates = Gates(environment, self.topics, self.hold, self.acks, self.transactions.gate, authorise)
+        self.gates = Gates(
+            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, authorise
+        )
         self.schedule = ScheduleService(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
         store.owes(self.schedule)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
+        self.staging = StagingService(environment, tables, self.appender, read_cold, peers, authorise)
+        store.owes(self.staging)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
@@ -148,6 +158,7 @@ class Broker:
         self.schedule.tick()
         self.transactions.tick()
         self.replies.tick()
+        self.staging.tick()
         self.topics.saved.retry()
         self.groups.saved.retry()
         self.deletions.marks.retry()
@@ -169,15 +180,17 @@ class Broker:
             pull.channel.answer_pull(pull, answer)
 
     def deliver(self) -> float:
-        """Deliver delayed messages that are due, and ask what became of transactions, for a bounded time.
+        """Deliver delayed messages that are due and staged ones that are committed, and ask what became of transactions,
+        for a bounded time.
 
         Returns the seconds until the next call, 0: soon.
         """
         pause = self.schedule.deliver()
         asked, check_pause = self.transactions.checks.step()
         carry_out(asked)
+        staging_pause = self.staging.step()
         self.answer_pulls()
-        return min(pause, check_pause)
+        return min(pause, check_pause, staging_pause)
 
     def answer_pulls(self) -> None:
         """Answer the held pulls whose queues grew. Doors call it when they have appended."""
@@ -206,6 +219,7 @@ class Broker:
         for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
             table.close()
         self.transactions.close()
+        self.staging.close()
         self.offsets.close()
         self.schedule.positions.close()
 
@@ -256,6 +270,7 @@ class Broker:
     def closed(self, channel: Channel) -> None:
         """A connection has ended: forget what it waits for, and what it was a member of."""
         self.hold.closed(channel)
+        self.staging.closed(channel)
         self._carry_out(self.members.closed(channel))
 
     def commit_offset(self, commit: OffsetCommit) -> None:

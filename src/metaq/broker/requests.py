@@ -143,6 +143,7 @@ class Decide(Struct, frozen=True, kw_only=True):
     parts: tuple[ManifestPart, ...] | None = None
     """None: those that it was prepared with; for a rollback whatever there is."""
     row: str = ""
+    """Key of a row. A commit moves it on to `sequence`, which is to be above the one that it has."""
     sequence: int = -1
 
 
@@ -173,3 +174,5 @@ class Apply(Struct, frozen=True, kw_only=True):
     transaction: str
     decision: Decision | None = None
     """The coordinator's, for a participant that may not know it."""
+    confirmed: tuple[str, ...] = ()
+    """To the coordinator: these brokers have told the client that nothing remains there, and need not be asked."""

@@ -57,7 +57,7 @@ class SendService:
     def send(self, send: Send) -> Sent:
         """Store one message, or a batch.
 
-        Raises Refused, or Saving while its topic is being made or deleted: nothing was stored.
+        Raises Refused, or Saving while its topic is being made or deleted, or its queue is closed: nothing was stored.
         """
         queue_id = self.queue_of(send)
         if send.batch:
@@ -93,6 +93,7 @@ class SendService:
             reconsume_times=send.reconsume_times,
             tags=tags,
         )
+        self._appender.closed_queues.pass_by(topic, queue_id)
         put = self._appender.put([record])
         return Sent(put, told_queue, offset_id(self._environment.store_host, put.log_offset), wait)
 
@@ -192,6 +193,7 @@ class SendService:
                     reconsume_times=send.reconsume_times,
                 )
             )
+        self._appender.closed_queues.pass_by(send.topic, queue_id)
         put = self._appender.put(records)
         ids, place = [], put.log_offset
         for record in records:

@@ -120,7 +120,7 @@ class TransactionService:
         """End a transaction, if it is still open. Returns what else there is to say: that it had ended before, for example.
 
         Raises Refused: INVALID (no such half message, or another group's), NO_TOPIC, NO_PERMISSION, or as `Appender.put`;
-        Saving while its topic is being made or deleted. The transaction is as open as before.
+        Saving while its topic is being made or deleted, or its queue is closed. The transaction is as open as before.
         """
         if end.outcome is TransactionOutcome.UNKNOWN:
             return f"the transaction of the half message at queue offset {end.slot} stays open"
@@ -261,6 +261,7 @@ class TransactionService:
                 f"topic[{topic}] not exist, so the half message at queue offset {half.queue_offset} cannot be committed: it "
                 f"stays as it is, and can be once the topic is there (metaq topic create {topic})",
             )
+        self._appender.closed_queues.pass_by(topic, queue_id)
         self._appender.put([committed(half, topic, queue_id)])
         if queue_id < max(config.read_queues, config.write_queues):
             return ""

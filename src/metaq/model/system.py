@@ -29,6 +29,11 @@ SYSTEM_PREFIX: Final = "rmq_sys_"
 OUR_PREFIX: Final = "rmq_sys_METAQ_"
 """Topics of our extensions (docs/formats/extensions.md): no client may send to, pull from or administer them."""
 
+STAGE_TOPIC: Final = OUR_PREFIX + "STAGE"
+"""Queue 0: the chunks of staged transactions (docs/formats/staging.md)."""
+TXN_TOPIC: Final = OUR_PREFIX + "TXN"
+"""Queue 0: what was decided about staged transactions, and how far that is done."""
+
 
 class SystemTopic(Struct, frozen=True):
     """A topic that every RocketMQ broker has for itself, and no administrator changes."""

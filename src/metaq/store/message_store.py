@@ -18,6 +18,7 @@ from metaq.store.folder import StoreFolder
 from metaq.store.housekeeping import Housekeeper
 from metaq.store.index_file import Index
 from metaq.store.log_scan import LogScan
+from metaq.store.outline import Outline, outline
 from metaq.store.parts import Parts, State
 from metaq.store.populate import Populator
 from metaq.store.pull import Puller
@@ -317,6 +318,10 @@ class MessageStore:
     def record_at(self, log_offset: int) -> bytes | None:
         """The record that begins at a LogOffset; None if none does."""
         return self.log.record(log_offset)
+
+    def outline_at(self, log_offset: int) -> Outline | None:
+        """The record that begins at a LogOffset, without its body; None if none does."""
+        return outline(self.log, log_offset)
 
     def heads(self, log_offset: int) -> Iterator[hot.RecordHead]:
         """What the records from `log_offset` on are, up to the log's end or to the first thing that is no record.

@@ -1,0 +1,190 @@
+"""Chunks on their way into the log: whether they may be staged, and their records."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from metaq.broker.appender import Appender
+from metaq.broker.environment import Environment
+from metaq.broker.requests import Chunk, Stage
+from metaq.broker.staging_parts import New, Part, Staged, Transaction, check_seal, is_next
+from metaq.broker.staging_records import (
+    CHUNK,
+    RECORD_BYTES_MORE,
+    ChunkName,
+    check_entry,
+    entries_of,
+    life_text,
+    stage_record,
+)
+from metaq.broker.topics import Topics, check_client_topic
+from metaq.errors import Reason, Refused
+from metaq.model import Perm, TopicConfig
+from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, Identity
+from metaq.model.staging import CHUNK_BYTES_MAX, check_part, chunk_crc
+from metaq.model.system import AUTO_CREATE_TOPIC, SEND_FORBIDDEN
+from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from metaq.saved import Pending, Saving
+from metaq.store.writer import PutRecord
+from metaq.wire.record import record_bytes
+
+RUN_BYTES: Final = 2 << 20
+"""Chunks of one request are stored in runs of about so many bytes, each of them whole."""
+_BLANK_BYTES: Final = 8
+
+Added = Callable[[Transaction, int], None]
+
+
+class Admission:
+    """Judges and stores chunks."""
+
+    def __init__(
+        self, environment: Environment, topics: Topics, appender: Appender, table: Staged, authorise: Authorise
+    ) -> None:
+        self._environment, self._store, self._topics = environment, environment.store, topics
+        self._appender, self._table, self._authorise = appender, table, authorise
+
+    def admit(self, stage: Stage, transaction: Transaction | None, who: Identity, peer: str) -> list[New]:
+        """The chunks that are to be stored, by part. Those that are there already are left out.
+
+        Raises Refused, or Saving while topics are being made or deleted: nothing has changed.
+        """
+        parts = transaction.parts if transaction is not None else {}
+        news: dict[str, New] = {}
+        self._check_destinations({(chunk.topic, chunk.queue_id) for chunk in stage.chunks}, who)
+        for chunk in stage.chunks:
+            new = news.get(chunk.part)
+            if new is None:
+                base = parts.get(check_part(chunk.part))
+                place = (base.topic, base.queue_id) if base is not None else (chunk.topic, chunk.queue_id)
+                new = news[chunk.part] = New(base, *place)
+            self._take(new, chunk)
+        fresh = [new for new in news.values() if new.chunks]
+        options = self._environment.options
+        for new in fresh:
+            if new.count > options.staged_chunks_per_part_max:
+                raise Refused(
+                    Reason.INVALID,
+                    f"part {new.chunks[0].part} would have {new.count} chunks, the limit is "
+                    f"{options.staged_chunks_per_part_max} (stagedChunksPerPartMax): make larger chunks, or several parts",
+                )
+        size = sum(len(chunk.body) for new in fresh for chunk in new.chunks)
+        self._table.check_room(transaction, peer, sum(new.base is None for new in fresh), size)
+        return fresh
+
+    def _take(self, new: New, chunk: Chunk) -> None:
+        where = f"queue {chunk.queue_id} of topic {chunk.topic}"
+        limit = min(CHUNK_BYTES_MAX, self._environment.store_options.max_message_size)
+        if not 0 < len(chunk.body) <= limit:
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE, f"a chunk for {where} has {len(chunk.body)} bytes, it may have 1 to {limit}"
+            )
+        crc = chunk_crc(chunk.body)
+        if not is_next(new, chunk, crc):
+            if chunk.seal is not None and new.base is not None and not new.chunks:
+                check_seal(chunk.part, chunk.seal, new.base.holds)
+            return
+        new.counts.append(self._check_batch(where, chunk))
+        new.chunks.append(chunk)
+        new.crcs.append(crc)
+        if chunk.seal is not None:
+            check_seal(chunk.part, chunk.seal, new.holds())
+
+    def _check_batch(self, where: str, chunk: Chunk) -> int:
+        """How many messages there are. Raises Refused ILLEGAL_MESSAGE: not a batch, or one that could not be applied."""
+        entries = entries_of(chunk.body)
+        more = len(self._environment.options.broker_cluster_name.encode()) + len(props.CLUSTER) + 2
+        for number, (_, body, text) in enumerate(entries):
+            if not body:
+                raise Refused(Reason.ILLEGAL_MESSAGE, f"message {number} of a chunk for {where} has no body")
+            check_entry(where, number, text, more)
+        topic_bytes = len(chunk.topic)
+        size = len(chunk.body) + len(entries) * (RECORD_BYTES_MORE + topic_bytes + more)
+        if size + _BLANK_BYTES > self._store.log.file_bytes:
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE,
+                f"the {len(entries)} messages of a chunk for {where} take {size} bytes, and a log file has "
+                f"{self._store.log.file_bytes} (mappedFileSizeCommitLog): make smaller chunks",
+            )
+        return len(entries)
+
+    # ------------------------------------------------------------------ where to
+
+    def _check_destinations(self, places: set[tuple[str, int]], who: Identity) -> None:
+        """Raises Refused: no message may be put there; Saving: topics are being made or deleted."""
+        waiting = list[Pending]()
+        for topic, queue_id in sorted(places):
+            try:
+                config = self._topic(topic, queue_id, who)
+            except Saving as saving:
+                waiting += saving.pending
+                continue
+            count = max(config.read_queues, config.write_queues)
+            if not 0 <= queue_id < count:
+                raise Refused(
+                    Reason.INVALID, f"request queueId[{queue_id}] is illegal: topic {topic} has {count} queues"
+                )
+        if waiting:
+            raise Saving(*waiting)
+
+    def _topic(self, name: str, queue_id: int, who: Identity) -> TopicConfig:
+        check_client_topic(name)
+        if name in SEND_FORBIDDEN or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+            raise Refused(Reason.NO_PERMISSION, f"staging messages for the topic {name} is forbidden")
+        self._authorise(who, Action.PUBLISH, name)
+        config = self._topics.taking(name)
+        options = self._environment.options
+        if config is None:
+            config = self._topics.auto_create(
+                name, AUTO_CREATE_TOPIC, options.default_topic_queue_nums, queue_id=queue_id
+            )
+        if not config.writable or not options.broker_permission & Perm.WRITE:
+            raise Refused(
+                Reason.NO_PERMISSION,
+                f"the topic {name} has permission {config.perm}, the broker {options.broker_permission}: no message may be "
+                "written",
+            )
+        return config
+
+    # ------------------------------------------------------------------ storing
+
+    def store(self, stage: Stage, transaction: Transaction, fresh: Sequence[New], added: Added) -> None:
+        """Store the chunks and enter each in its part. `added` is called with the place of each.
+
+        Raises Refused, as `Appender.put`: those that were entered are stored.
+        """
+        life = life_text(transaction.lifetime, transaction.seconds)
+        run: list[tuple[New, int, PutRecord]] = []
+        size = 0
+        for new in fresh:
+            for index, chunk in enumerate(new.chunks):
+                name = ChunkName(
+                    stage.transaction, chunk.part, chunk.number, new.counts[index], chunk.topic, chunk.queue_id, life
+                )
+                record = stage_record(CHUNK, name, chunk.seal, chunk.body, stage.born_ms, stage.born_host)
+                run_max = min(RUN_BYTES, self._store.log.file_bytes // 2)
+                if run and size + len(chunk.body) > run_max:
+                    self._put(transaction, run, added)
+                    run, size = [], 0
+                run.append((new, index, record))
+                size += len(chunk.body)
+        if run:
+            self._put(transaction, run, added)
+
+    def _put(self, transaction: Transaction, run: Sequence[tuple[New, int, PutRecord]], added: Added) -> None:
+        records = [record for _, _, record in run]
+        put = self._appender.put(records)
+        place = put.log_offset
+        for new, index, record in run:
+            chunk = new.chunks[index]
+            added(transaction, place)
+            part = transaction.parts.get(chunk.part)
+            if part is None:
+                part = Part(chunk.part, chunk.topic, chunk.queue_id, since_ms=put.store_ms)
+                self._table.add_part(transaction, part)
+            part.add(place, new.crcs[index], len(chunk.body), new.counts[index])
+            part.seal = chunk.seal
+            self._table.grew(transaction, len(chunk.body))
+            place += record_bytes(record.sys_flag, len(record.body), len(record.topic), len(record.properties))

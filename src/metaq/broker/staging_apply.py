@@ -1,0 +1,187 @@
+"""What is committed comes into its queues: chunk by chunk, each in one append, in the order of the decisions for each queue.
+
+Every message names its chunk's record (`copy_mark`), so a start sees in the log how far this had come. While a part is
+there by half, its queue takes nothing else (`metaq.broker.closing`), so that the messages of a part lie together.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from metaq.broker.appender import Appender
+from metaq.broker.environment import Environment
+from metaq.broker.staging_parts import Part, Transaction
+from metaq.broker.staging_reading import ChunkReader, Damaged
+from metaq.broker.staging_records import copies_of, entries_of
+from metaq.broker.topics import Topics
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model import StoredMessage
+from metaq.saved import Saving
+
+log = logging.getLogger(__name__)
+
+QueueKey = tuple[str, int]
+AT_ONCE_BYTES: Final = 1 << 20
+"""What is staged up to this size is applied in the request that commits it."""
+
+
+class Applier:
+    """Applies commits. `applied` is called with each transaction of which nothing remains here."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        topics: Topics,
+        appender: Appender,
+        chunks: ChunkReader,
+        applied: Callable[[Transaction], None],
+    ) -> None:
+        self._environment, self._store, self._topics = environment, environment.store, topics
+        self._appender, self._closed = appender, appender.closed_queues
+        self._chunks, self._applied = chunks, applied
+        self._waiting: dict[QueueKey, deque[tuple[Transaction, Part]]] = {}
+        self._turns: deque[QueueKey] = deque()
+        """The queues that parts wait for, the next one first."""
+        self._told = RateLimitedLog(log, environment.clock)
+
+    def tick(self) -> None:
+        self._told.tick()
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is something to apply."""
+        return bool(self._waiting)
+
+    def add(self, transaction: Transaction) -> None:
+        """Apply its parts, soon. Queues of which a part has come by half are closed at once."""
+        for part in transaction.parts.values():
+            if not part.remaining:
+                continue
+            key = part.topic, part.queue_id
+            waiting = self._waiting.get(key)
+            if waiting is None:
+                waiting = self._waiting[key] = deque()
+                self._turns.append(key)
+            waiting.append((transaction, part))
+            if part.applied or part.entries:
+                self._closed.close(*key)
+
+    def add_first(self, transaction: Transaction) -> None:
+        """As `add`, before all others: a start found a part of it there by half."""
+        self.add(transaction)
+        for part in transaction.parts.values():
+            waiting = self._waiting.get((part.topic, part.queue_id))
+            if waiting is not None and (part.applied or part.entries) and waiting[-1][1] is part:
+                waiting.appendleft(waiting.pop())
+
+    # ------------------------------------------------------------------ going on
+
+    def run(self, transaction: Transaction, size: int, *, carrying: bool = False) -> None:
+        """Apply about so many bytes of a transaction, one chunk at least, and what comes before it in its queues."""
+        parts = list(transaction.parts.values())
+        for part in parts:
+            while size > 0 and part.remaining and (came := self._chunk((part.topic, part.queue_id), carrying=carrying)):
+                size -= came
+        self._close_halves((part.topic, part.queue_id) for part in parts)
+
+    def step(self, more_time: Callable[[], bool]) -> bool:
+        """Go on as long as there is time, a part at a time. Returns whether something was done."""
+        done, blocked, touched = False, 0, dict[QueueKey, None]()
+        while self._turns and blocked < len(self._turns):
+            key = self._turns[0]
+            touched[key] = None
+            if self._chunk(key):
+                done, blocked = True, 0
+                if not more_time():
+                    break
+            else:
+                blocked += 1
+                self._turns.rotate(-1)
+        self._close_halves(touched)
+        return done
+
+    def _close_halves(self, keys: Iterable[QueueKey]) -> None:
+        """Before anybody else has a turn: let nothing come between the messages of a part."""
+        for key in keys:
+            if waiting := self._waiting.get(key):
+                part = waiting[0][1]
+                if part.applied or part.entries:
+                    self._closed.close(*key)
+
+    def _chunk(self, key: QueueKey, *, carrying: bool = False) -> int:
+        """Apply the next chunk that waits for a queue. Returns its bytes; 0: there is none, or it has to wait."""
+        waiting = self._waiting.get(key)
+        if waiting is None:
+            return 0
+        transaction, part = waiting[0]
+        number = part.applied
+        try:
+            if not self._is_topic_there(part):
+                return 0
+            chunk = self._chunks.get(part.places[number])
+            if chunk is None:
+                return 0
+            self._put(part, chunk, carrying=carrying)
+        except Damaged:
+            self._told.error(
+                "damaged", "chunk %d of part %s of transaction %s cannot be read at log offset %d: its %d messages for queue %d "
+                "of topic %s are lost", number, part.part, transaction.id, part.places[number], part.counts[number],
+                part.queue_id, part.topic,
+            )  # fmt: skip
+        except Refused as error:
+            if error.reason is not Reason.ILLEGAL_MESSAGE:
+                self._told.warning("held up", "staged transactions are held up: %s", error)
+                return 0
+            self._told.error(
+                "illegal", "chunk %d of part %s of transaction %s can never be stored in queue %d of topic %s: %s", number,
+                part.part, transaction.id, part.queue_id, part.topic, error,
+            )  # fmt: skip
+        except Saving:
+            return 0  # the topic is being made or deleted
+        part.applied, part.entries = number + 1, 0
+        if not part.remaining:
+            self._part_is_there(key, waiting, transaction)
+        return max(1, part.sizes[number])
+
+    def _part_is_there(self, key: QueueKey, waiting: deque[tuple[Transaction, Part]], transaction: Transaction) -> None:
+        waiting.popleft()
+        if not waiting:
+            del self._waiting[key]
+            self._turns.remove(key)
+        if not transaction.remaining:
+            self._applied(transaction)
+        if not (waiting and (waiting[0][1].applied or waiting[0][1].entries)):
+            self._closed.open(*key)
+
+    def _is_topic_there(self, part: Part) -> bool:
+        """Raises Saving while it is being made or deleted; Refused: it cannot be made."""
+        config = self._topics.taking(part.topic)
+        if config is None:
+            queues = max(part.queue_id + 1, self._environment.options.default_topic_queue_nums)
+            self._told.warning(
+                ("made again", part.topic), "the topic %s was deleted, and a transaction with messages for it is committed: it "
+                "is made again, with %d queues", part.topic, queues,
+            )  # fmt: skip
+            self._topics.ensure(part.topic, queues)
+        elif part.queue_id >= max(config.read_queues, config.write_queues):
+            self._told.warning(
+                ("no queue", part.topic), "messages are committed to queue %d of topic %s, which has no such queue now: they "
+                "can be read once the queue is there again", part.queue_id, part.topic,
+            )  # fmt: skip
+        return True
+
+    def _put(self, part: Part, chunk: StoredMessage, *, carrying: bool) -> None:
+        records = copies_of(
+            entries_of(chunk.body)[part.entries :],
+            part.topic,
+            part.queue_id,
+            chunk.log_offset,
+            self._environment.options.broker_cluster_name,
+            (chunk.born_ms, chunk.born_host_raw),
+        )
+        if records:
+            self._appender.put(records, through=True, carrying=carrying)

@@ -1,0 +1,51 @@
+"""Chunks as the log holds them: recent ones at once, older ones by a thread."""
+
+from __future__ import annotations
+
+from metaq.broker.environment import Environment
+from metaq.broker.transactions_checks import ReadCold
+from metaq.errors import RemoteProtocolError
+from metaq.model import StoredMessage
+from metaq.store.pull import ReadResult, ReadStatus
+from metaq.wire.record import decode_record
+
+
+class Damaged(Exception):
+    """A chunk is not where it was staged."""
+
+
+class ChunkReader:
+    """Reads chunks, each once."""
+
+    def __init__(self, environment: Environment, read_cold: ReadCold) -> None:
+        self._store, self._options, self._read_cold = environment.store, environment.store_options, read_cold
+        self._found: dict[int, bytes | None] = {}
+        """LogOffset → the record that a thread has read; None: it reads."""
+
+    def get(self, place: int) -> StoredMessage | None:
+        """The chunk's record; None: a thread reads it, ask again. Raises Damaged."""
+        if self._store.log_end - place <= self._options.hot_bytes:
+            return self._decoded(self._store.record_at(place))
+        if place not in self._found:
+            self._found[place] = None
+            self._read_cold(
+                lambda: ReadResult(ReadStatus.FOUND, 0, 0, 0, self._store.record_at(place) or b""),
+                lambda found: self._take(place, found),
+            )
+        if self._found.get(place) is None:
+            return None
+        return self._decoded(self._found.pop(place))
+
+    def _take(self, place: int, found: ReadResult | None) -> None:
+        if found is None:
+            self._found.pop(place, None)
+        else:
+            self._found[place] = bytes(found.body)
+
+    def _decoded(self, data: bytes | None) -> StoredMessage:
+        try:
+            if data:
+                return decode_record(data)
+        except RemoteProtocolError:
+            pass
+        raise Damaged
