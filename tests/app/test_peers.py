@@ -69,8 +69,7 @@ def test_each_question_is_asked_of_the_broker_with_that_name(tmp_path):
         assert run([cluster.namesrv], use) == [STATE, STATE, Decided(DECISION, first=False)]
     ext = {"transactionId": T, "bname": BROKER}
     assert asked[:2] == [(30004, ext, b""), (30003, ext, staging.decision(DECISION))]
-    assert asked[2][:2] == (30002, ext)
-    assert staging.decide_body_of(asked[2][2]) == staging.DecideBody(Outcome.ROLLBACK)
+    assert asked[2] == (30002, {**ext, "settle": "true"}, b"")
 
 
 def test_broker_that_nobody_knows_is_no_answer(tmp_path):

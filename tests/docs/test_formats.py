@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from metaq.broker import transactions_records
+from metaq.broker import staging_records, transactions_records
 from metaq.model import properties as props
-from metaq.model.staging import Seal
+from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Seal, chunk_crc, part_crc
 from metaq.model.system import HALF_TOPIC
 from metaq.wire import command, record, staging
 from tests.support import ROOT
@@ -75,6 +75,30 @@ def test_sections_of_the_page_are_what_it_says():
     ]  # fmt: skip
     assert (chunks[0].seal, chunks[1].seal, decide) == (None, Seal(8, 100, 4096, 0xDEADBEEF), None)
     assert staging.sections(chunks) == body
+
+
+def test_staging_records_of_the_page_are_what_we_write():
+    """docs/formats/staging.md: chunk, decision and done; the delivered message is what the chunk holds, and names it."""
+    chunk, decided, copy, done = (
+        record.decode_record(example("staging.md", kind)) for kind in ("chunk", "decide", "copy", "done")
+    )
+    name = "t1@broker-a"
+    seal = Seal(1, 2, len(chunk.body), part_crc(0, chunk_crc(chunk.body)))
+    place = staging_records.ChunkName(name, "p1", 0, 2, "orders", 3, staging_records.life_text(Lifetime.AGE, 86400))
+    ours = staging_records.stage_record(
+        staging_records.CHUNK, place, seal, chunk.body, chunk.born_ms, chunk.born_host_raw
+    )
+    assert encoded(ours, chunk) == example("staging.md", "chunk")
+    decision = Decision(
+        name, Outcome.COMMIT, (ManifestPart("broker-a", "p1", "orders", 3, seal),), decided_ms=decided.store_ms
+    )
+    ours = staging_records.decide_record(decision, decided.born_ms, decided.born_host_raw)
+    assert encoded(ours, decided) == example("staging.md", "decide")
+    ours = staging_records.done_record(staging_records.DONE, [name], done.born_ms, done.born_host_raw)
+    assert encoded(ours, done) == example("staging.md", "done")
+    assert (copy.topic, copy.queue_id, copy.queue_offset, copy.body, copy.tag) == ("orders", 3, 7, b"m1", "paid")
+    assert copy.prepared_offset == record.copy_mark(chunk.log_offset)
+    assert (copy.born_ms, copy.born_host_raw, copy.sys_flag) == (chunk.born_ms, chunk.born_host_raw, 0)
 
 
 def test_frame_of_the_page_decodes_to_what_the_page_says():

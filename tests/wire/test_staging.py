@@ -131,6 +131,7 @@ def test_json_bodies_come_back_as_they_were(
     row = RowState("k", 1, made.transaction, state.phase)
     assert staging.row_state_of(staging.row_state(row)) == row
     assert staging.row_state_of(staging.row_state(None)) is None
+    assert staging.row_list_of(staging.row_list([row, row])) == [row, row]
 
 
 def hostile(at: int, value: int, size: int = 1) -> bytes:

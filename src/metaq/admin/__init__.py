@@ -1,6 +1,7 @@
 """Every administrative operation as a typed function, over the remoting protocol: they work on RocketMQ 4.x too.
 
-`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `traces` and `brokers`.
+`Admin` is what programs and the command line use; the functions behind it are in `topics`, `order`, `groups`, `traces`,
+`transactions` and `brokers`.
 """
 
 from metaq.admin.admin import Admin
@@ -9,8 +10,9 @@ from metaq.admin.groups import GroupProgress, QueueProgress
 from metaq.admin.order import TopicOrder
 from metaq.admin.topics import TopicDetails, TopicNotFound
 from metaq.admin.traces import MessageTrace, TraceEvent, TraceNotFound
+from metaq.admin.transactions import StagedTransaction, TransactionNotFound
 
 __all__ = [
-    "Admin", "BrokerStatus", "GroupProgress", "MessageTrace", "QueueProgress", "TopicDetails", "TopicNotFound", "TopicOrder",
-    "TraceEvent", "TraceNotFound",
+    "Admin", "BrokerStatus", "GroupProgress", "MessageTrace", "QueueProgress", "StagedTransaction", "TopicDetails",
+    "TopicNotFound", "TopicOrder", "TraceEvent", "TraceNotFound", "TransactionNotFound",
 ]  # fmt: skip

@@ -6,12 +6,13 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import brokers, groups, order, topics, traces
+from metaq.admin import brokers, groups, order, topics, traces, transactions
 from metaq.client import core as cores
 from metaq.client.core import ClientCore
 from metaq.client.names import checked
 from metaq.client.options import ClientOptions
 from metaq.errors import ClientClosed
+from metaq.model.staging import Outcome, RowState
 from metaq.model.system import TRACE_TOPIC
 from metaq.model.topic import check_topic
 
@@ -100,6 +101,52 @@ class Admin:
     def list_brokers(self) -> list[brokers.BrokerStatus]:
         """All brokers of all clusters, with what each says of itself."""
         return self._run(brokers.statuses(self._open))
+
+    def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
+        """Staged transactions of one broker, or of all, in the order of their ids.
+
+        Those are listed that are undecided, prepared, or not delivered everywhere; and ended ones until they are
+        forgotten. Raises also brokers.BrokerNotFound.
+        """
+        return self._run(transactions.listing(self._open, broker=broker, limit=limit))
+
+    def show_transaction(self, transaction: str) -> tuple[transactions.StagedTransaction, dict[str, str]]:
+        """A staged transaction as all brokers know it; and the brokers that could not be asked, and why.
+
+        Raises also transactions.TransactionNotFound, Refused: not the id of a transaction.
+        """
+        return self._run(transactions.show(self._open, transaction))
+
+    def transaction_row(self, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
+        """The last transaction of a writer that numbers them, by broker; and the brokers that could not be asked.
+
+        Raises also transactions.TransactionNotFound.
+        """
+        return self._run(transactions.row(self._open, key))
+
+    def list_transaction_rows(
+        self, *, broker: str | None = None, limit: int = 1000
+    ) -> tuple[dict[str, list[RowState]], dict[str, str]]:
+        """The first `limit` rows of writers of one broker, or of each, by broker; and the brokers that could not be asked.
+
+        Raises also brokers.BrokerNotFound.
+        """
+        return self._run(transactions.rows(self._open, broker=broker, limit=limit))
+
+    def end_transaction(self, transaction: str, *, commit: bool) -> transactions.EndedTransaction:
+        """Commit a prepared transaction, or roll back one that is not committed, and see it done at every broker.
+
+        The first decision stands: if there is one, it is carried out and returned. Raises also brokers.BrokerNotFound.
+        """
+        outcome = Outcome.COMMIT if commit else Outcome.ROLLBACK
+        return self._run(transactions.decide(self._open, transaction, outcome))
+
+    def forget_transaction(self, subject: str, *, row: bool = False, broker: str | None = None) -> list[str]:
+        """Drop what brokers keep of a transaction, or with `row` a writer's row. Returns the brokers that did.
+
+        Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
+        """
+        return self._run(transactions.forget(self._open, subject, row=row, broker=broker))
 
     def close(self) -> None:
         """Let go of the connections. Safe to call twice."""

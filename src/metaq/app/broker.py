@@ -6,11 +6,12 @@ import asyncio
 import logging
 import platform
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from metaq.app.configuration import EVERYWHERE, listen_limits
 from metaq.app.delivery import Delivery
 from metaq.app.files import broker_files
+from metaq.app.peers import BrokerPeers
 from metaq.app.registration import Registration
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
@@ -36,6 +37,14 @@ TICK_SECONDS: Final = 0.1
 VIP_PORT: Final = SecondPort(-2, "the VIP port (listenPort - 2; vipPortEnable=false goes without)")
 
 
+class Tasks(NamedTuple):
+    """What works for a broker in the event loop, beside its door."""
+
+    delivery: Delivery
+    registration: Registration
+    peers: BrokerPeers
+
+
 class RunningBroker:
     """A broker whose store is open. Made by `start_broker`.
 
@@ -48,12 +57,11 @@ class RunningBroker:
         broker: Broker,
         door: Door,
         listener: Listener,
-        delivery: Delivery,
-        registration: Registration,
+        tasks: Tasks,
     ) -> None:
         self.name, self.address = broker.environment.name, address
         self._broker, self._door, self._listener, self._clock = broker, door, listener, broker.clock
-        self._delivery, self._registration = delivery, registration
+        self._tasks = tasks
         self.settings = {"broker": broker.settings, "store": broker.settings}
         broker.settings.watch(lambda _names: listener.limit(listen_limits(broker.options)))
         self._faults = RateLimitedLog(log, broker.clock)
@@ -61,7 +69,7 @@ class RunningBroker:
         self.failure: asyncio.Future[str] = self._loop.create_future()
         broker.store.when_failed(self._on_store_failure)
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        delivery.start(broker.deliver)
+        tasks.delivery.start(broker.deliver)
 
     @property
     def ready(self) -> str:
@@ -102,7 +110,7 @@ class RunningBroker:
                 self.address,
                 f"{host}:{self._listener.port + 1}",  # where RocketMQ's slaves expect replication
             )
-            await self._registration.start(
+            await self._tasks.registration.start(
                 self._broker,
                 name_servers,
                 identity,
@@ -112,11 +120,12 @@ class RunningBroker:
     async def close(self) -> None:
         """Leave the name servers, let the peers go, save, flush, and mark the store as closed."""
         self._timer.cancel()
-        self._delivery.stop()
+        self._tasks.delivery.stop()
         try:
-            await self._registration.stop()
+            await self._tasks.registration.stop()
             await self._listener.close()
             self._door.close()
+            await self._tasks.peers.close()
             self._broker.close()
         finally:  # whatever failed before, for example saving offsets on a full disk
             self._broker.store.close()
@@ -138,7 +147,7 @@ async def start_broker(
     second = VIP_PORT if options.vip_port_enable else None
     listener = await bind(options.bind_address, options.listen_port, listen_limits(options), second)
     try:
-        running = _compose(options, store_options, clock, disk, listener)
+        running = _compose(options, store_options, clock, disk, listener, BrokerPeers(name_servers))
     except BaseException:
         await listener.close()
         raise
@@ -151,7 +160,12 @@ async def start_broker(
 
 
 def _compose(
-    options: BrokerOptions, store_options: StoreOptions, clock: Clock, disk: Disk | None, listener: Listener
+    options: BrokerOptions,
+    store_options: StoreOptions,
+    clock: Clock,
+    disk: Disk | None,
+    listener: Listener,
+    peers: BrokerPeers,
 ) -> RunningBroker:
     name = options.broker_name or platform.node() or "DEFAULT_BROKER"
     host = options.broker_ip1 or (local_address() if listener.host in {EVERYWHERE, "::"} else listener.host)
@@ -166,11 +180,11 @@ def _compose(
         def open_file(file: str) -> BackgroundFile:
             return BackgroundFile(ConfigFile(store.folder.config / file, store.disk))
 
-        delivery, registration = Delivery(), Registration()
+        tasks = Tasks(Delivery(), Registration(), peers)
         environment = Environment(options, store_options, clock, store, name, store_host)
-        broker = Broker(environment, broker_files(open_file), call_soon, read_cold=delivery.read)
-        door = RemotingDoor(broker, call_soon, registration.when_announced)
-        return RunningBroker(join_address(host, listener.port), broker, door, listener, delivery, registration)
+        broker = Broker(environment, broker_files(open_file), call_soon, read_cold=tasks.delivery.read, peers=peers)
+        door = RemotingDoor(broker, call_soon, tasks.registration.when_announced)
+        return RunningBroker(join_address(host, listener.port), broker, door, listener, tasks)
     except BaseException:
         store.close()
         raise

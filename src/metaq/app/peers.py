@@ -14,13 +14,11 @@ from typing import Any, Final, assert_never
 
 from metaq.broker.staging_peers import Finish, NoAnswer, Question, Settle, StateOf, Told
 from metaq.client.conversation import asking
+from metaq.client.conversation import staging as conversation
 from metaq.client.conversation.call import FAULTS, At, Call
 from metaq.client.conversation.name_servers import NameServers
-from metaq.client.conversation.staging import Apply, Decide, GetTransaction
 from metaq.client.transport import Transport
 from metaq.errors import NoRoute
-from metaq.model.staging import Outcome
-from metaq.wire.staging import DecideBody
 
 log = logging.getLogger(__name__)
 
@@ -138,10 +136,10 @@ def call_of(question: Question, broker: str) -> Call[Any]:
     """How a broker is asked a question over the remoting protocol."""
     match question:
         case StateOf(transaction):
-            return GetTransaction(transaction, broker)
+            return conversation.GetTransaction(transaction, broker)
         case Finish(decision):
-            return Apply(decision.transaction, decision, broker)
+            return conversation.Apply(decision.transaction, decision, broker)
         case Settle(transaction):
-            return Decide(transaction, DecideBody(Outcome.ROLLBACK), broker)
+            return conversation.Settle(transaction, broker)
         case _:
             assert_never(question)

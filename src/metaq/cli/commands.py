@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import metaq
-from metaq.cli import group, message, messages, pipeline, store, topic
+from metaq.cli import group, message, messages, pipeline, store, topic, transaction
 from metaq.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -30,7 +30,7 @@ from metaq.errors import BadRequest, ConfigError, LocalProtocolError, MetaqError
 
 _EPILOG = (
     "Name servers: -n, else NAMESRV_ADDR, else 127.0.0.1:9876. Exit codes: 0 done, 1 failed, 2 wrong usage, "
-    "3 not found (topic, group, route, trace), 130 Ctrl-C."
+    "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
 )
 
 app = typer.Typer(
@@ -44,6 +44,7 @@ app = typer.Typer(
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
+app.add_typer(transaction.app, name="transaction")
 app.add_typer(store.app, name="store")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("send")(messages.send)
@@ -174,11 +175,13 @@ def exit_code(error: MetaqError) -> int:
     from metaq.admin.groups import GroupNotFound
     from metaq.admin.topics import TopicNotFound
     from metaq.admin.traces import TraceNotFound
+    from metaq.admin.transactions import TransactionNotFound
     from metaq.client.conversation.call import unknown_topic
 
     if isinstance(error, ConfigError | BadRequest | Refused | LocalProtocolError):  # a value that the user gave
         return EXIT_USAGE
-    if isinstance(error, NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound | TraceNotFound):
+    not_found = NoRoute | TopicNotFound | GroupNotFound | BrokerNotFound | TraceNotFound | TransactionNotFound
+    if isinstance(error, not_found):
         return EXIT_NOT_FOUND
     return EXIT_NOT_FOUND if unknown_topic(error) else EXIT_FAILED
 

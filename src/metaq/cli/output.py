@@ -71,6 +71,16 @@ def span(seconds: float | None) -> str:
     return f"{seconds / 86_400:.1f} d"
 
 
+def size(number: int) -> str:
+    """A number of bytes for people: `640 B`, `3.2 KiB`, `12.0 MiB`, `1.5 GiB`."""
+    if number < 1024:
+        return f"{number} B"
+    for power, unit in ((1, "KiB"), (2, "MiB")):
+        if number < 1024 ** (power + 1):
+            return f"{number / 1024**power:.1f} {unit}"
+    return f"{number / 1024**3:.1f} GiB"
+
+
 def count(number: int, noun: str) -> str:
     """`1 message`, `2 messages`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

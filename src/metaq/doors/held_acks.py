@@ -110,9 +110,9 @@ class HeldAcks:
 
 
 def _too_late(frames: bytes, code: ResponseCode) -> bytes:
-    """The same answers, those to sends with the code that tells what they lack.
+    """The same answers, those to sends and about staged transactions with the code that tells what they lack.
 
-    The end of a transaction has no such codes: it is answered with success, as RocketMQ does it.
+    The end of a half message's transaction has no such codes: it is answered with success, as RocketMQ does it.
     """
     parts, start = [], 0
     while start < len(frames):

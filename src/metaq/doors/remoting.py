@@ -2,6 +2,7 @@
 
 A session (`remoting_session`) has a fast lane for plain sends and pulls; everything else is handled one by one
 (`remoting_messages`, `remoting_replies`, `remoting_clients`, `remoting_admin`).
+(`remoting_messages`, `remoting_clients`, `remoting_transactions`, `remoting_staging`, `remoting_admin`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
 from metaq.doors.remoting_replies import ASKING, ReplyHandlers
 from metaq.doors.remoting_session import BrokerSession, Workspace
+from metaq.doors.remoting_staging import StagingHandlers
 from metaq.doors.remoting_transactions import TransactionHandlers
 from metaq.log import RateLimitedLog
 from metaq.net.peer import Peer
@@ -65,6 +67,7 @@ class RemotingDoor:
                 ClientHandlers(broker),
                 TransactionHandlers(broker, self.workspace),
                 ReplyHandlers(broker),
+                StagingHandlers(broker, self.workspace),
                 AdminHandlers(broker, when_announced),
             ),
             Parking(broker.clock),

@@ -11,9 +11,9 @@ MEMBER_WANTS: Final = "metaqSubscriptions"
 """In a member of 203's `connectionSet`, if the members of the group differ: topic → filter."""
 KEEP_SECONDS: Final = "metaqKeepSeconds"
 """In a consumer of a heartbeat: for so long its queues are kept for it when it is gone."""
-LEVEL: Final = 2
+LEVEL: Final = 3
 """Raised by one with every extension that a client must know of before it uses it."""
-KEEPING_LEVEL: Final = 2
+KEEPING_LEVEL: Final = 3
 """From here on a broker keeps the queues of members that asked for it."""
 STAGING_LEVEL: Final = 3
 """From here on a broker knows staged transactions (30000 to 30006)."""

@@ -216,18 +216,32 @@ def row_state_of(body: bytes | memoryview) -> RowState | None:
 
 def transaction_list(states: Iterable[TransactionState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
     """The body of the answer to LIST (30006): the first of them, until it has `bytes_max` bytes."""
-    pieces, size = list[bytes](), 0
-    for state in states:
-        pieces.append(_encode(state))
-        size += len(pieces[-1])
-        if size >= bytes_max:
-            break
-    return b"[" + b",".join(pieces) + b"]"
+    return _list(states, bytes_max)
 
 
 def transaction_list_of(body: bytes | memoryview) -> list[TransactionState]:
     """Raises BadRequest."""
     return _decoded(_states, body, "list of transactions")
+
+
+def row_list(states: Iterable[RowState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
+    """The same, asked for rows."""
+    return _list(states, bytes_max)
+
+
+def row_list_of(body: bytes | memoryview) -> list[RowState]:
+    """Raises BadRequest."""
+    return _decoded(_rows, body, "list of rows")
+
+
+def _list(values: Iterable[Struct], bytes_max: int) -> bytes:
+    pieces, size = list[bytes](), 0
+    for value in values:
+        pieces.append(_encode(value))
+        size += len(pieces[-1])
+        if size >= bytes_max:
+            break
+    return b"[" + b",".join(pieces) + b"]"
 
 
 _encode = msgspec.json.Encoder().encode
@@ -238,6 +252,7 @@ _decided = msgspec.json.Decoder(Decided)
 _state = msgspec.json.Decoder(TransactionState)
 _row: msgspec.json.Decoder[RowState | None] = msgspec.json.Decoder(RowState | None)
 _states = msgspec.json.Decoder(list[TransactionState])
+_rows = msgspec.json.Decoder(list[RowState])
 
 
 def _decoded(decoder: msgspec.json.Decoder[V], body: bytes | memoryview, what: str) -> V:

@@ -16,7 +16,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from metaq.client.conversation.call import Call, Order
-from metaq.model.staging import Decided, Decision, Lifetime, RowState, Seal, Staged, TransactionState
+from metaq.model.staging import Decided, Decision, Lifetime, Outcome, RowState, Seal, Staged, TransactionState
 from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
@@ -95,6 +95,29 @@ class Decide(Call[Decided], frozen=True):
     def request(self) -> Command:
         header = headers.StagedTransactionHeader(transaction=self.transaction, broker=self.broker)
         return request(RequestCode.DECIDE, header, staging.decide_body(self.decide))
+
+    def read(self, answer: Command) -> Decided:
+        return staging.decided_of(answer.body)
+
+
+def end(transaction: str, outcome: Outcome, broker: str | None = None) -> Decide:
+    """Commit a transaction as it was prepared, or roll back whatever there is of it."""
+    return Decide(transaction, DecideBody(outcome), broker)
+
+
+class Settle(Call[Decided], frozen=True):
+    """A participant's word to the coordinator: roll it back, unless it is decided or prepared. The outcome is what stands."""
+
+    transaction: str
+    broker: str | None = None
+
+    @property
+    def action(self) -> str:
+        return f"settle transaction {self.transaction}"
+
+    def request(self) -> Command:
+        header = headers.StagedTransactionHeader(transaction=self.transaction, settle=True, broker=self.broker)
+        return request(RequestCode.DECIDE, header)
 
     def read(self, answer: Command) -> Decided:
         return staging.decided_of(answer.body)
@@ -187,3 +210,19 @@ class ListStaged(Call[list[TransactionState]], frozen=True):
 
     def read(self, answer: Command) -> list[TransactionState]:
         return staging.transaction_list_of(answer.body)
+
+
+class ListRows(Call[list[RowState]], frozen=True):
+    """The rows of writers that a broker keeps, in the order of their keys, from behind `after` on."""
+
+    action = "list the rows of writers"
+
+    after: str = ""
+    count: int = 100
+
+    def request(self) -> Command:
+        header = headers.ListStagedHeader(after=self.after, count=self.count, rows=True)
+        return request(RequestCode.LIST_STAGED, header)
+
+    def read(self, answer: Command) -> list[RowState]:
+        return staging.row_list_of(answer.body)

@@ -39,6 +39,8 @@ class StagedTransactionHeader(Header, kw_only=True):
     """30002 and 30003, whose body is a decision."""
 
     transaction: str = field(name="transactionId")
+    settle: bool | None = None
+    """30002, of a participant: roll it back, unless it is decided or prepared. There is no body then."""
     broker: str | None = field(name="bname", default=None)
 
 
@@ -56,3 +58,5 @@ class ListStagedHeader(Header, kw_only=True):
     after: str = ""
     """Begin behind this one."""
     count: Int = 100
+    rows: bool | None = None
+    """List the rows of writers instead, in the order of their keys."""

@@ -1,0 +1,285 @@
+"""Staged transactions: list, show, end by hand, forget. Brokers that know none (RocketMQ's) are passed over."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from metaq.admin.brokers import BrokerNotFound, masters
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.staging import Apply, ForgetStaged, GetRow, GetTransaction, ListRows, ListStaged, end
+from metaq.client.core import ClientCore
+from metaq.errors import BrokerError, MetaqError
+from metaq.model.staging import (
+    Decision,
+    Outcome,
+    PartState,
+    Phase,
+    RowState,
+    TransactionState,
+    check_row,
+    coordinator_of,
+)
+
+T = TypeVar("T")
+
+PAGE: Final = 200
+"""Transactions in one answer of a broker."""
+APPLY_SECONDS: Final = 60.0
+"""How long `decide` waits for the messages of a transaction to be where they belong."""
+_NOT_SUPPORTED: Final = 3
+_NOT_REGISTERED: Final = "it is not registered at the name servers"
+
+
+class TransactionNotFound(MetaqError):
+    """No broker that could be asked knows the transaction, or the writer's row."""
+
+
+class StagedTransaction(Struct, frozen=True):
+    """A transaction as the brokers know it that could be asked."""
+
+    transaction: str
+    states: dict[str, TransactionState]
+    """By broker, those that know something of it."""
+    now_ms: int
+    """When they were asked."""
+
+    @property
+    def coordinator(self) -> str:
+        """The broker that decides it."""
+        return self.transaction.partition("@")[2]
+
+    @property
+    def phase(self) -> Phase:
+        """How far it has come, by its coordinator's word if that was asked, else by the others'.
+
+        COMMITTING as long as some broker has not delivered all that it holds.
+        """
+        phases = {state.phase for state in self.states.values()}
+        own = self.states.get(self.coordinator)
+        if Phase.COMMITTING in phases or (Phase.COMMITTED in phases and phases & {Phase.OPEN, Phase.PREPARED}):
+            return Phase.COMMITTING
+        if own is not None:
+            return own.phase
+        order = (Phase.COMMITTED, Phase.ROLLED_BACK, Phase.PREPARED, Phase.OPEN)
+        return next((phase for phase in order if phase in phases), Phase.UNKNOWN)
+
+    @property
+    def decision(self) -> Decision | None:
+        """What was decided, if anything."""
+        own = self.states.get(self.coordinator)
+        states = [own] if own is not None and own.decision else self.states.values()
+        return next((state.decision for state in states if state.decision), None)
+
+    @property
+    def parts(self) -> list[tuple[str, PartState]]:
+        """(broker, part), in the order of brokers and parts' ids."""
+        return [
+            (broker, part)
+            for broker, state in sorted(self.states.items())
+            for part in sorted(state.parts, key=lambda part: part.part)
+        ]
+
+    @property
+    def rows(self) -> int:
+        """Messages that brokers hold for it."""
+        return sum(part.rows for _, part in self.parts)
+
+    @property
+    def bytes(self) -> int:
+        """Bytes that brokers hold for it."""
+        return sum(part.bytes for _, part in self.parts)
+
+    @property
+    def age_seconds(self) -> float | None:
+        """Since its oldest part was staged; if nobody holds any, since it was decided. None: nobody can tell."""
+        times = [part.staged_ms for _, part in self.parts] or [self.decision.decided_ms if self.decision else 0]
+        return max(0, self.now_ms - min(times)) / 1000 if min(times) > 0 else None
+
+
+class TransactionList(Struct, frozen=True):
+    """What brokers have, in the order of ids."""
+
+    transactions: list[StagedTransaction]
+    complete: bool
+    """There are no more."""
+    unreached: dict[str, str]
+    """Brokers that could not be asked, and why."""
+
+
+class EndedTransaction(Struct, frozen=True):
+    """What came of ending a transaction by hand."""
+
+    decision: Decision
+    """What stands; perhaps an earlier decision, which says otherwise."""
+    first: bool
+    """It was decided now."""
+    remaining: dict[str, str]
+    """Brokers that have not yet done all of it, and why."""
+
+
+async def listing(core: ClientCore, *, broker: str | None, limit: int) -> TransactionList:
+    """The first `limit` transactions of one broker, or of all. Raises BrokerNotFound."""
+    targets = await masters(core, broker=broker)
+    found, unreached = await _ask_all(targets, lambda _name, address: _pages(core, address, limit))
+    by_transaction: dict[str, dict[str, TransactionState]] = {}
+    ends: list[str] = []
+    for name, (states, more) in found.items():
+        if more:
+            ends.append(states[-1].transaction)
+        for state in states:
+            by_transaction.setdefault(state.transaction, {})[name] = state
+    # Behind the end of a list that was cut, nobody knows what that broker would say.
+    known = sorted(one for one in by_transaction if not ends or one <= min(ends))
+    now_ms = core.clock.now_ms()
+    chosen = [StagedTransaction(one, by_transaction[one], now_ms) for one in known[:limit]]
+    return TransactionList(chosen, not ends and len(known) <= limit, unreached)
+
+
+async def _pages(core: ClientCore, address: str, limit: int) -> tuple[list[TransactionState], bool]:
+    """Of one broker, and whether it has more."""
+    states: list[TransactionState] = []
+    while len(states) < limit:
+        page = await core.ask(address, ListStaged(states[-1].transaction if states else "", min(PAGE, limit)))
+        if not page:
+            return states, False
+        states += page
+    return states, True
+
+
+async def show(core: ClientCore, transaction: str) -> tuple[StagedTransaction, dict[str, str]]:
+    """A transaction, and the brokers that could not be asked, and why. Raises TransactionNotFound, Refused: no id."""
+    coordinator = coordinator_of(transaction)
+    targets = await masters(core)
+    shown, unreached = await _states(core, transaction, targets)
+    concerned = _named(shown.decision) | {coordinator}
+    unreached |= dict.fromkeys(concerned - targets.keys(), _NOT_REGISTERED)
+    if not shown.states:
+        raise TransactionNotFound(_nobody(f"transaction {transaction}", unreached))
+    return shown, unreached
+
+
+async def _states(
+    core: ClientCore, transaction: str, targets: Mapping[str, str]
+) -> tuple[StagedTransaction, dict[str, str]]:
+    found, unreached = await _ask_all(
+        targets, lambda name, address: core.ask(address, GetTransaction(transaction, name))
+    )
+    states = {name: state for name, state in found.items() if state.phase is not Phase.UNKNOWN}
+    return StagedTransaction(transaction, states, core.clock.now_ms()), unreached
+
+
+async def row(core: ClientCore, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
+    """What brokers remember of a writer, by broker; and those that could not be asked. Raises TransactionNotFound."""
+    check_row(key)
+    found, unreached = await _ask_all(await masters(core), lambda name, address: core.ask(address, GetRow(key, name)))
+    rows = {name: state for name, state in found.items() if state is not None}
+    if not rows:
+        raise TransactionNotFound(_nobody(f"row {key}", unreached))
+    return rows, unreached
+
+
+async def rows(core: ClientCore, *, broker: str | None, limit: int) -> tuple[dict[str, list[RowState]], dict[str, str]]:
+    """The first `limit` rows of one broker, or of each; and the brokers that could not be asked. Raises BrokerNotFound."""
+
+    async def of_broker(address: str) -> list[RowState]:
+        states: list[RowState] = []
+        while len(states) < limit:
+            page = await core.ask(address, ListRows(states[-1].key if states else "", min(PAGE, limit)))
+            if not page:
+                break
+            states += page
+        return states[:limit]
+
+    return await _ask_all(await masters(core, broker=broker), lambda _name, address: of_broker(address))
+
+
+async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedTransaction:
+    """Commit a transaction as it was prepared, or roll it back, and see it done everywhere.
+
+    Raises BrokerNotFound: its coordinator is not there; BrokerError: it was not prepared, for example.
+    """
+    coordinator = coordinator_of(transaction)
+    targets = await masters(core)
+    if coordinator not in targets:
+        raise BrokerNotFound(
+            f"the broker {coordinator}, which decides {transaction}, is not registered at name servers "
+            f"{core.name_servers}; registered: {', '.join(targets)}"
+        )
+    told = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
+    decision = told.decision
+    shown, remaining = await _states(core, decision.transaction, targets)
+    named = _named(decision)
+    remaining |= dict.fromkeys(named - targets.keys(), _NOT_REGISTERED)
+    concerned = named | {name for name, state in shown.states.items() if state.parts}
+    done, failed = await _ask_all(
+        {name: targets[name] for name in concerned & targets.keys()},
+        lambda name, address: _apply(core, name, address, decision),
+    )
+    left = {name: f"{count} chunks are still to be delivered" for name, count in done.items() if count}
+    return EndedTransaction(decision, told.first, {**remaining, **failed, **left})
+
+
+async def _apply(core: ClientCore, broker: str, address: str, decision: Decision) -> int:
+    """Let a broker carry a decision out, for a bounded time. Returns how many chunks remain."""
+    brought = None if broker == coordinator_of(decision.transaction) else decision
+    call = Apply(decision.transaction, brought, broker)
+    until = core.clock.monotonic() + APPLY_SECONDS
+    remaining = 1
+    while remaining and core.clock.monotonic() < until:
+        remaining = (await core.ask(address, call)).remaining
+    return remaining
+
+
+async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | None) -> list[str]:
+    """Drop a transaction, or a writer's row, at one broker or at all that know it. Returns their names.
+
+    Raises TransactionNotFound, BrokerNotFound; BrokerError: a broker refuses.
+    """
+    targets = await masters(core, broker=broker)
+    if row:
+        check_row(subject)
+        found, unreached = await _ask_all(targets, lambda name, address: core.ask(address, GetRow(subject, name)))
+        known = [name for name, state in found.items() if state is not None]
+    else:
+        coordinator_of(subject)
+        shown, unreached = await _states(core, subject, targets)
+        known = list(shown.states)
+    if not known:
+        raise TransactionNotFound(_nobody(f"row {subject}" if row else f"transaction {subject}", unreached))
+    for name in sorted(known):
+        transaction, key = (None, subject) if row else (subject, None)
+        await core.ask(targets[name], ForgetStaged(transaction=transaction, row=key))
+    return sorted(known)
+
+
+def _named(decision: Decision | None) -> set[str]:
+    """The brokers in a decision's manifest."""
+    return {part.broker for part in decision.parts} if decision is not None else set()
+
+
+def _nobody(what: str, unreached: Mapping[str, str]) -> str:
+    asked = "; ".join(f"{name} could not be asked: {why}" for name, why in unreached.items())
+    return f"no broker knows {what}" + (f" ({asked})" if asked else "")
+
+
+async def _ask_all(
+    targets: Mapping[str, str], ask: Callable[[str, str], Awaitable[T]]
+) -> tuple[dict[str, T], dict[str, str]]:
+    """The outcomes of `ask(name, address)`, and why there are none; brokers that do not know the request are in neither."""
+
+    found: dict[str, T] = {}
+    failed: dict[str, str] = {}
+
+    async def one(name: str, address: str) -> None:
+        try:
+            found[name] = await ask(name, address)
+        except FAULTS as error:
+            if not (isinstance(error, BrokerError) and error.code == _NOT_SUPPORTED):
+                failed[name] = str(error)
+
+    await asyncio.gather(*(one(name, address) for name, address in targets.items()))
+    return found, failed

@@ -1,0 +1,310 @@
+"""`metaq transaction`: messages that brokers keep unseen until all of them are delivered, or none."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from metaq.cli.output import (
+    EXIT_FAILED,
+    NAMESRV_DEFAULT,
+    AsJson,
+    NameServers,
+    count,
+    iso_time,
+    print_json,
+    print_table,
+    size,
+    span,
+)
+from metaq.model.staging import Decision, Outcome, RowState
+
+if TYPE_CHECKING:
+    from metaq.admin import Admin, StagedTransaction
+
+app = typer.Typer(help="Look at staged transactions, and end them by hand.", no_args_is_help=True)
+
+Id = Annotated[str, typer.Argument(metavar="ID", help="of the transaction: UNIQUE@BROKER")]
+_ENDED = {Outcome.COMMIT: "committed", Outcome.ROLLBACK: "rolled back", Outcome.PREPARED: "prepared"}
+
+
+@app.callback()
+def transactions() -> None:
+    """Look at staged transactions, and end them by hand."""
+
+
+@app.command("list")
+def list_transactions(
+    broker: Annotated[str | None, typer.Option(metavar="NAME", help="what this broker has; else all brokers")] = None,
+    limit: Annotated[int, typer.Option(min=1, help="list so many")] = 1000,
+    rows: Annotated[bool, typer.Option("--rows", help="list writers that number their transactions instead")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List transactions that are not over, with age and size: how many messages and bytes brokers hold for them."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        if rows:
+            _list_rows(*admin.list_transaction_rows(broker=broker, limit=limit), as_json=as_json)
+            return
+        found = admin.list_transactions(broker=broker, limit=limit)
+    if as_json:
+        print_json(
+            {
+                "transactions": [_summary(one) for one in found.transactions],
+                "complete": found.complete,
+                "not_asked": found.unreached,
+            }
+        )
+    else:
+        print_table(
+            ("transaction", "phase", "age", "parts", "messages", "size", "brokers"),
+            (
+                (
+                    one.transaction,
+                    one.phase.value,
+                    span(one.age_seconds),
+                    len(one.parts),
+                    one.rows,
+                    size(one.bytes),
+                    ", ".join(sorted(one.states)),
+                )
+                for one in found.transactions
+            ),
+        )
+        if not found.complete:
+            print(f"there are more: --limit {limit * 10} lists more of them")
+    _warn(found.unreached)
+
+
+@app.command("show")
+def show_transaction(
+    transaction: Annotated[str, typer.Argument(metavar="ID", help="of the transaction; with --row the writer's key")],
+    row: Annotated[bool, typer.Option("--row", help="show the last transaction of a writer that numbers them")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Show a transaction: what was decided, and what each broker holds and has delivered of it."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        if row:
+            _show_row(admin, transaction, as_json=as_json)
+            return
+        shown, unreached = admin.show_transaction(transaction)
+    if as_json:
+        print_json(
+            {
+                **_summary(shown),
+                "brokers": {
+                    broker: {
+                        "phase": state.phase.value,
+                        "remaining_chunks": state.remaining,
+                        "missing_parts": list(state.missing),
+                        "unconfirmed_brokers": list(state.unconfirmed),
+                    }
+                    for broker, state in sorted(shown.states.items())
+                },
+                "parts": [
+                    {
+                        "broker": broker,
+                        "part": part.part,
+                        "topic": part.topic,
+                        "queue_id": part.queue_id,
+                        "chunks": part.chunks,
+                        "messages": part.rows,
+                        "bytes": part.bytes,
+                        "sealed": part.sealed,
+                        "lifetime": part.lifetime.name.lower(),
+                        "staged": iso_time(part.staged_ms),
+                        "delivered_chunks": part.applied_chunks,
+                    }
+                    for broker, part in shown.parts
+                ],
+                "not_asked": unreached,
+            }
+        )
+    else:
+        print(f"transaction {transaction}: {_described(shown)}")
+        for broker, state in sorted(shown.states.items()):
+            if state.remaining:
+                print(f"  {broker}: {count(state.remaining, 'chunk')} still to be delivered")
+            if state.missing:
+                print(
+                    f"  WARNING: {broker} does not have the parts {', '.join(state.missing)}, which were decided about"
+                )
+            if state.unconfirmed:
+                print(f"  {', '.join(state.unconfirmed)} have not told {broker} yet that they are done")
+        print_table(
+            ("broker", "part", "topic", "queue", "chunks", "delivered", "messages", "size", "sealed", "staged"),
+            (
+                (
+                    broker,
+                    part.part,
+                    part.topic,
+                    part.queue_id,
+                    part.chunks,
+                    part.applied_chunks,
+                    part.rows,
+                    size(part.bytes),
+                    "yes" if part.sealed else "no",
+                    iso_time(part.staged_ms),
+                )
+                for broker, part in shown.parts
+            ),
+        )
+    _warn(unreached)
+
+
+@app.command("commit")
+def commit_transaction(
+    transaction: Id,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Commit a prepared transaction and deliver its messages.
+
+    One that is not prepared cannot be committed by hand: only its writer knows whether it is complete. Exits with 1 if it
+    was rolled back before, or some broker has not delivered all of it yet; each broker goes on by itself.
+    """
+    _end(transaction, Outcome.COMMIT, namesrv, yes=yes, as_json=as_json)
+
+
+@app.command("rollback")
+def roll_transaction_back(
+    transaction: Id,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Roll a transaction back: its messages are dropped, and its writer can commit it no more.
+
+    Exits with 1 if it was committed before.
+    """
+    _end(transaction, Outcome.ROLLBACK, namesrv, yes=yes, as_json=as_json)
+
+
+@app.command("forget")
+def forget_transaction(
+    subject: Annotated[str, typer.Argument(metavar="ID", help="of the transaction; with --row the writer's key")],
+    row: Annotated[
+        bool, typer.Option("--row", help="forget the row of a writer that numbers its transactions")
+    ] = False,
+    broker: Annotated[str | None, typer.Option(metavar="NAME", help="at this broker; else at all that know it")] = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="do not ask")] = False,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Drop what brokers keep of a transaction whose coordinator will never come back, or a writer's row.
+
+    Messages that were not delivered are gone; what was delivered stays. Of a writer that is forgotten, an old transaction
+    that is repeated is taken for a new one. Use rollback while the coordinator can be reached.
+    """
+    from metaq.admin import Admin
+
+    what = f"row {subject}" if row else f"transaction {subject}"
+    if not yes:
+        typer.confirm(f"Forget {what}, and drop what was not delivered?", abort=True)
+    with Admin(namesrv) as admin:
+        names = admin.forget_transaction(subject, row=row, broker=broker)
+    if as_json:
+        print_json({"row" if row else "transaction": subject, "brokers": names})
+    else:
+        print(f"{what} is forgotten at {', '.join(names)}")
+
+
+def _end(transaction: str, outcome: Outcome, namesrv: str, *, yes: bool, as_json: bool) -> None:
+    from metaq.admin import Admin
+
+    if not yes:
+        doing = "Commit" if outcome is Outcome.COMMIT else "Roll back"
+        typer.confirm(f"{doing} transaction {transaction}, for good?", abort=True)
+    with Admin(namesrv) as admin:
+        ended = admin.end_transaction(transaction, commit=outcome is Outcome.COMMIT)
+    decision = ended.decision
+    if as_json:
+        print_json(
+            {
+                "transaction": transaction,
+                "decision": _decision(decision),
+                "first": ended.first,
+                "remaining": ended.remaining,
+            }
+        )
+    else:
+        said = f"is {_ENDED[decision.outcome]}"
+        if not ended.first:
+            said = f"was {_ENDED[decision.outcome]} already, at {iso_time(decision.decided_ms) or 'an unknown time'}"
+        print(f"transaction {transaction} {said}")
+        for broker, why in ended.remaining.items():
+            print(f"  {broker} is not done with it, and goes on by itself: {why}")
+    if decision.outcome is not outcome or ended.remaining:
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _show_row(admin: Admin, key: str, *, as_json: bool) -> None:
+    rows, unreached = admin.transaction_row(key)
+    _list_rows({name: [state] for name, state in rows.items()}, unreached, as_json=as_json)
+
+
+def _list_rows(rows: Mapping[str, Sequence[RowState]], unreached: Mapping[str, str], *, as_json: bool) -> None:
+    found = [(name, state) for name, states in sorted(rows.items()) for state in states]
+    if as_json:
+        shown = [
+            {
+                "row": state.key,
+                "broker": name,
+                "sequence": state.sequence,
+                "transaction": state.transaction,
+                "phase": state.phase.value,
+            }
+            for name, state in found
+        ]
+        print_json({"rows": shown, "not_asked": unreached})
+    else:
+        print_table(
+            ("row", "broker", "sequence", "transaction", "phase"),
+            ((state.key, name, state.sequence, state.transaction, state.phase.value) for name, state in found),
+        )
+    _warn(unreached)
+
+
+def _summary(one: StagedTransaction) -> dict[str, Any]:
+    return {
+        "transaction": one.transaction,
+        "coordinator": one.coordinator,
+        "phase": one.phase.value,
+        "age_seconds": one.age_seconds,
+        "messages": one.rows,
+        "bytes": one.bytes,
+        "decision": None if one.decision is None else _decision(one.decision),
+    }
+
+
+def _decision(decision: Decision) -> dict[str, Any]:
+    return {
+        "outcome": decision.outcome.value,
+        "decided": iso_time(decision.decided_ms),
+        "row": decision.row or None,
+        "sequence": decision.sequence if decision.row else None,
+    }
+
+
+def _described(shown: StagedTransaction) -> str:
+    words = [shown.phase.value]
+    if shown.decision is not None and shown.decision.decided_ms:
+        words.append(f"decided {iso_time(shown.decision.decided_ms)}")
+        if shown.decision.row:
+            words.append(f"number {shown.decision.sequence} of row {shown.decision.row}")
+    words.append(f"{count(shown.rows, 'message')} in {count(len(shown.parts), 'part')} ({size(shown.bytes)}) are held")
+    return ", ".join(words)
+
+
+def _warn(unreached: Mapping[str, str]) -> None:
+    for broker, why in unreached.items():
+        print(f"metaq: broker {broker} could not be asked: {why}", file=sys.stderr)

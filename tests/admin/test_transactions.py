@@ -1,0 +1,79 @@
+"""What an operator is told of a staged transaction, made of what single brokers say."""
+
+from __future__ import annotations
+
+import pytest
+
+from metaq.admin import StagedTransaction
+from metaq.cli import output
+from metaq.model.staging import Decision, Lifetime, Outcome, PartState, Phase, TransactionState
+
+T = "t@a"
+
+
+def told(**states):
+    return StagedTransaction(T, states, 10_000)
+
+
+def state(phase, *parts, decision=None):
+    return TransactionState(T, phase, decision, tuple(parts))
+
+
+def part(name, staged_ms=4_000, rows=2, size=300):
+    return PartState(name, "orders", 0, 1, rows, size, True, Lifetime.AGE, staged_ms)
+
+
+@pytest.mark.parametrize(
+    ("phases", "whole"),
+    [
+        ({}, Phase.UNKNOWN),
+        ({"a": Phase.OPEN, "b": Phase.OPEN}, Phase.OPEN),
+        ({"b": Phase.OPEN}, Phase.OPEN),
+        ({"a": Phase.PREPARED, "b": Phase.OPEN}, Phase.PREPARED),
+        ({"a": Phase.COMMITTED, "b": Phase.OPEN}, Phase.COMMITTING),
+        ({"a": Phase.COMMITTED, "b": Phase.COMMITTING}, Phase.COMMITTING),
+        ({"a": Phase.COMMITTED, "b": Phase.COMMITTED}, Phase.COMMITTED),
+        ({"b": Phase.COMMITTED, "c": Phase.OPEN}, Phase.COMMITTING),
+        ({"a": Phase.ROLLED_BACK, "b": Phase.OPEN}, Phase.ROLLED_BACK),
+        ({"b": Phase.ROLLED_BACK, "c": Phase.OPEN}, Phase.ROLLED_BACK),
+    ],
+)
+def test_phase_of_a_transaction_is_its_coordinators_unless_others_are_behind(phases, whole):
+    """`a` decides; a commit is under way until everybody has delivered."""
+    assert told(**{name: state(phase) for name, phase in phases.items()}).phase is whole
+
+
+def test_decision_is_the_coordinators_if_it_tells_one():
+    """Else that of a participant that has learned it."""
+    own, learned = Decision(T, Outcome.COMMIT), Decision(T, Outcome.ROLLBACK)
+    committed, rolled_back = state(Phase.COMMITTED, decision=own), state(Phase.ROLLED_BACK, decision=learned)
+    assert told(b=rolled_back, a=committed).decision is own
+    assert told(b=rolled_back, a=state(Phase.OPEN)).decision is learned
+    assert told(a=state(Phase.OPEN)).decision is None
+
+
+def test_age_and_size_are_those_of_what_brokers_hold():
+    """The oldest part counts; without any, the decision; without that, nobody can tell."""
+    shown = told(b=state(Phase.OPEN, part("q", 7_000), part("p")), a=state(Phase.OPEN, part("r", rows=1, size=5)))
+    assert (shown.age_seconds, shown.rows, shown.bytes) == (6.0, 5, 605)
+    assert [(broker, one.part) for broker, one in shown.parts] == [("a", "r"), ("b", "p"), ("b", "q")]
+    decided = Decision(T, Outcome.COMMIT, decided_ms=9_500)
+    assert told(a=state(Phase.COMMITTED, decision=decided)).age_seconds == 0.5
+    assert told(a=state(Phase.OPEN, part("p", staged_ms=99_000))).age_seconds == 0.0
+    assert told(a=state(Phase.OPEN)).age_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [
+        (0, "0 B"),
+        (1023, "1023 B"),
+        (1024, "1.0 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (3 << 29, "1.5 GiB"),
+        (1 << 43, "8192.0 GiB"),
+    ],
+)
+def test_sizes_are_written_for_people(number, text):
+    """In the unit that leaves a short number."""
+    assert output.size(number) == text

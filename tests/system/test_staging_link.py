@@ -1,0 +1,128 @@
+"""Brokers finish staged transactions among themselves, whoever of client and brokers goes away: the link between real processes."""
+
+from __future__ import annotations
+
+import pytest
+
+import metaq
+from metaq.admin import Admin
+from metaq.client.conversation.staging import Decide, GetTransaction, end
+from metaq.model.staging import Lifetime, Outcome, Phase
+from metaq.testing import Cluster
+from metaq.wire.staging import DecideBody
+from tests import staged
+from tests.staged import PlannedPart
+from tests.support import eventually
+
+QUEUES = 2
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    with Cluster(brokers=2) as running:
+        with Admin(running.namesrv) as admin:
+            admin.create_topic("orders", queues=QUEUES)
+        yield running
+
+
+def parts_of(cluster, name, queue_id=0, chunks=2):
+    """One part at each broker, several chunks each."""
+    return [
+        PlannedPart(
+            broker.name, f"p{n}", "orders", queue_id,
+            tuple(tuple(b"%s-%d-%d-%d" % (name.encode(), n, c, m) for m in range(3)) for c in range(chunks)),
+        )
+        for n, broker in enumerate(cluster.brokers)
+    ]  # fmt: skip
+
+
+def stage(cluster, transaction, parts, **more):
+    for broker, part in zip(cluster.brokers, parts, strict=True):
+        staged.ask(broker.listens, staged.stage(transaction, [part], **more))
+
+
+def commit(cluster, transaction, parts, coordinator=0):
+    body = DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts))
+    return staged.ask(cluster.brokers[coordinator].listens, Decide(transaction, body))
+
+
+def phase(broker, transaction):
+    return staged.ask(broker.listens, GetTransaction(transaction)).phase
+
+
+def seen(cluster, name):
+    """The bodies of a transaction that readers see, in the order of brokers and queues."""
+    with metaq.Reader(cluster.namesrv, "orders", start="earliest", stop_at_end=True) as reader:
+        found = [message for message in reader if message.body.startswith(name.encode() + b"-")]
+    found.sort(key=lambda one: (one.queue.broker, one.queue_id, one.queue_offset))
+    return [message.body for message in found]
+
+
+def test_coordinator_brings_its_decision_to_the_others(cluster):
+    """The client decides and is never seen again: every broker has delivered, and the coordinator knows it."""
+    transaction = f"push@{cluster.brokers[0].name}"
+    parts = parts_of(cluster, "push")
+    stage(cluster, transaction, parts)
+    assert commit(cluster, transaction, parts).first
+    for broker in cluster.brokers:
+        eventually(lambda broker=broker: phase(broker, transaction) is Phase.COMMITTED, what=f"{broker.name} is done")
+    assert seen(cluster, "push") == [body for part in parts for body in part.bodies]
+    eventually(lambda: not staged.ask(cluster.brokers[0].listens, GetTransaction(transaction)).unconfirmed)
+
+
+def test_participant_that_was_away_learns_the_outcome(cluster):
+    """Killed before the decision: it holds its part until the coordinator is reached, and delivers it once."""
+    coordinator, other = cluster.brokers
+    transaction = f"away@{coordinator.name}"
+    parts = parts_of(cluster, "away")
+    stage(cluster, transaction, parts)
+    other.kill()
+    commit(cluster, transaction, parts)
+    assert phase(coordinator, transaction) is Phase.COMMITTING
+    assert staged.ask(coordinator.listens, GetTransaction(transaction)).unconfirmed == (other.name,)
+    other.start()
+    eventually(lambda: phase(other, transaction) is Phase.COMMITTED, what="the participant has learned it")
+    eventually(lambda: phase(coordinator, transaction) is Phase.COMMITTED, what="the coordinator knows")
+    assert seen(cluster, "away") == [body for part in parts for body in part.bodies]
+
+
+def test_participant_asks_a_coordinator_that_was_away(cluster):
+    """The coordinator rolled back and died before it told anybody: the participant guesses nothing, and asks."""
+    coordinator, other = cluster.brokers
+    transaction = f"asked@{coordinator.name}"
+    parts = parts_of(cluster, "asked")
+    stage(cluster, transaction, parts)
+    staged.ask(coordinator.listens, end(transaction, Outcome.ROLLBACK))
+    coordinator.kill()
+    assert phase(other, transaction) in {Phase.OPEN, Phase.ROLLED_BACK}
+    other.kill()
+    other.start()
+    assert phase(other, transaction) in {Phase.OPEN, Phase.ROLLED_BACK}
+    coordinator.start()
+    eventually(lambda: phase(other, transaction) is Phase.ROLLED_BACK, what="the participant has learned it")
+    assert staged.ask(other.listens, GetTransaction(transaction)).parts == ()
+    assert seen(cluster, "asked") == []
+
+
+def test_parts_of_a_lost_connection_are_rolled_back_at_the_coordinator(cluster):
+    """A participant's connection ends: it asks for a rollback where that is decided, and a late commit gets it back."""
+    coordinator, other = cluster.brokers
+    transaction = f"lost@{coordinator.name}"
+    parts = parts_of(cluster, "lost")
+    # `exchange` closes each connection behind its answer.
+    stage(cluster, transaction, parts, lifetime=Lifetime.CONNECTION)
+    eventually(lambda: phase(other, transaction) is Phase.ROLLED_BACK, what="the participant has learned it")
+    late = commit(cluster, transaction, parts)
+    assert (late.first, late.decision.outcome) == (False, Outcome.ROLLBACK)
+    assert seen(cluster, "lost") == []
+
+
+def test_parts_that_expire_are_rolled_back_everywhere(cluster):
+    """One second for the participant's part, a day for the coordinator's own: the decision is one for both."""
+    coordinator, other = cluster.brokers
+    transaction = f"expired@{coordinator.name}"
+    parts = parts_of(cluster, "expired")
+    staged.ask(coordinator.listens, staged.stage(transaction, parts[:1]))
+    staged.ask(other.listens, staged.stage(transaction, parts[1:], expire_after=1))
+    for broker in cluster.brokers:
+        eventually(lambda broker=broker: phase(broker, transaction) is Phase.ROLLED_BACK, what=broker.name)
