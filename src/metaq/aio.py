@@ -411,7 +411,7 @@ class Consumer(ConsumerBase):
         """For one worker: messages that it shares with the others, or those of queues that are its own meanwhile."""
         if self._orderly:
             while (chunk := await self._handover.take_async()) is not None:
-                for one in chunk.queue.each() if isinstance(chunk, Turn) else ():
+                for one in self._of(chunk):
                     yield one
         else:
             while (message := await self._next(None)) is not None:
@@ -422,7 +422,7 @@ class Consumer(ConsumerBase):
         if self._orderly:
             while (chunk := await self._handover.take_async()) is not None:
                 assert isinstance(chunk, Turn)
-                for hand in chunk.queue.batches(size()):
+                for hand in self._batches_of(chunk, size()):
                     yield hand
         else:
             while (message := await self._next(None)) is not None:

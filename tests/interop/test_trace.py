@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
+import metaq
 from metaq.admin import Admin, MessageTrace, TraceNotFound
 from tests.interop import golang
 from tests.interop.driver import ForeignClient
-from tests.interop.servers import Server
+from tests.interop.servers import Server, mqadmin
 from tests.support import eventually
 
 pytestmark = pytest.mark.interop
@@ -86,6 +89,21 @@ def test_java_traces_to_a_topic_of_its_own(java: ForeignClient, server: Server, 
     assert [event.what for event in told(server, receipt["id"], 0, trace_topic=f"{topic}-traces").events] == [
         "sent", "stored",
     ]  # fmt: skip
+
+
+def test_ours_are_read_by_rocketmqs_own_tool(server: Server, topic: str, tmp_path: Path) -> None:
+    """`mqadmin queryMsgTraceById` shows our send and our delivery."""
+    with metaq.Producer(server.namesrv, group=f"{topic}-producers", trace=True) as producer:
+        receipt = producer.send(topic, b"hello", keys=["k1"])
+    with metaq.Consumer(server.namesrv, group=f"{topic}-group", topics=topic, start="earliest", trace=True) as consumer:
+        message = consumer.receive()
+        assert message is not None
+        with message:
+            pass
+    told(server, receipt.message_id, 1)
+    shown = mqadmin(tmp_path, server, "queryMsgTraceById", "-i", receipt.message_id)
+    assert re.search(rf"Pub\s+{topic}-producers\s.*success", shown), shown
+    assert re.search(rf"Sub\s+{topic}-group\s.*success", shown), shown
 
 
 def test_go_traces_are_a_timeline(go: ForeignClient, server: Server, topic: str) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import functools
+import logging
 import os
 import re
 import threading
@@ -31,6 +32,7 @@ from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.core import ClientCore
 from metaq.client.futures import SendBatch, SendFuture, future_of
+from metaq.client.observing import SendObserver, Sends
 from metaq.client.sending import Choose, Sender
 from metaq.errors import (
     BrokerError,
@@ -48,6 +50,8 @@ from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.wire import compression
 from metaq.wire.codes import ResponseCode
 from metaq.wire.record import decode_batch
+
+log = logging.getLogger("metaq.client")
 
 _MESSAGE_ID = re.compile("(?:[0-9A-F]{32}|[0-9A-F]{56})")
 """56 with an IPv6 address in it."""
@@ -137,6 +141,7 @@ class Accumulator:
         self._outstanding: set[SendBatch] = set()
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._closed = False
+        self.observers: tuple[SendObserver, ...] = ()
         _live.add(self)
 
     # -------------------------------------------------------------- user threads
@@ -291,6 +296,7 @@ class Accumulator:
             self._core.spawn(self._send(stream, batch, outgoing, timeout or self.limits.timeout))
 
     async def _send(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
+        began = self._core.clock.monotonic()
         try:
             await self._deliver(stream, batch, outgoing, timeout)
         except MetaqError as error:
@@ -309,6 +315,18 @@ class Accumulator:
                 self._changed.notify_all()
             _wake(self._waiting_for_room)
             self._pump(stream)
+            if self.observers:
+                self._tell(outgoing, batch, began)
+
+    def _tell(self, outgoing: Outgoing, batch: SendBatch, began: float) -> None:
+        """Those who watch; what goes wrong with them is no matter of the send's."""
+        cost_ms = round((self._core.clock.monotonic() - began) * 1000)
+        sends = Sends.of(outgoing, batch, self._core.clock.now_ms() - cost_ms, cost_ms)
+        for observer in self.observers:
+            try:
+                observer.sent(sends)
+            except Exception:
+                log.exception("watching a send to topic %s failed", outgoing.topic)
 
     async def _deliver(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
         send = functools.partial(self._sender.send, insist=stream.stay is Stay.STRICT)

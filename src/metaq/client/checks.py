@@ -28,6 +28,7 @@ from msgspec import Struct
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.transactions import EndTransaction, half_of
 from metaq.client.core import ClientCore
+from metaq.client.tracing import TracedEnd, Tracer
 from metaq.errors import BufferFull, MetaqError
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage, TransactionOutcome
@@ -265,6 +266,7 @@ class CheckPool(abc.ABC):
         self._held = Held(limits.held_max)
         self._workers = 0
         self._log = RateLimitedLog(log, core.clock)
+        self.tracer: Tracer | None = None
 
     def check(self, question: TransactionCheck, address: str) -> None:
         """A broker asks."""
@@ -348,6 +350,9 @@ class CheckPool(abc.ABC):
                 ("untold", question.address), "the answer to a check, %s transaction %s, did not reach %s: %s; it asks again",
                 outcome.value, half.message_id, question.address, error,
             )  # fmt: skip
+            return
+        if self.tracer is not None:
+            self.tracer.settled(TracedEnd(half.topic, half.message_id, outcome, from_check=True))
 
 
 class ThreadedChecks(CheckPool):

@@ -11,7 +11,7 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Iterable
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
@@ -20,10 +20,13 @@ from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Template
 from metaq.client.courier import Courier
 from metaq.client.futures import SendBatch, SendFuture
+from metaq.client.message_log import MessageLog
 from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message, chosen, queue_for_key
 from metaq.client.names import checked
-from metaq.client.options import ClientArguments, check_flag, check_whole, checked_seconds, client_options
+from metaq.client.observing import ObservedArguments, Observing
+from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
 from metaq.client.sending import Choose, Sender, SendRules
+from metaq.client.tracing import Tracer
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
 from metaq.model import Message, MessageQueue, SendReceipt, TransactionOutcome
@@ -62,7 +65,7 @@ class ProducerBase:
         create_topic_key: str = AUTO_CREATE_TOPIC,
         default_topic_queue_nums: int = 4,
         clock: Clock = SYSTEM,
-        **common: Unpack[ClientArguments],
+        **common: Unpack[ObservedArguments],
     ) -> None:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
@@ -75,8 +78,8 @@ class ProducerBase:
               BufferFull (`"raise"`). compress_over: bodies of so many bytes are compressed and sent alone.
               max_message_bytes: largest body; the broker has a limit of its own, `maxMessageSize`. create_topic_key: the
               topic whose settings one gets that is made because this producer sends to it; default_topic_queue_nums: with
-              at most so many queues. common: `instance_name` and what else every client takes, see
-              `metaq.client.options.ClientArguments`.
+              at most so many queues. common: `trace`, `message_log`, `instance_name` and what else clients take, see
+              `metaq.client.observing.ObservedArguments`.
         Raises: ConfigError, TypeError. No connection is made until the first send.
         """
         if when_full not in {"block", "raise"}:
@@ -98,7 +101,9 @@ class ProducerBase:
         if not 1 <= default_topic_queue_nums <= QUEUES_MAX:
             raise ConfigError(f"default_topic_queue_nums={default_topic_queue_nums}: need 1..{QUEUES_MAX}")
         self._open = False
-        self._options = client_options(**common)
+        given: dict[str, Any] = dict(common)
+        observing = Observing.taken_from(given)
+        self._options = client_options(**given)
         self.group = checked(check_group, group)
         self._options.namespace.check_group(group)
         rules = SendRules(
@@ -124,6 +129,11 @@ class ProducerBase:
         )
         self._waits_when_full = when_full == "block"
         self._accumulator = Accumulator(self._core, self._sender, limits, self._callbacks)
+        self._tracer = Tracer.of(self._core, self.group, observing, role="PRODUCE")
+        self._message_log = MessageLog.of(self._core, self.group, observing)
+        self._accumulator.observers = tuple(one for one in (self._tracer, self._message_log) if one is not None)
+        for observer in self._accumulator.observers:
+            self._core.thread.post(observer.start)
         self._streams = self._accumulator.streams
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
@@ -299,6 +309,8 @@ class ProducerBase:
         self._accumulator.close()
         try:
             await self._accumulator.flush()
+            for observer in self._accumulator.observers:
+                await observer.close()
         finally:
             if self._core.remove_producer(self.group):
                 await self._core.leave(producer_group=self.group)

@@ -40,6 +40,7 @@ from metaq.client.futures import SendFuture
 from metaq.client.messages import NO_KEYS, Body, Selector, as_message
 from metaq.client.options import check_flag
 from metaq.client.producer import Producer, ProducerBase
+from metaq.client.tracing import TracedEnd
 from metaq.errors import (
     BadRequest,
     BrokerError,
@@ -284,6 +285,7 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         self._confirm = confirm
         self._endings: set[concurrent.futures.Future[TransactionResult]] = set()
         self._pool = self._new_pool(check, PoolLimits(check_workers_min, check_workers_max, checks_held_max))
+        self._pool.tracer = self._tracer
         self._core.thread.post(self._core.add_checker, self._pool)
 
     @abstractmethod
@@ -416,6 +418,8 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
                     continue
                 refused = isinstance(failure, BrokerError) and not judgement.again
                 return self._untold(receipt, call, Told.REFUSED if refused else Told.UNTOLD, failure)
+            if self._tracer is not None:
+                self._tracer.settled(TracedEnd(receipt.queue.topic, half.message_id, outcome))
             return (Told.CONFIRMED if self._confirmed(outcome) else Told.HANDED_OVER), ""
 
     def _confirmed(self, outcome: TransactionOutcome) -> bool:

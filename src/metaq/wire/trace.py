@@ -79,13 +79,16 @@ def _settled_text(record: Settled) -> str:
 
 
 def _joined(*fields: object) -> str:
-    return FIELD_END.join(map(_field, fields)) + RECORD_END
+    text = FIELD_END.join([field if type(field) is str else _field(field) for field in fields])
+    if RECORD_END in text or text.count(FIELD_END) != len(fields) - 1:  # A separator within a value.
+        text = FIELD_END.join(_field(field).translate(_CLEAN) for field in fields)
+    return text + RECORD_END
 
 
 def _field(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
-    return str(value).translate(_CLEAN)
+    return str(value)
 
 
 def _text(value: str) -> str:

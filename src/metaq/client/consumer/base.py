@@ -6,8 +6,8 @@ import datetime as dt
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator
-from typing import Unpack
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, Unpack
 
 from msgspec import structs
 
@@ -22,6 +22,7 @@ from metaq.client.consumer.arguments import (
 )
 from metaq.client.consumer.closing import Closable
 from metaq.client.consumer.group import GroupMember
+from metaq.client.consumer.observed import Deliveries, ObservedMessage
 from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.ranks import Ranks
@@ -29,11 +30,14 @@ from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import USUAL
 from metaq.client.consumer.watch import Watch
 from metaq.client.consumer.window import Chunk
+from metaq.client.message_log import MessageLog
 from metaq.client.names import LATEST, checked, milliseconds
+from metaq.client.observing import DeliveryObserver, ObservedArguments, Observing
 from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.options import ClientArguments, check_flag, checked_seconds, client_options
+from metaq.client.options import check_flag, checked_seconds, client_options
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.client.roles import Member
+from metaq.client.tracing import Tracer
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageModel, MessageQueue
@@ -81,7 +85,7 @@ class ConsumerBase(Closable):
         orderly: bool = False,
         consume_timeout: float = 900.0,
         clock: Clock = SYSTEM,
-        **common: Unpack[ClientArguments],
+        **common: Unpack[ObservedArguments],
     ) -> None:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
@@ -103,12 +107,14 @@ class ConsumerBase(Closable):
               keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a
               restart moves none; needs an instance_name. See docs/groups.md. orderly: one message of a queue at a time,
               in order, see docs/order.md. consume_timeout: seconds after which a handler of `run` that has not returned
-              is named in the log, and its message delivered again (not in orderly consumption). common: `instance_name`
-              and what else every client takes, see `metaq.client.options.ClientArguments`.
+              is named in the log, and its message delivered again (not in orderly consumption). common: `trace`,
+              `message_log`, `instance_name` and what else clients take, see `metaq.client.observing.ObservedArguments`.
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
         self._open = False
-        self._options = client_options(**common)
+        given: dict[str, Any] = dict(common)
+        observing = Observing.taken_from(given)
+        self._options = client_options(**given)
         self.group = checked(check_group, group)
         self.topics = topics_of(topics)
         outside = self._options.namespace.check_group(group)
@@ -140,6 +146,7 @@ class ConsumerBase(Closable):
             orderly=orderly,
             seconds=structs.replace(USUAL, persist=commit_interval),
             unit_mode=self._options.unit_mode,
+            message_class=ObservedMessage if observing.trace or observing.message_log else ReceivedMessage,
         )
         check_limits(options)
         checked_seconds("consume_timeout", consume_timeout, least=0.01)
@@ -147,6 +154,9 @@ class ConsumerBase(Closable):
         checked_store(offset_store, broadcast=broadcast)
         self._handover = handover_for(ranks, low_share, self.topics)
         self._core = cores.acquire(namesrv, self._options, clock)
+        watchers = Tracer.of(self._core, group, observing, role="CONSUME"), MessageLog.of(self._core, group, observing)
+        self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
+        self._deliveries = Deliveries(self._observers, self._core.clock) if self._observers else None
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
         self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
@@ -237,9 +247,15 @@ class ConsumerBase(Closable):
 
     def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
         """The messages of a chunk, or of an ordered queue whose turn it is."""
-        return chunk.queue.each() if isinstance(chunk, Turn) else self._of_chunk(chunk)
+        messages = chunk.queue.each() if isinstance(chunk, Turn) else self._of_chunk(chunk)
+        return messages if self._deliveries is None else self._deliveries.each(messages)
 
-    def _of_chunk(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
+    def _batches_of(self, turn: Turn[ReceivedMessage], size: int) -> Iterator[list[ReceivedMessage]]:
+        """The messages of an ordered queue whose turn it is, so many at a time."""
+        hands = turn.queue.batches(size)
+        return hands if self._deliveries is None else self._deliveries.hands(hands)
+
+    def _of_chunk(self, chunk: Chunk[ReceivedMessage]) -> Generator[ReceivedMessage]:
         """The messages of a chunk, then word to the loop that they are in somebody's hands.
 
         Closed early, it leaves the rest to the next taker.
@@ -270,6 +286,8 @@ class ConsumerBase(Closable):
     def _begin(self) -> None:
         """In the loop."""
         self._member.start()
+        for observer in self._observers:
+            observer.start()
         self._watching = self._core.every(self._watch.every, self._watch.look)
 
     async def _assigned(self) -> None:
@@ -280,6 +298,8 @@ class ConsumerBase(Closable):
         self._watching.cancel()
         try:
             await self._member.stop()
+            for observer in self._observers:
+                await observer.close()
         finally:
             await cores.release(self._core, self._options)
 

@@ -165,7 +165,7 @@ class Consumer(ConsumerBase):
         if self._orderly:
             while (chunk := self._handover.take(None)) is not None:
                 assert isinstance(chunk, Turn)
-                yield from chunk.queue.batches(size())
+                yield from self._batches_of(chunk, size())
         else:
             while hand := self._next_hand(size()):
                 yield hand

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import USUAL, GroupSeconds
 from metaq.client.rebalance import Strategy
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
@@ -44,4 +45,5 @@ class GroupOptions(Struct, frozen=True):
     orderly: bool = False
     unit_mode: bool = False
     """The group is one of a unit: so are topics that are made for it."""
+    message_class: type[ReceivedMessage] = ReceivedMessage
     seconds: GroupSeconds = USUAL

@@ -21,7 +21,7 @@ import logging
 import math
 import threading
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Generic, Protocol, TypeVar
 
 from msgspec import Struct
@@ -286,7 +286,7 @@ class OrderedQueue(Generic[M]):
 
     # -------------------------------------------------------------- the taker
 
-    def each(self) -> Iterator[M]:
+    def each(self) -> Generator[M]:
         """The messages of one run, one by one. The one before must be settled when the next is asked for.
 
         Whoever was offered the queue goes through it, or closes it.
@@ -315,7 +315,7 @@ class OrderedQueue(Generic[M]):
         finally:
             self._end()
 
-    def batches(self, limit: int) -> Iterator[list[M]]:
+    def batches(self, limit: int) -> Generator[list[M]]:
         """The same, as many as `limit` at a time; those of a batch that failed come again before others."""
         run = self._begin()
         if run is None:

@@ -39,7 +39,7 @@ class Pulling:
         """How many queues of each topic are pulled here."""
         self.skipped = 0
         """Messages that were never handed out: deleted before they were consumed, or skipped as wished."""
-        self.wanted = Wanted(group, ReceivedMessage, options.pull_bytes)
+        self.wanted = Wanted(group, options.message_class, options.pull_bytes)
         self._heartbeat_from = 0.0
         """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
 

@@ -86,6 +86,9 @@ class ReceivedMessage(StoredMessage):
         """
         return self._chunk.lost
 
+    def timed_out(self) -> None:
+        """It is taken from its handler, which took too long: for those who want to know."""
+
     def _fail(self, verdict: BaseException) -> None:
         chunk = self._chunk
         if not isinstance(chunk, _Settled | _Copied):
@@ -131,6 +134,7 @@ def give_up(message: ReceivedMessage, delay_level: int) -> None:
     """Deliver it again later, and ignore what its handler says of it. It is `lost` from now on."""
     chunk, message._chunk = message._chunk, GIVEN_UP  # noqa: SLF001  of the same module
     chunk.fail(message, Later(delay_level))
+    message.timed_out()
 
 
 class _Ignored:

@@ -6,6 +6,7 @@ from msgspec import Struct
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, SendStatus
+from metaq.model import properties as props
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
@@ -35,6 +36,10 @@ class Stored(Struct, frozen=True):
     offset: int
     status: SendStatus
     offset_ids: str
+    region: str = ""
+    """Of the broker, as it says."""
+    trace: bool = True
+    """Whether the broker wants it to be traced by clients that do."""
 
 
 class Template(Struct, frozen=True):
@@ -85,7 +90,8 @@ class Send(Call[Stored], frozen=True):
     def read(self, answer: Command) -> Stored:
         header = headers.SendReplyHeader.from_ext(answer.ext)
         queue = self.queue._replace(queue_id=header.queue_id)
-        return Stored(queue, header.queue_offset, _STORED[answer.code], header.message_id)
+        region, trace = answer.ext.get(props.REGION, ""), answer.ext.get(props.TRACE) != "false"
+        return Stored(queue, header.queue_offset, _STORED[answer.code], header.message_id, region, trace)
 
 
 class GiveBack(Order, frozen=True, kw_only=True):

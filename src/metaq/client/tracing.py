@@ -1,0 +1,258 @@
+"""Traces of what a client sends or handles: gathered beside the work, written twice a second (docs/formats/trace.md).
+
+What is sent or delivered never waits for its trace, and fails for none. So traces have limits, `trace_rate` and a number of
+bytes, which also bound what they cost: some 10 µs each. What is above, or cannot be written, is left out, and the log says how much.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from msgspec import Struct
+
+from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.sending import Outgoing
+from metaq.client.core import ClientCore
+from metaq.client.observing import Observing, Sends
+from metaq.client.sending import Sender, SendRules
+from metaq.errors import MetaqError
+from metaq.log import RateLimitedLog
+from metaq.model import StoredMessage, SysFlag, TransactionOutcome
+from metaq.model import properties as props
+from metaq.model.message import COMPRESSION_ZLIB
+from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
+from metaq.wire import compression
+from metaq.wire.trace import BODY_CHARS_MAX, text_of
+
+log = logging.getLogger("metaq.client")
+
+EVERY_SECONDS = 0.5
+RECORDS_MAX = 100
+"""Of one trace message."""
+KEYS_CHARS_MAX = 8000
+"""So few that they fit the properties of one message, whatever characters they are made of."""
+BYTES_MAX = 4 * 1024 * 1024
+"""Of batches whose messages wait to be traced."""
+SEND_SECONDS = 5.0
+COMPRESS_OVER = 4096
+_STATES = {
+    TransactionOutcome.COMMIT: "COMMIT_MESSAGE",
+    TransactionOutcome.ROLLBACK: "ROLLBACK_MESSAGE",
+    TransactionOutcome.UNKNOWN: "UNKNOW",
+}
+
+
+class TracedEnd(Struct, frozen=True):
+    """How a transaction was ended."""
+
+    topic: str
+    message_id: str
+    outcome: TransactionOutcome
+    from_check: bool = False
+
+
+class Tracer:
+    """Of one producer or consumer. `sent` and `settled` in the loop, `begun` and `ended` in any thread."""
+
+    def __init__(self, core: ClientCore, group: str, topic: str, per_second: int, *, role: str) -> None:
+        """Args: role: PRODUCE or CONSUME."""
+        self._core, self._group, self._topic = core.shared(), group, topic
+        self._limit = max(1, int(per_second * EVERY_SECONDS))
+        self._left = self._limit
+        """How many messages may be traced until the next writing."""
+        self._bytes = 0
+        self._waiting: deque[Sends | tuple[Record, ...]] = deque()
+        self._left_out = 0
+        self._sender = Sender(self._core, f"_INNER_TRACE_PRODUCER-{group}-{role}-0", SendRules())
+        self._host = self._core.client_id.partition("@")[0]
+        self._requests = itertools.count()
+        self._prefix = self._core.id_prefixes.next().decode()
+        self._told = RateLimitedLog(log, core.clock)
+        self._ticking: asyncio.Task[None] | None = None
+        self._writing = asyncio.Lock()
+
+    @classmethod
+    def of(cls, core: ClientCore, group: str, observing: Observing, *, role: str) -> Self | None:
+        """None if none is wanted."""
+        if not observing.trace:
+            return None
+        return cls(core, group, observing.trace_topic, observing.trace_rate, role=role)
+
+    def start(self) -> None:
+        """In the loop."""
+        self._ticking = self._core.every(EVERY_SECONDS, self.write)
+
+    async def close(self) -> None:
+        """In the loop: write what is there."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+        await self.write()
+        self._told.tick()
+
+    # -------------------------------------------------------------- what happens
+
+    def sent(self, sends: Sends) -> None:
+        size = sends.body_bytes if sends.outgoing.batch else 0
+        if self._left <= 0 or self._bytes + size > BYTES_MAX:
+            self._left_out += sends.count
+            return
+        stored = sends.batch.stored
+        if stored is not None and not stored.trace:  # Its broker wants no traces.
+            return
+        self._left -= sends.count
+        self._bytes += size
+        self._waiting.append(sends)
+
+    def settled(self, end: TracedEnd) -> None:
+        if self._left <= 0:
+            self._left_out += 1
+            return
+        self._left -= 1
+        record = Settled(
+            time_ms=self._core.clock.now_ms(), group=self._group, topic=end.topic, message_id=end.message_id,
+            transaction_id=end.message_id, state=_STATES[end.outcome], from_check=end.from_check,
+        )  # fmt: skip
+        self._waiting.append((record,))
+
+    def begun(self, message: StoredMessage) -> object:
+        if self._left <= 0:
+            self._left_out += 1
+            return None
+        properties = message.properties
+        if properties.get(props.TRACE) == "false":
+            return None
+        self._left -= 1
+        record = Begun(
+            time_ms=self._core.clock.now_ms(), region=properties.get(props.REGION, ""), group=self._group,
+            request_id=f"{self._prefix}{next(self._requests):08X}", message_id=message.message_id,
+            retry_times=message.reconsume_times, keys=properties.get(props.KEYS, ""), client_host=self._host,
+        )  # fmt: skip
+        self._waiting.append((record,))
+        return record
+
+    def ended(self, message: StoredMessage, begun: object, result: Result, cost_ms: int) -> None:  # noqa: ARG002
+        if not isinstance(begun, Begun):
+            return
+        record = Handled(
+            request_id=begun.request_id, message_id=begun.message_id, cost_ms=cost_ms, success=result is Result.SUCCESS,
+            keys=begun.keys, code=result, time_ms=self._core.clock.now_ms(), group=self._group,
+        )  # fmt: skip
+        self._waiting.append((record,))
+
+    # -------------------------------------------------------------- writing
+
+    async def write(self) -> None:
+        """Write all that has gathered. Raises nothing but a cancellation."""
+        async with self._writing:
+            self._left, self._bytes = self._limit, 0
+            lines = self._lines(self._taken())
+            for body, keys in _messages(lines):
+                if not await self._send(body, keys):
+                    self._waiting.clear()  # It would wait as long, and fail as well.
+                    break
+                await asyncio.sleep(0)  # Others of the loop come first.
+            if self._left_out:
+                count, self._left_out = self._left_out, 0
+                self._told.warning(
+                    "rate",
+                    "%d messages of group %s were not traced: more than trace_rate=%d in a second",
+                    count, self._group, round(self._limit / EVERY_SECONDS),
+                )  # fmt: skip
+
+    def _taken(self) -> Iterator[Sends | tuple[Record, ...]]:
+        """What is there now; more may come meanwhile."""
+        for _ in range(len(self._waiting)):
+            yield self._waiting.popleft()
+
+    def _lines(self, taken: Iterable[Sends | tuple[Record, ...]]) -> Iterator[tuple[str, Iterable[str]]]:
+        """Records, each with the words that it is to be found by."""
+        for one in taken:
+            for record in self._records(one) if isinstance(one, Sends) else one:
+                words = [record.message_id, *record.keys.split()]
+                yield text_of(record), words
+
+    def _records(self, sends: Sends) -> Iterator[Sent]:
+        batch, topic, stored = sends.batch, sends.outgoing.topic, sends.batch.stored
+        region, address = "", ""
+        offset_ids: list[str] = []
+        if stored is not None:
+            region, address = stored.region, self._core.address_of(stored.queue.broker) or ""
+            offset_ids = stored.offset_ids.split(",")
+        for one in sends.each(sends.count):
+            properties, number = one.properties, one.place - batch.first
+            kind = Kind.NORMAL
+            if props.TRANSACTION_PREPARED in properties:
+                kind = Kind.HALF
+            elif props.DELAY in properties:
+                kind = Kind.DELAYED
+            offset_id, store_host = offset_ids[number] if number < len(offset_ids) else "", address
+            if stored is None and one.error is None:  # It was sent again by itself.
+                receipt = batch.receipt(one.place)
+                offset_id, store_host = receipt.offset_id, self._core.address_of(receipt.queue.broker) or ""
+            yield Sent(
+                time_ms=sends.began_ms, region=region, group=self._group, topic=topic, message_id=one.message_id,
+                tags=properties.get(props.TAGS, ""), keys=properties.get(props.KEYS, ""), store_host=store_host,
+                body_bytes=one.body_bytes, cost_ms=sends.cost_ms, kind=kind, offset_id=offset_id,
+                success=one.error is None, client_host=self._host,
+            )  # fmt: skip
+
+    async def _send(self, body: bytes, keys: str) -> bool:
+        """Returns whether it is written."""
+        flags = 0
+        if len(body) >= COMPRESS_OVER:
+            packed = compression.compress(body, COMPRESSION_ZLIB, 1)
+            if len(packed) < len(body):
+                body, flags = packed, int(SysFlag.COMPRESSED | COMPRESSION_ZLIB)
+        message_id = f"{self._core.id_prefixes.next().decode()}0000"
+        properties = props.join({props.KEYS: keys, props.UNIQUE_ID: message_id, props.WAIT: "true"})
+        try:
+            await self._sender.send(Outgoing(self._topic, body, flags, properties=properties), SEND_SECONDS)
+        except (*FAULTS, MetaqError) as error:
+            self._told.warning(
+                "lost",
+                "traces of group %s could not be written to topic %s and are lost: %s",
+                self._group,
+                self._topic,
+                error,
+            )
+            return False
+        return True
+
+
+def _messages(lines: Iterable[tuple[str, Iterable[str]]]) -> Iterator[tuple[bytes, str]]:
+    """Body and keys of trace messages that hold all of the records."""
+    texts: list[str] = []
+    words: dict[str, None] = {}
+    chars = word_chars = 0
+    for text, found in lines:
+        fresh = _fitting(word for word in found if word not in words)
+        more = sum(map(len, fresh)) + len(fresh)
+        if texts and (
+            len(texts) >= RECORDS_MAX or chars + len(text) > BODY_CHARS_MAX or word_chars + more > KEYS_CHARS_MAX
+        ):
+            yield "".join(texts).encode("utf-8", "replace"), " ".join(words)
+            texts, words, chars, word_chars = [], {}, 0, 0
+            fresh = _fitting(found)
+            more = sum(map(len, fresh)) + len(fresh)
+        texts.append(text)
+        words.update(dict.fromkeys(fresh))
+        chars += len(text)
+        word_chars += more
+    if texts:
+        yield "".join(texts).encode("utf-8", "replace"), " ".join(words)
+
+
+def _fitting(words: Iterable[str]) -> list[str]:
+    """Those of a message's words that one trace message can carry; its id is the first."""
+    kept, chars = [], 0
+    for word in words:
+        chars += len(word) + 1
+        if chars > KEYS_CHARS_MAX:
+            break
+        kept.append(word)
+    return kept
