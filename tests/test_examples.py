@@ -18,7 +18,7 @@ from tests.spark.jvm import java_options
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_", "transactions_"))]
+PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_", "transactions_", "atomic_"))]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 
 
@@ -72,6 +72,24 @@ def test_transactions_with_mariadb(asking_broker, tmp_path):
     pytest.importorskip("pymysql", reason="pymysql is not installed: it comes with the extra dev")
     with mariadb.running(tmp_path) as address:
         check_payments(run_example("transactions_mariadb.py", asking_broker, PATIENCE, MARIADB=address))
+
+
+def test_atomic_with_sqlite(metaq_broker, tmp_path):
+    """Committed, rolled back, and settled at the next start after a death before and one behind the database's commit."""
+    done = run_example("atomic_sqlite.py", metaq_broker, PATIENCE, DATABASE=str(tmp_path / "orders.db"))
+    assert done.returncode == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line.startswith("settled:")] == [
+        "settled: ROLLBACK an order that the database does not have",
+        "settled: COMMIT the order of a chair",
+        "settled: ROLLBACK an order that the database does not have",
+    ]
+    assert "rolled back: there are no 3000 of desk" in lines
+    for topic in ("orders", "stock"):
+        assert sorted(line for line in lines if line.startswith(f"{topic}:")) == [
+            f'{topic}: {{"item": "chair", "count": 1}}', f'{topic}: {{"item": "lamp", "count": 3}}',
+        ]  # fmt: skip
+    assert "Warning" not in done.stderr
 
 
 def output_of(run):

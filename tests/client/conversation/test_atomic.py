@@ -282,9 +282,9 @@ class World:
                 continue
 
 
-def steps_of(world: World, messages, chunk_bytes_max: int = 300) -> AtomicSteps:
+def steps_of(world: World, messages, chunk_bytes: int = 300) -> AtomicSteps:
     count = itertools.count()
-    parts = Parts(lambda: b"%028X" % next(count), chunk_bytes_max)
+    parts = Parts(lambda: b"%028X" % next(count), chunk_bytes)
     for broker, queue in messages:
         parts.add(MessageQueue("orders", broker, queue), 0, b"x" * 50, b"")
     return AtomicSteps(T, parts, born_ms=lambda: 1700, expire_after=60, now=lambda: world.now)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.client.conversation.parts import REQUEST_BYTES, Parts
+from metaq.client.conversation.parts import CHUNK_BYTES, REQUEST_BYTES, Parts
 from metaq.errors import InvalidMessage, LocalProtocolError
 from metaq.model import MessageQueue
 from metaq.model import properties as props
@@ -39,7 +39,7 @@ def seal_of(chunks) -> Seal:
 )
 def test_every_message_is_in_one_chunk_and_seals_say_what_was_taken(steps):
     """Whatever is sent, and whenever a request's worth is taken: per queue the same messages in the same order."""
-    parts, sent, taken = Parts(prefixes(), chunk_bytes_max=300), {}, []
+    parts, sent, taken = Parts(prefixes(), chunk_bytes=300), {}, []
     for step in steps:
         if isinstance(step, str):
             taken += [(step, chunk) for chunk in parts.take(step)]
@@ -78,7 +78,7 @@ def test_every_message_is_in_one_chunk_and_seals_say_what_was_taken(steps):
 
 
 def test_ids_are_unique_and_all_messages_of_a_queue_are_one_part():
-    parts = Parts(prefixes(), chunk_bytes_max=200)
+    parts = Parts(prefixes(), chunk_bytes=200)
     ids = [parts.add(QUEUES[number % 2], 0, b"x" * 50, b"") for number in range(20)]
     assert len(set(ids)) == 20
     assert [(one.topic, one.queue_id, one.part) for one in parts.manifest()] == [
@@ -95,13 +95,24 @@ def test_a_request_carries_a_megabyte_and_the_fullest_parts_first():
         for _ in range(count):
             parts.add(queue, 0, body, b"")
     assert parts.fullest() == "a"
-    [chunk, *others] = parts.take("a")
-    assert (chunk.queue_id, len(decode_batch(chunk.body)), chunk.seal, others) == (1, 9, None, [])
+    chunks = parts.take("a")
+    assert [(chunk.queue_id, len(decode_batch(chunk.body)), chunk.seal) for chunk in chunks] == [
+        (1, count, None) for count in (2, 2, 2, 2, 1)
+    ]
     assert parts.waits == 3 * (22 + 100_000 + len(b"UNIQ_KEY\1") + 32)
-    [[rest]] = parts.rest("a")
-    assert (rest.queue_id, rest.seal.rows) == (0, 3)
+    [rest] = parts.rest("a")
+    assert [(chunk.queue_id, chunk.seal and chunk.seal.rows) for chunk in rest] == [(0, None), (0, 3)]
     assert [one.part for one in parts.unsealed("a")] == ["p1"]
     assert parts.rest("b") == ()
+
+
+def test_a_large_message_makes_a_large_chunk():
+    parts = Parts(prefixes())
+    for size in (10, CHUNK_BYTES * 2, 10):
+        parts.add(QUEUES[0], 0, b"x" * size, b"")
+    [chunks] = parts.rest("a")
+    assert [len(decode_batch(chunk.body)) for chunk in chunks] == [1, 2]
+    assert chunks[-1].seal.rows == 3
 
 
 def test_many_small_parts_share_a_request():

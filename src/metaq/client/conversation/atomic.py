@@ -27,7 +27,7 @@ from metaq.client.conversation.call import FAULTS, Call
 from metaq.client.conversation.parts import Parts
 from metaq.client.conversation.retry import Patience, Purpose, judge
 from metaq.client.conversation.staging import Apply, Decide, GetTransaction, SealPart, Stage
-from metaq.errors import BadRequest, MetaqError, RequestTimeout
+from metaq.errors import BadRequest, BrokerError, MetaqError, RequestTimeout
 from metaq.model.staging import Decision, Outcome, Phase, coordinator_of
 from metaq.wire.staging import ChunkSection, DecideBody
 
@@ -140,12 +140,16 @@ class AtomicSteps:
                 try:
                     yield in_time(broker, call, until - self._now())
                 except FAULTS as error:
-                    if judge(error, Purpose.STAGED).maybe_done:
-                        self._touched.add(broker)
+                    self._failed(broker, error)
                     yield Pause(patience.pause(error, self._now()))
                 else:
                     self._touched.add(broker)
                     break
+
+    def _failed(self, broker: str, error: MetaqError) -> None:
+        """Of several chunks in a request that a busy broker, or one whose disk is full, has refused some may be stored."""
+        if judge(error, Purpose.STAGED).maybe_done or (isinstance(error, BrokerError) and error.retriable):
+            self._touched.add(broker)
 
     # -------------------------------------------------------------- the end
 
@@ -215,6 +219,8 @@ class AtomicSteps:
             assert call.decide is not None
             self._maybe_sent.add(call.decide.outcome)
             self._touched.add(self.coordinator)
+        if verdict.error is not None and isinstance(call, Stage):
+            self._failed(self.coordinator, verdict.error)
         return verdict
 
     def _decided(self, decision: Decision, remaining: int, until: float) -> Steps[Ending]:

@@ -21,6 +21,9 @@ from metaq.model.staging import CHUNK_BYTES_MAX, ManifestPart, Seal, chunk_crc, 
 from metaq.wire import hot
 from metaq.wire.staging import ChunkSection
 
+CHUNK_BYTES: Final = 256 * 1024
+"""A chunk is full with so many; one of a single message may have CHUNK_BYTES_MAX. A chunk's messages are put into their
+queue in one go, and must fit a log file of the broker."""
 REQUEST_BYTES: Final = CHUNK_BYTES_MAX
 """Bodies of chunks in one request."""
 REQUEST_CHUNKS: Final = 512
@@ -72,9 +75,9 @@ class _Part:
 class Parts:
     """All messages of one transaction."""
 
-    def __init__(self, id_prefix: Callable[[], bytes], chunk_bytes_max: int = CHUNK_BYTES_MAX) -> None:
+    def __init__(self, id_prefix: Callable[[], bytes], chunk_bytes: int = CHUNK_BYTES) -> None:
         """Args: id_prefix: makes the beginning of the messages' ids, another for each chunk."""
-        self._id_prefix, self._chunk_bytes_max = id_prefix, chunk_bytes_max
+        self._id_prefix, self._chunk_bytes = id_prefix, chunk_bytes
         self._parts: dict[MessageQueue, _Part] = {}
         self.rows = 0
         """Messages, those included that were taken."""
@@ -95,11 +98,14 @@ class Parts:
         index = batch.add(flag, body, properties) if batch is not None else -1
         if batch is None or index < 0:
             prefix = self._id_prefix()
-            batch, before = hot.Batch(prefix, self._chunk_bytes_max), 0
+            batch, before = hot.Batch(prefix, self._chunk_bytes), 0
             if (index := batch.add(flag, body, properties)) < 0:
+                batch = hot.Batch(prefix, CHUNK_BYTES_MAX)
+                index = batch.add(flag, body, properties)
+            if index < 0:
                 raise InvalidMessage(
                     f"a message of {len(body)} bytes for {queue} cannot be part of an atomic() block: with its properties "
-                    f"it must have 1 to {self._chunk_bytes_max} bytes; send a reference to the data"
+                    f"it must have 1 to {CHUNK_BYTES_MAX} bytes; send a reference to the data"
                 )
             if part is None:
                 part = self._parts[queue] = _Part(f"p{len(self._parts)}", queue)
