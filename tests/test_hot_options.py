@@ -19,6 +19,7 @@ from metaq.app.namesrv import start_namesrv
 from metaq.clock import FakeClock
 from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
 from metaq.model.order import ORDER_NAMESPACE
+from metaq.model.sql import Sql
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.testing import FaultyDisk
 from metaq.wire import bodies, headers
@@ -121,6 +122,49 @@ def _(root):
         assert changed["T"].perm == Perm.WRITE
         assert newer.counter > version.counter, "or name servers would not listen"
         assert set(told) == set(changed)
+
+
+def sql_pull(running, text="a = 5", topic="T"):
+    return running.client.pull(topic, subscription=text, expression_type="SQL92")[0].code
+
+
+@effect_of("broker.enable_property_filter")
+def _(root):
+    with Running(root) as running:
+        running.client.send("T", properties={"a": "5"})
+        assert sql_pull(running) == ResponseCode.SUCCESS
+        running.change(enable_property_filter=False)
+        assert sql_pull(running) == ResponseCode.SYSTEM_ERROR
+
+
+@effect_of("broker.filter_support_retry")
+def _(root):
+    with Running(root) as running:
+        running.client.beat("G", {"T": Sql("a = 5"), "%RETRY%G": "*"})
+        for value in ("5", "6"):
+            running.client.send("%RETRY%G", properties={"a": value, "RETRY_TOPIC": "T"})
+        pull = {"group": "G", "sys_flag": 0, "subscription": None}
+        both = running.client.pull("%RETRY%G", **pull)[0].body
+        running.change(filter_support_retry=True)
+        one = running.client.pull("%RETRY%G", **pull)[0].body
+        assert b"a\x016" in both
+        assert len(one) == len(both) // 2
+        assert b"a\x016" not in one
+
+
+@effect_of("broker.filter_data_clean_time_span")
+def _(root):
+    with Running(root) as running:
+        running.client.beat("G", {"T": Sql("a = 5")})
+        running.client.leave()
+        for _ in range(2):
+            running.clock.advance(HOUR)
+            tick(running.door)
+        assert list(running.broker.filters.table) == [("T", "G")]
+        running.change(filter_data_clean_time_span=60_000)
+        running.clock.advance(11)
+        tick(running.door)
+        assert not running.broker.filters.table
 
 
 @effect_of("broker.trace_on")

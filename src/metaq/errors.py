@@ -102,6 +102,7 @@ class Reason(enum.Enum):
     NOT_SUBSCRIBED = "the group is not online, or has not subscribed to the topic"
     SUBSCRIPTION_OLD = "the subscription that the broker knows is older than the request's"
     BAD_FILTER = "the filter cannot be parsed"
+    NO_FILTER = "the filter that the group's heartbeat named cannot work"
     OFFLINE = "no member of the group is connected"
     NOT_FOUND = "what was asked for is not there"
     ILLEGAL_MESSAGE = "the message can never be stored"

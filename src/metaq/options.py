@@ -341,6 +341,15 @@ class BrokerOptions(OptionTable):
     transaction_rows_max: int = option(
         10_000, "Writers of staged transactions whose last sequence number is remembered.", low=1, hot=True
     )
+    enable_property_filter: bool = option(
+        True, "Take SQL92 filters; off when the file is a broker.conf that does not say otherwise.", hot=True
+    )
+    filter_support_retry: bool = option(
+        False, "Hold a retried message to its group's SQL92 filter for the topic that it comes from.", hot=True
+    )
+    filter_data_clean_time_span: int = option(
+        86_400_000, "Milliseconds for which the SQL92 filter of a group that is gone is remembered.", low=1000, hot=True
+    )
     long_polling_enable: bool = option(True, "Hold pulls that find nothing.", hot=True)
     short_polling_time_mills: int = option(1000, "Milliseconds a pull is held with long polling off.", low=0, hot=True)
     notify_consumer_ids_changed_enable: bool = option(True, "Tell consumers when a group's members change.", hot=True)

@@ -155,13 +155,21 @@ def test_a_filter_check_takes_tags_and_names_what_it_does_not_take(door):
     """46 is asked before a consumer with a filter starts."""
     client = Client(door)
 
-    def check(kind: str) -> tuple[int, str | None]:
-        text = '{"clientId":"a@1","group":"G","subscriptionData":{"expressionType":"%s","subString":"a","topic":"t"}}'
-        answer = client.ask(RequestCode.CHECK_CLIENT_CONFIG, None, (text % kind).encode())
+    def check(kind: str, expression: str = "a") -> tuple[int, str | None]:
+        text = '{"clientId":"a@1","group":"G","subscriptionData":{"expressionType":"%s","subString":"%s","topic":"t"}}'
+        answer = client.ask(RequestCode.CHECK_CLIENT_CONFIG, None, (text % (kind, expression)).encode())
         return answer.code, answer.remark
 
     assert check("TAG") == (0, None)
-    assert check("SQL92") == (1, "The broker does not support consumer to filter message by SQL92")
+    assert check("SQL92", "a > 5 AND b IS NULL") == (0, None)
+    code, remark = check("SQL92", "a > 5 AND")
+    assert code == ResponseCode.SUBSCRIPTION_PARSE_FAILED
+    assert remark == "SQL filter, line 1, column 10: expected a property, a literal, NOT or '(', found the end"
+    assert check("MINE") == (1, "The broker does not support consumer to filter message by MINE")
+    door.broker.settings.change({"enablePropertyFilter": "false"})
+    code, remark = check("SQL92", "a > 5")
+    assert code == 1
+    assert remark == "The broker does not support consumer to filter message by SQL92: enablePropertyFilter is false"
 
 
 @pytest.mark.parametrize(

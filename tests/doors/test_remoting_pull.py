@@ -87,7 +87,8 @@ REFUSALS = [
     ("a topic of ours", "rmq_sys_METAQ_TXN", {}, ResponseCode.NO_PERMISSION, "broker itself"),
     ("a group that is offline", "orders", {"sys_flag": 0}, ResponseCode.SUBSCRIPTION_NOT_EXIST, "group info not exist"),
     ("a filter of bars", "orders", {"subscription": "||"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "no tag"),
-    ("SQL", "orders", {"expression_type": "SQL92"}, ResponseCode.SYSTEM_ERROR, "SQL92"),
+    ("SQL", "orders", {"expression_type": "SQL92"}, ResponseCode.SUBSCRIPTION_PARSE_FAILED, "line 1, column 1"),
+    ("a filter of its own", "orders", {"expression_type": "MINE"}, ResponseCode.SYSTEM_ERROR, "by MINE"),
 ]
 
 

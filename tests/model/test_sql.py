@@ -54,19 +54,19 @@ def test_what_is_wrong_is_said_with_its_line_and_column(text, place, said):
     assert str(caught.value).startswith(f"SQL filter, line {place[0]}, column {place[1]}: ")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("(" * 10_000 + "a = 5" + ")" * 10_000, "nested more than 64 deep"),
-        ("NOT " * 10_000 + "TRUE", "nested more than 64 deep"),
-        ("-" * 60_000 + "5 = a", "nested more than 64 deep"),
-        ("a = '" + "x" * (1 << 20) + "'", "an expression of 1048582 bytes, the limit is 65536"),
-        ("a = 1" + "0" * 60_000, "is larger than"),
-        (" OR ".join(["a = 5"] * 5000), "more than 4096 steps"),
-        (" OR ".join(f"p{number} = 5" for number in range(65)), "names more than 64 properties"),
-        ("-(" * 30 + "a" + " BETWEEN 1 AND 2) " * 29 + ") = 5", "more than 4096 steps"),
-    ],
-)  # fmt: skip
+TOO_LARGE = {
+    "brackets": ("(" * 10_000 + "a = 5" + ")" * 10_000, "nested more than 64 deep"),
+    "NOTs": ("NOT " * 10_000 + "TRUE", "nested more than 64 deep"),
+    "minuses": ("-" * 60_000 + "5 = a", "nested more than 64 deep"),
+    "bytes": ("a = '" + "x" * (1 << 20) + "'", "an expression of 1048582 bytes, the limit is 65536"),
+    "digits": ("a = 1" + "0" * 60_000, "is larger than"),
+    "steps": (" OR ".join(["a = 5"] * 5000), "more than 4096 steps"),
+    "names": (" OR ".join(f"p{number} = 5" for number in range(65)), "names more than 64 properties"),
+    "steps that double": ("-(" * 30 + "a" + " BETWEEN 1 AND 2) " * 29 + ") = 5", "more than 4096 steps"),
+}
+
+
+@pytest.mark.parametrize(("text", "said"), TOO_LARGE.values(), ids=list(TOO_LARGE))
 def test_what_is_too_large_is_refused(text, said):
     """In depth, length, steps, properties or digits: at once, and with the limit."""
     with pytest.raises(SqlError, match=said):

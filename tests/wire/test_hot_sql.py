@@ -49,7 +49,7 @@ def test_messages_pass_as_with_rocketmq(hot):
     for letters, expressions in VECTORS.items():
         for expression in expressions:
             if letters and expression not in ENDS_EARLY:
-                made = hot.Sql(compile_sql(expression))
+                made = hot.Condition(compile_sql(expression))
                 got = "".join("T" if made.matches(text) else "-" for text in texts)
                 if got != "".join("T" if letter == "T" else "-" for letter in letters):
                     wrong[expression] = got
@@ -73,7 +73,7 @@ def test_messages_pass_as_with_rocketmq(hot):
 )
 def test_texts_are_searched_as_rocketmq_5_does(hot, text, matches):
     """What is missing contains nothing, and does not contain it either."""
-    made = hot.Sql(compile_sql(text))
+    made = hot.Condition(compile_sql(text))
     sets = [b"a\x01abcd", b"a\x01b", b"", b"b\x01abcd", b"a\x01xabcx\x02b\x01bc"]
     assert "".join("T" if made.matches(part) else "F" for part in sets) == matches.replace("-", "F")
 
@@ -81,11 +81,11 @@ def test_texts_are_searched_as_rocketmq_5_does(hot, text, matches):
 @both
 def test_values_with_odd_bytes_harm_nothing(hot):
     """NUL belongs to a value, 0x01 behind the first too; 0x02 ends it; no UTF-8 is needed."""
-    assert hot.Sql(compile_sql("a = 'x\x00y'")).matches(b"a\x01x\x00y\x02")
-    assert hot.Sql(compile_sql("a = 'x\x01y'")).matches(b"a\x01x\x01y")
-    assert not hot.Sql(compile_sql("a = 'x'")).matches(b"a\x01y\x02x\x01")
-    assert hot.Sql(compile_sql("a IS NOT NULL AND a <> 5.5")).matches(b"a\x01\xff\xfe") is False
-    assert hot.Sql(compile_sql("a NOT IN ('5')")).matches(b"a\x01\xff\xfe")
+    assert hot.Condition(compile_sql("a = 'x\x00y'")).matches(b"a\x01x\x00y\x02")
+    assert hot.Condition(compile_sql("a = 'x\x01y'")).matches(b"a\x01x\x01y")
+    assert not hot.Condition(compile_sql("a = 'x'")).matches(b"a\x01y\x02x\x01")
+    assert hot.Condition(compile_sql("a IS NOT NULL AND a <> 5.5")).matches(b"a\x01\xff\xfe") is False
+    assert hot.Condition(compile_sql("a NOT IN ('5')")).matches(b"a\x01\xff\xfe")
 
 
 @both
@@ -93,9 +93,9 @@ def test_many_names_and_texts_are_found(hot):
     """As many properties as an expression may name, and a long list."""
     text = " AND ".join(f"p{number} = {number}" for number in range(64))
     properties = b"\x02".join(b"p%d\x01%d" % (number, number) for number in range(64))
-    assert hot.Sql(compile_sql(text)).matches(properties)
-    assert not hot.Sql(compile_sql(text)).matches(properties.replace(b"p63", b"q63"))
-    among = hot.Sql(compile_sql("a IN (" + ",".join(f"'{number}'" for number in range(5000)) + ")"))
+    assert hot.Condition(compile_sql(text)).matches(properties)
+    assert not hot.Condition(compile_sql(text)).matches(properties.replace(b"p63", b"q63"))
+    among = hot.Condition(compile_sql("a IN (" + ",".join(f"'{number}'" for number in range(5000)) + ")"))
     assert among.matches(b"a\x014999")
     assert not among.matches(b"a\x015000")
 
@@ -112,7 +112,7 @@ def test_a_program_that_is_none_is_refused(steps):
     """Operands that are missing, jumps that lead astray, steps and names that there are not: never run."""
     assert NATIVE is not None
     with pytest.raises(ValueError, match=r"."):
-        NATIVE.Sql(Program("", (b"a", b"b"), steps, 2))
+        NATIVE.Condition(Program("", (b"a", b"b"), steps, 2))
 
 
 NUMBERS = [
@@ -156,7 +156,7 @@ def test_twin_and_native_agree_on_any_expression_and_properties(text, pairs):
     if program is not None:
         properties = "\x02".join(f"{name}\x01{value}" for name, value in pairs).encode()
         assert NATIVE is not None
-        assert NATIVE.Sql(program).matches(properties) == TWIN.Sql(program).matches(properties)
+        assert NATIVE.Condition(program).matches(properties) == TWIN.Condition(program).matches(properties)
 
 
 @given(st.floats(allow_nan=False))
@@ -204,7 +204,7 @@ def log_of(*properties, damage=()):
 def test_a_look_takes_the_records_of_which_the_expression_is_true(hot):
     """The rest is passed over, and the look says how far it came."""
     log, units = log_of(b"a\x011", b"a\x015", b"b\x015", b"a\x019\x02", b"")
-    wanted = hot.Filter((), hot.Sql(compile_sql("a > 3")))
+    wanted = hot.Filter((), hot.Condition(compile_sql("a > 3")))
     found = hot.select(units, 0, 0, 5, wanted, 32, 9999, 0, len(log), log, 0)
     assert (found.count, found.next_offset, found.damaged) == (2, 5, False)
     owner = hot.QueueTail(b"T", 1)
@@ -226,7 +226,7 @@ def test_retried_messages_are_judged_by_the_topic_they_come_from(hot):
         b"a\x011\x02RETRY_TOPIC\x01other",
     ]
     log, units = log_of(*texts)
-    wanted = hot.Filter((), None, {b"orders": hot.Sql(compile_sql("a > 3"))})
+    wanted = hot.Filter((), None, {b"orders": hot.Condition(compile_sql("a > 3"))})
     found = hot.select(units, 0, 0, 4, wanted, 32, 9999, 0, len(log), log, 0)
     owner = hot.QueueTail(b"T", 1)
     assert found.count == 3
@@ -238,7 +238,7 @@ def test_retried_messages_are_judged_by_the_topic_they_come_from(hot):
 def test_a_look_ends_after_some_work(hot):
     """An expensive expression over much text costs many looks, and not one that stops everybody."""
     log, units = log_of(*[b"b\x01" + b"x" * 30_000] * 60)
-    wanted = hot.Filter((), hot.Sql(compile_sql("a > 3")))
+    wanted = hot.Filter((), hot.Condition(compile_sql("a > 3")))
     found = hot.select(units, 0, 0, 60, wanted, 32, 9999, 0, len(log), log, 0)
     assert found.count == 0
     assert 30 < found.next_offset < 40
@@ -248,7 +248,7 @@ def test_a_look_ends_after_some_work(hot):
 def test_what_is_no_record_passes_the_filter_and_fails_the_check(hot):
     """So that the damage is found, and mended, as without a filter."""
     log, units = log_of(b"a\x011", b"a\x012", b"a\x015", damage={1})
-    wanted = hot.Filter((), hot.Sql(compile_sql("a > 3")))
+    wanted = hot.Filter((), hot.Condition(compile_sql("a > 3")))
     found = hot.read(units, 0, 0, 3, wanted, 32, 9999, 0, len(log), log, 0, 1 << 20, hot.QueueTail(b"T", 1), 0)
     assert (found[0], found[2], found[6]) == (0, 1, True)
 
@@ -270,7 +270,7 @@ def test_twin_and_native_look_alike(texts, damage, flips, limits):
     outcomes = []
     for hot in (TWIN, NATIVE):
         assert hot is not None
-        wanted = hot.Filter((), hot.Sql(compile_sql("a > 3 OR b = 5")))
+        wanted = hot.Filter((), hot.Condition(compile_sql("a > 3 OR b = 5")))
         found = hot.select(units, 0, 0, len(texts), wanted, *limits, 0, len(log), bytes(spoilt), 0)
         outcomes.append((found.count, found.size, found.next_offset, found.spans(), found.damaged))
         outcomes[-1] += (hot.sift(log, wanted, *limits) if not damage else (),)

@@ -179,6 +179,7 @@ def load(
                 _take(values[section], SECTIONS[section], pairs, f"[{section}] of {file}")
     if rocketmq:
         values["broker"].setdefault("vip_port_enable", True)  # RocketMQ serves it always
+        values["broker"].setdefault("enable_property_filter", False)  # as RocketMQ, where nothing is said
     for setting in settings:
         _take_setting(setting, values, serving)
     for section, given in (flags or {}).items():

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from metaq.broker.files import BrokerFiles
 from metaq.saved import SavedText, TableFile, TextFile
-from metaq.wire.files import CONSUMER_OFFSETS, DELAY_OFFSETS, DELETED_TOPICS, GROUPS, TOPICS
+from metaq.wire.files import CONSUMER_FILTERS, CONSUMER_OFFSETS, DELAY_OFFSETS, DELETED_TOPICS, GROUPS, TOPICS
 
 
 def broker_files(open_file: Callable[[str], SavedText]) -> BrokerFiles:
@@ -17,4 +17,5 @@ def broker_files(open_file: Callable[[str], SavedText]) -> BrokerFiles:
         TableFile(open_file(DELETED_TOPICS.name), DELETED_TOPICS),
         TextFile(open_file(CONSUMER_OFFSETS.name), CONSUMER_OFFSETS),
         TextFile(open_file(DELAY_OFFSETS.name), DELAY_OFFSETS),
+        TextFile(open_file(CONSUMER_FILTERS.name), CONSUMER_FILTERS),
     )

@@ -18,6 +18,7 @@ from metaq.broker.closing import ClosedQueues
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.files import BrokerFiles
+from metaq.broker.filters import Filters
 from metaq.broker.groups import Groups
 from metaq.broker.hold import HeldPulls
 from metaq.broker.locks import Locks
@@ -83,6 +84,7 @@ class Broker:
         self.groups = Groups(options, clock, files.groups, call_soon)
         self.offsets = Offsets(files.offsets)
         self.members = Members(clock)
+        self.filters = Filters(options, clock, files.filters)
         self.hold = HeldPulls(store, clock, options.held_pulls_max)
         self.acks = AckPolicy(environment)
         closed_queues = ClosedQueues()
@@ -104,7 +106,7 @@ class Broker:
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
-        self.pulls = PullService(environment, tables, self.hold, self.stats, authorise)
+        self.pulls = PullService(environment, tables, self.hold, self.stats, authorise, filters=self.filters)
         self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
@@ -121,6 +123,7 @@ class Broker:
         if {"max_message_size", "broker_permission"} & set(names):
             self.gates.close_all()
         self.transactions.options_changed()
+        self.filters.options_changed()
         self.store.options_changed()
         self.topics.options_changed(names)
 
@@ -174,6 +177,8 @@ class Broker:
             self.deletions.prune()
             self._carry_out(self.members.expire())
             self.locks.expire()
+            self.filters.expire(self.members.consumers)
+            self.filters.save()
         self._carry_out(self.members.give_up_kept())
         self.answer_pulls()
         for pull, answer in self.pulls.overdue():
@@ -221,6 +226,7 @@ class Broker:
         self.transactions.close()
         self.staging.close()
         self.offsets.close()
+        self.filters.close()
         self.schedule.positions.close()
 
     def _unsaved(self) -> dict[str, str]:
@@ -229,6 +235,7 @@ class Broker:
             self._files.groups.format.name: self.groups.saved.failing,
             self._files.offsets.format.name: self.offsets.failing,
             self._files.delay.format.name: self.schedule.positions.failing,
+            self._files.filters.format.name: self.filters.failing,
             self._files.deleted.format.name: self.deletions.marks.failing,
         }
         return {name: why for name, why in failing.items() if why}
@@ -257,6 +264,8 @@ class Broker:
                 refused = error
         producers = tuple(check_group(group) for group in beat.producers)
         effects = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
+        for view in joining:
+            self.filters.register(view.group, view.subscriptions)
         self._carry_out(effects)
         if refused is not None:
             raise refused
@@ -280,13 +289,17 @@ class Broker:
 
     def delete_topic(self, name: str) -> Pending:
         """Delete a topic, its messages and every group's positions in it. Raises Refused for a system topic, Saving."""
-        return self.deletions.delete(name)
+        outcome = self.deletions.delete(name)
+        outcome.when_done(lambda error: self.filters.drop_topic(name) if error is None else None)
+        return outcome
 
     def delete_group(self, name: str, *, with_offsets: bool) -> Pending:
         """Forget a group's settings, and with `with_offsets` how far it has come."""
         outcome = Pending()
 
         def gone(error: Refused | None) -> None:
+            if error is None:
+                self.filters.drop_group(name)
             if error is not None or not with_offsets:
                 outcome.finish(error)
                 return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from metaq.broker.filters import FilterTable
 from metaq.broker.offsets import OffsetTable
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
 from metaq.saved import TableFile, TextFile
@@ -18,3 +19,4 @@ class BrokerFiles(Struct, frozen=True):
     """Deleted topics: the LogOffset below which the records of each are dead."""
     offsets: TextFile[OffsetTable]
     delay: TextFile[DelayProgress]
+    filters: TextFile[FilterTable]

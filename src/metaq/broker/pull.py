@@ -12,13 +12,14 @@ the new messages goes on waiting from where it looked.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
+from metaq.broker.filters import TAGS, Filters
 from metaq.broker.hold import HeldPull, HeldPulls
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.broker.stats import Stats
@@ -28,6 +29,7 @@ from metaq.model import GroupConfig, MessageModel, Perm
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.subscription import SubscriptionData, subscribe
 from metaq.model.system import TRANSACTION_GROUP
+from metaq.model.topic import RETRY_PREFIX
 from metaq.options import MIB
 from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire.hot import Filter
@@ -39,6 +41,8 @@ REPAIR_SECONDS = 1.0
 """A pull of messages that the store is about to find again waits no longer: no message announces them."""
 HOLD_SECONDS_MAX = 600.0
 """Who asks to be held for longer is answered after this."""
+LOOKS_PER_PULL = 7
+"""As many more until a pull by an expression is answered with how far it came."""
 LOOKS_PER_WAKE = 8
 """More that the filter refuses than these looks pass over is answered with how far they came; the client asks on."""
 ADMISSIONS_MAX = 100_000
@@ -71,6 +75,7 @@ OUTCOME_OF = {
 }
 """Of an empty or unknown queue it depends on the offset asked for."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
+_NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
 
 
 class Admission(NamedTuple):
@@ -106,6 +111,8 @@ class Pull(Struct):
     """0: answer at once."""
     reply_to: Any
     """The door's own: how to answer."""
+    seen_changes: tuple[int, int, int, int] = (-1, -1, -1, -1)
+    """Of what the admission depends on, when it was made."""
 
 
 class PullAnswer(NamedTuple):
@@ -129,12 +136,16 @@ class PullService:
         hold: HeldPulls,
         stats: Stats,
         authorise: Authorise = everybody,
+        *,
+        filters: Filters,
     ) -> None:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._offsets, self._hold, self._stats, self._authorise = tables.offsets, hold, stats, authorise
+        self._filters = filters
         self._admissions: dict[tuple[str | bytes | bool | None, ...], Admission] = {}
-        self._seen_changes = (-1, -1, -1)
+        self._seen_changes = (-1, -1, -1, -1)
+        filters.when_full(self._admissions.clear)
 
     # -- who may
     def admit(
@@ -151,7 +162,7 @@ class PullService:
 
         Raises Refused for the first check that fails.
         """
-        changes = (self._topics.changes, self._groups.changes, self._members.changes)
+        changes = self._changes()
         if changes != self._seen_changes or len(self._admissions) > ADMISSIONS_MAX:
             self._admissions.clear()
             self._seen_changes = changes
@@ -167,10 +178,13 @@ class PullService:
             known = self._judge(
                 _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), brought
             )
-            unchanged = (self._topics.changes, self._groups.changes, self._members.changes) == self._seen_changes
-            if unchanged and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
+            if self._changes() == self._seen_changes and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
                 self._admissions[key] = known
         return known
+
+    def _changes(self) -> tuple[int, int, int, int]:
+        """What an admission depends on."""
+        return self._topics.changes, self._groups.changes, self._members.changes, self._filters.changes
 
     def _judge(self, group_name: str, topic_name: str, text: str, expression_type: str, brought: bool) -> Admission:
         if not self._environment.options.broker_permission & Perm.READ:
@@ -185,11 +199,11 @@ class PullService:
         if not topic.readable:
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
         if brought:
-            if expression_type not in ("TAG", ""):
-                raise Refused(
-                    Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}"
-                )
-            return Admission(group, topic_name, topic.read_queues, _filter(subscribe(topic_name, text)), text, 0)
+            if expression_type in TAGS:
+                wanted = _filter(subscribe(topic_name, text))
+            else:
+                wanted = self._filters.of_text(text, expression_type)
+            return Admission(group, topic_name, topic.read_queues, wanted, text, 0)
         online = self._members.consumers.get(group_name)
         if online is None:
             raise Refused(Reason.NOT_SUBSCRIBED, f"the consumer's group info not exist: {group_name}")
@@ -201,11 +215,17 @@ class PullService:
                 Reason.NOT_SUBSCRIBED,
                 f"the consumer's subscription not exist: group {group_name}, topic {topic_name}",
             )
-        if not stored.takes_all and stored.expression_type not in ("TAG", ""):
-            raise Refused(
-                Reason.INVALID, f"The broker does not support consumer to filter message by {stored.expression_type}"
-            )
-        return Admission(group, topic_name, topic.read_queues, _filter(stored), stored.expression, stored.version)
+        wanted = self._wanted(group_name, stored, online.subscriptions)
+        return Admission(group, topic_name, topic.read_queues, wanted, stored.expression, stored.version)
+
+    def _wanted(
+        self, group: str, stored: SubscriptionData, all_of_them: Mapping[str, SubscriptionData]
+    ) -> Filter | None:
+        if stored.expression_type not in TAGS:
+            return self._filters.of_group(group, stored)
+        if stored.topic == RETRY_PREFIX + group:
+            return self._filters.of_retried(group, all_of_them.values())
+        return _filter(stored)
 
     # -- making a pull
     def make(self, channel: PullChannel, request: PullRequest, reply_to: Any) -> Pull:
@@ -224,13 +244,15 @@ class PullService:
                 f"queueId[{queue_id}] is illegal, topic:[{admission.topic}] topicConfig.readQueueNums:[{admission.queues}]",
             )
         if version > admission.version and not brought:
-            if subscription is not None and _text(subscription) != admission.expression:
+            wanted = admission.wanted
+            by_sql = wanted is not None and wanted.condition is not None  # which the client cannot test by itself
+            if by_sql if subscription is None else _text(subscription) != admission.expression:
                 raise Refused(
                     Reason.SUBSCRIPTION_OLD,
                     f"the consumer's subscription not latest: {admission.topic} asks version {version}, the heartbeat's "
                     f"is {admission.version}",
                 )
-            if subscription is None:
+            if subscription is None and wanted is not None and not wanted.reads:
                 admission = admission._replace(wanted=None)
         if flags & COMMIT and commit_offset >= 0:
             self._offsets.put(admission.group.name, admission.topic, queue_id, commit_offset)
@@ -244,7 +266,28 @@ class PullService:
             hold_ms = 0
         elif not self._environment.options.long_polling_enable:
             hold_ms = self._environment.options.short_polling_time_mills
-        return Pull(channel, admission, request, max(1, min(count_max, count_limit)), bytes_max, hold_ms, reply_to)
+        return Pull(
+            channel, admission, request, max(1, min(count_max, count_limit)), bytes_max, hold_ms, reply_to,
+            self._seen_changes,
+        )  # fmt: skip
+
+    def _renew(self, pull: Pull) -> None:
+        """A group may have changed its filter since its pull was held: what comes now is for the new one.
+
+        What is wrong with the group by now is told to its next pull.
+        """
+        request = pull.request
+        if self._changes() == pull.seen_changes or request.flags & FILTER:
+            return
+        try:
+            admission = self.admit(
+                pull.channel.identity, request.group, request.topic, None, request.expression_type, brought=False
+            )
+        except Refused:
+            return
+        pull.seen_changes = self._seen_changes
+        if request.version <= admission.version:
+            pull.admission = admission
 
     # -- reading
     def read(self, pull: Pull, offset: int) -> ReadResult:
@@ -265,6 +308,8 @@ class PullService:
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
             in_pieces=True,
         )  # fmt: skip
+        if pulled.status is _NO_MATCH and admission.wanted is not None and admission.wanted.reads:
+            pulled, offset = self._further(pull, pulled, offset)
         answer = self._answer(pull, pulled, offset)
         if answer.outcome is _FOUND:
             self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
@@ -275,8 +320,22 @@ class PullService:
             key = (admission.topic, pull.request.queue_id)
             if self._hold.hold(HeldPull(pull.channel, key, offset, deadline, pull)):
                 return None
+        if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
+            answer = _gone_on(answer)
         self._count(answer)
         return answer
+
+    def _further(self, pull: Pull, pulled: ReadResult, place: int) -> tuple[ReadResult, int]:
+        """Look on behind messages that an expression refused, some milliseconds at most. Returns what the last look found,
+        and from where."""
+        for _ in range(LOOKS_PER_PULL):
+            following = self.read(pull, pulled.next_offset)
+            if following.status is ReadStatus.COLD:  # not here and now: the client asks on
+                return pulled, place
+            pulled, place = following, pulled.next_offset
+            if pulled.status is not _NO_MATCH:
+                break
+        return pulled, place
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
         """Answers to held pulls whose queue grew, or why there is none. Call after every append."""
@@ -292,6 +351,7 @@ class PullService:
 
     def _woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
         """The answer; None: nothing fits, and it is held again."""
+        self._renew(pull)
         pulled = self.read(pull, held.place)
         for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
             if pulled.status is not ReadStatus.NO_MATCHED_MESSAGE:
@@ -307,6 +367,7 @@ class PullService:
         for held in self._hold.overdue():
             pull: Pull = held.request
             try:
+                self._renew(pull)
                 answer = self._late(pull, held, self.read(pull, held.place))
             except Exception as error:  # noqa: BLE001  this one is told, the others go on
                 yield pull, error
@@ -316,8 +377,7 @@ class PullService:
     def _late(self, pull: Pull, held: HeldPull, pulled: ReadResult) -> PullAnswer:
         answer = self._answer(pull, pulled, held.place)
         if answer.outcome is PullOutcome.NOTHING_NEW and held.place > pull.request.offset:
-            # Messages came and none fitted the filter: tell how far we looked, so that the client need not ask again.
-            answer = answer._replace(outcome=PullOutcome.GO_ON, status=ReadStatus.NO_MATCHED_MESSAGE)
+            answer = _gone_on(answer)
         self._count(answer)
         return answer
 
@@ -347,6 +407,11 @@ class PullService:
             self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
         else:
             self._stats.got(0, 0)
+
+
+def _gone_on(answer: PullAnswer) -> PullAnswer:
+    """Messages came and none fitted the filter: tell how far we looked, so that the client need not ask again."""
+    return answer._replace(outcome=PullOutcome.GO_ON, status=_NO_MATCH)
 
 
 def _filter(subscription: SubscriptionData) -> Filter | None:

@@ -16,6 +16,7 @@ CODE_OF: Final[Mapping[Reason, ResponseCode]] = {
     Reason.NOT_SUBSCRIBED: ResponseCode.SUBSCRIPTION_NOT_EXIST,
     Reason.SUBSCRIPTION_OLD: ResponseCode.SUBSCRIPTION_NOT_LATEST,
     Reason.BAD_FILTER: ResponseCode.SUBSCRIPTION_PARSE_FAILED,
+    Reason.NO_FILTER: ResponseCode.FILTER_DATA_NOT_EXIST,
     Reason.OFFLINE: ResponseCode.CONSUMER_NOT_ONLINE,
     Reason.NOT_FOUND: ResponseCode.QUERY_NOT_FOUND,
     Reason.ILLEGAL_MESSAGE: ResponseCode.MESSAGE_ILLEGAL,

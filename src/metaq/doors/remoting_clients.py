@@ -74,10 +74,7 @@ class ClientHandlers:
     def _check_filter(self, call: Call[NoHeader]) -> None:
         """A consumer asks before it starts whether its filter will work. Tags always do."""
         _, _, wanted = bodies.client_check_of(call.body)
-        if wanted.expression_type not in ("TAG", ""):
-            raise Refused(
-                Reason.INVALID, f"The broker does not support consumer to filter message by {wanted.expression_type}"
-            )
+        self._broker.filters.check(wanted)
 
 
 def _locks_of(call: Call[NoHeader]) -> QueueLocks:

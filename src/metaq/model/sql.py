@@ -104,6 +104,22 @@ class Program(Struct, frozen=True):
     """Why a condition in it is never true, if one is: RocketMQ takes such a text and delivers nothing."""
 
 
+class Sql(Struct, frozen=True):
+    """A condition on the properties of messages, by which brokers choose: `Sql("amount > 10 AND region IN ('eu', 'us')")`.
+
+    docs/filters.md has the language. Raises ConfigError: the text is wrong, or a condition in it is never true; says where.
+    """
+
+    expression: str
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.expression, str):
+            raise TypeError(f"an SQL filter is a str, not {self.expression!r}")
+        never = compile_sql(self.expression).never
+        if never:
+            raise ConfigError(never)
+
+
 class SqlError(ConfigError):
     """An expression that is not in the language. `line` and `column` count characters from 1."""
 

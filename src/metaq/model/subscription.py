@@ -9,6 +9,7 @@ from msgspec import Struct, field
 
 from metaq.errors import ConfigError, LocalProtocolError, Reason, Refused
 from metaq.model.message import check_tag
+from metaq.model.sql import SQL92, Sql
 
 ALL = "*"
 TAG_CHARS_MAX = 255
@@ -49,11 +50,13 @@ class SubscriptionData(Struct, frozen=True):
         return not self.tags and self.expression_type == "TAG"
 
 
-def subscribe(topic: str, expression: str | None = ALL, version: int = 0) -> SubscriptionData:
-    """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`.
+def subscribe(topic: str, expression: str | Sql | None = ALL, version: int = 0) -> SubscriptionData:
+    """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`. Or take an SQL filter.
 
     Raises Refused if nothing is left between the bars.
     """
+    if isinstance(expression, Sql):
+        return SubscriptionData(topic, expression.expression, SQL92, version=version)
     if expression is None or not expression.strip() or expression.strip() == ALL:
         return SubscriptionData(topic, ALL, version=version)
     tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))

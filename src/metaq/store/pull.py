@@ -21,6 +21,8 @@ from metaq.wire import hot
 _SCAN_BYTES_MIN: Final = 16_000
 _VIEW_BYTES_MIN: Final = 64 * 1024
 """A run of records at least this long goes out as a view of the mapping; shorter ones are cheaper copied."""
+_SIFT_BYTES: Final = 1024 * 1024
+"""Old records that are read at once to look for those that an expression takes."""
 _UNITS_MAPPED_MAX: Final = 1_000_000
 """Units this far behind a queue's end are read with the records, not on the loop."""
 
@@ -206,9 +208,19 @@ class Puller:
         # One file of the log at a time: its records are read out of one mapping.
         log_file = self._log.run.find(max(first_log, log_min))
         log_stop = min(log_end, log_file.end) if log_file else log_end
+        reads = look.wanted is not None and look.wanted.reads
+        if reads and cold:
+            return self._sift(units, look, count_max, bytes_max)
+        wanted = look.wanted
+        log_data, log_start = None, 0
+        if reads and log_file is not None:
+            log_data, log_start = log_file.buffer, log_file.start
+        elif reads:  # gone meanwhile, which those who read the records find out
+            wanted = None
         found = hot.select(
-            units, first_unit, look.offset, look.stop, look.wanted, count_max, bytes_max, log_min, log_stop
-        )
+            units, first_unit, look.offset, look.stop, wanted, count_max, bytes_max, max(log_min, log_start),
+            log_stop, log_data, log_start,
+        )  # fmt: skip
         body: bytes | memoryview | None = b""
         long: LongBody | None = None
         if look.in_pieces and found.size > LONG_BYTES and log_file is not None:
@@ -236,6 +248,33 @@ class Puller:
             return self._nothing(look.queue, look.offset, found.next_offset, look.low, look.high)
         status = ReadStatus.MESSAGE_WAS_REMOVING if first_log < log_min else ReadStatus.NO_MATCHED_MESSAGE
         return ReadResult(status, found.next_offset, look.low, look.high)
+
+    def _sift(self, units: Any, look: _Look, count_max: int, bytes_max: int) -> ReadResult:
+        """The records of which an expression is true, among old ones: those of all units are read, some at a time."""
+        assert look.wanted is not None
+        low, high, place = look.low, look.high, look.offset
+        while place < look.stop:
+            log_file = self._log.run.find(
+                max(UNIT.unpack_from(units, (place - look.offset) * UNIT_BYTES)[0], self._log.min)
+            )
+            log_stop = min(self._log.end, log_file.end) if log_file else self._log.end
+            found = hot.select(
+                units, look.offset, place, look.stop, None, look.stop, _SIFT_BYTES, self._log.min, log_stop
+            )
+            body = read_cold(self._log.read, found) if found.count else b""
+            if body is None:
+                return ReadResult(ReadStatus.MESSAGE_WAS_REMOVING, found.next_offset, low, high)
+            _, size, next_offset = (
+                hot.check(found, body, look.queue.tail, self._fresh_from) if found.count else (0, 0, found.next_offset)
+            )
+            count, taken, behind, last_log = hot.sift(memoryview(body)[:size], look.wanted, count_max, bytes_max)
+            if count:
+                following = behind if behind >= 0 else next_offset
+                return ReadResult(ReadStatus.FOUND, following, low, high, taken, count, last_log)
+            if next_offset == place or found.damaged or size < found.size:
+                return self._nothing(look.queue, look.offset, next_offset, low, high)
+            place = next_offset
+        return ReadResult(ReadStatus.NO_MATCHED_MESSAGE, place, low, high)
 
     def _limits(self, first_log: int, look: _Look) -> tuple[int, int]:
         options = self.options

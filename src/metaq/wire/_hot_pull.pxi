@@ -65,15 +65,15 @@ cdef class Filter:
     """Made once per subscription: a pull only compares."""
 
     cdef readonly frozenset tag_hashes
-    cdef readonly Sql sql
+    cdef readonly Condition condition
     cdef readonly dict retried
     cdef readonly bint reads
     cdef Growing codes  # int32 each, in order
 
-    def __cinit__(self, tag_hashes=(), Sql sql=None, retried=None):
+    def __cinit__(self, tag_hashes=(), Condition condition=None, retried=None):
         memset(&self.codes, 0, sizeof(Growing))
-        self.sql, self.retried = sql, None if retried is None else dict(retried)
-        self.reads = sql is not None or retried is not None
+        self.condition, self.retried = condition, None if retried is None else dict(retried)
+        self.reads = condition is not None or retried is not None
         self.tag_hashes = frozenset(tag_hashes)
         fit = sorted(code for code in self.tag_hashes if -2147483648 <= code <= INT32_MAX)
         grow(&self.codes, 4 * len(fit))
@@ -102,16 +102,16 @@ cdef class Filter:
     cdef int takes_record(self, const uint8_t *at, int64_t size, int64_t *work) except -1:
         """1 if the expression is true of a record. One that is not whole passes: who checks it afterwards tells of it."""
         cdef Record record
-        cdef Sql sql = self.sql
+        cdef Condition condition = self.condition
         if size < RECORD_BYTES_MIN or get32(at) != size or cut(&record, at, at + size, False) != NULL:
             return 1
-        if sql is None:
-            sql = self.retried.get(property_bytes(&record, b"RETRY_TOPIC", 11))
+        if condition is None:
+            condition = self.retried.get(property_bytes(&record, b"RETRY_TOPIC", 11))
         work[0] += record.properties_size
-        if sql is None:
+        if condition is None:
             return 1
-        work[0] += sql.step_count * STEP_WORK
-        return sql.takes(record.properties, record.properties + record.properties_size)
+        work[0] += condition.step_count * STEP_WORK
+        return condition.takes(record.properties, record.properties + record.properties_size)
 
 
 cdef inline bint is_at(const uint8_t *at, int64_t offset, int64_t size, int queue_id, int64_t queue_offset) noexcept nogil:

@@ -32,7 +32,7 @@ from metaq.wire._hot_py_read import (
     select,
     sift,
 )
-from metaq.wire._hot_py_sql import Sql
+from metaq.wire._hot_py_sql import Condition
 from metaq.wire._hot_py_tails import (
     STOP_END,
     STOP_INDEX_FULL,
@@ -51,8 +51,8 @@ from metaq.wire.hashing import crc31, index_hash, java_hash
 
 __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_ENDING", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
-    "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch",
-    "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "Sql", "TopicGate",
+    "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch", "Condition",
+    "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
     "gather", "index_hash", "java_hash",

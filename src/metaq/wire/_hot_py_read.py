@@ -12,7 +12,7 @@ from metaq.errors import LocalProtocolError, RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.model.message import BODY_BYTES_MAX, as_body
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.wire._hot_py_sql import Sql, property_table
+from metaq.wire._hot_py_sql import Condition, property_table
 from metaq.wire.record import BATCH_ENTRY_BYTES_MIN, BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN, Broken, split
 
 _M = TypeVar("_M", bound=StoredMessage)
@@ -209,14 +209,17 @@ def _property_span(view: memoryview, start: int, stop: int, name: bytes) -> tupl
 
 
 class Filter:
-    __slots__ = ("reads", "retried", "sql", "tag_hashes")
+    __slots__ = ("condition", "reads", "retried", "tag_hashes")
 
     def __init__(
-        self, tag_hashes: Iterable[int] = (), sql: Sql | None = None, retried: Mapping[bytes, Sql] | None = None
+        self,
+        tag_hashes: Iterable[int] = (),
+        condition: Condition | None = None,
+        retried: Mapping[bytes, Condition] | None = None,
     ) -> None:
-        self.tag_hashes, self.sql = frozenset(tag_hashes), sql
+        self.tag_hashes, self.condition = frozenset(tag_hashes), condition
         self.retried = None if retried is None else dict(retried)
-        self.reads = sql is not None or retried is not None
+        self.reads = condition is not None or retried is not None
 
 
 _WORK_MAX: Final = 1 << 20
@@ -232,13 +235,13 @@ def _takes_record(wanted: Filter, view: memoryview, start: int, size: int) -> tu
     except Broken:
         return True, 0
     properties = bytes(view[properties_start:stop])
-    sql = wanted.sql
-    if sql is None:
+    condition = wanted.condition
+    if condition is None:
         assert wanted.retried is not None
-        sql = wanted.retried.get(property_table(properties).get(b"RETRY_TOPIC", b""))
-    if sql is None:
+        condition = wanted.retried.get(property_table(properties).get(b"RETRY_TOPIC", b""))
+    if condition is None:
         return True, len(properties)
-    return sql.matches(properties), len(properties) + _STEP_WORK * len(sql.program.steps)
+    return condition.matches(properties), len(properties) + _STEP_WORK * len(condition.program.steps)
 
 
 class Selection:

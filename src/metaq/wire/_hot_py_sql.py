@@ -73,10 +73,10 @@ def java_double(text: bytes) -> float:
     raise NoNumber
 
 
-class Sql:
+class Condition:
     """A compiled expression."""
 
-    __slots__ = ("_steps", "program")
+    __slots__ = ("__weakref__", "_steps", "program")
 
     def __init__(self, program: Program) -> None:
         self.program = program

@@ -184,8 +184,9 @@ cdef int order(Worth *left, Worth *right, int *out) except -2:
     return 1
 
 
-cdef class Sql:
+cdef class Condition:
     cdef readonly object program
+    cdef object __weakref__
     cdef SqlStep *steps
     cdef SqlName *names
     cdef SqlName *texts  # of IN

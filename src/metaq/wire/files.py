@@ -8,7 +8,8 @@ from typing import Final, Generic, TypeVar
 from msgspec import Struct
 
 from metaq.model import DataVersion, DelayProgress, GroupConfig, TopicConfig
-from metaq.wire import beans, fastjson
+from metaq.model.filters import GroupFilter
+from metaq.wire import beans, bloom, fastjson
 from metaq.wire.bodies.groups import group_table_of_tree, group_tree
 from metaq.wire.bodies.offsets import (
     delay_offsets_of_tree,
@@ -143,7 +144,43 @@ class DelayOffsets:
         return fastjson.dumps_file(tree)
 
 
+class ConsumerFilters:
+    """`consumerFilter.json`: (topic, group) → the filter, if it is not by tags."""
+
+    name: Final = "consumerFilter.json"
+    remedy: Final = f"{BACKUP}, or delete it: groups that are online say again what they want"
+
+    def parse(self, text: str) -> dict[tuple[str, str], GroupFilter]:
+        found = dict[tuple[str, str], GroupFilter]()
+        for topic, table in beans.parse(text, "file")["filterDataByTopic"].entries():
+            for group, tree in table["groupFilterData"].entries():
+                key = topic.key(), group.key()
+                found[key] = GroupFilter(
+                    *key, tree.text_in("expression"), tree.text_in("expressionType"), tree.whole_in("clientVersion"),
+                    tree.whole_in("bornTime"), tree.whole_in("deadTime"),
+                )  # fmt: skip
+        return found
+
+    def text(self, content: Mapping[tuple[str, str], GroupFilter]) -> str:
+        by_topic: dict[str, dict[str, Tree]] = {}
+        for (topic, group), one in content.items():
+            by_topic.setdefault(topic, {})[group] = {
+                "bloomFilterData": {"bitNum": bloom.BITS, "bitPos": bloom.bit_positions(group, topic)},
+                "bornTime": one.born_ms,
+                "clientVersion": one.version,
+                "consumerGroup": group,
+                "dead": one.dead,
+                "deadTime": one.dead_ms,
+                "expression": one.expression,
+                "expressionType": one.expression_type,
+                "topic": topic,
+            }
+        topics = {topic: {"groupFilterData": groups, "topic": topic} for topic, groups in by_topic.items()}
+        return fastjson.dumps_file({"filterDataByTopic": topics})
+
+
 DELETED_TOPICS: Final = DeletedTopics()
+CONSUMER_FILTERS: Final = ConsumerFilters()
 KV_CONFIG: Final = KvConfig()
 CONSUMER_OFFSETS: Final = ConsumerOffsets()
 DELAY_OFFSETS: Final = DelayOffsets()

@@ -425,7 +425,7 @@ def decode_columns(data: Buffer, start: int, end: int, check_crc: bool = True) -
     """
 
 # ------------------------------------------------------------------ pulls
-class Sql:
+class Condition:
     """A compiled expression on properties (`metaq.model.sql`). Made once per subscription; threads may share it."""
 
     program: Program
@@ -437,16 +437,19 @@ class Filter:
     """Which messages of a queue a pull takes. Made once per subscription."""
 
     tag_hashes: frozenset[int]
-    sql: Sql | None
-    retried: Mapping[bytes, Sql] | None
+    condition: Condition | None
+    retried: Mapping[bytes, Condition] | None
     reads: bool
     """It looks at the records, not at their units alone."""
     def __init__(
-        self, tag_hashes: Iterable[int] = (), sql: Sql | None = None, retried: Mapping[bytes, Sql] | None = None
+        self,
+        tag_hashes: Iterable[int] = (),
+        condition: Condition | None = None,
+        retried: Mapping[bytes, Condition] | None = None,
     ) -> None:
         """Those whose unit holds one of `tag_hashes`: signed 32 bits each, as `java_hash` makes them; none of them takes nothing.
 
-        Or, whatever their tags, those of which `sql` is true. Or those of a retry topic of which the expression is true that
+        Or, whatever their tags, those of which `condition` is true. Or those of a retry topic of which the expression is true that
         `retried` has for the topic they come from; all of them if it has none.
         """
 

@@ -1,0 +1,317 @@
+"""Filters that are no tags: SQL expressions of consumer groups, compiled, and remembered in `config/consumerFilter.json`.
+
+What a pull is filtered by is what its group's heartbeat says, or what the request brings. The file is RocketMQ's: who
+wanted what of which topic, for a day after the group has gone. It is what retried messages are judged by when the group
+no longer wants their topic (`filterSupportRetry`), and what a RocketMQ finds that opens the folder.
+
+Expressions come from clients, so what they may cost is bounded: each by `metaq.model.sql`, all texts that are kept, and
+all compiled forms that are in use, by bytes.
+"""
+
+from __future__ import annotations
+
+import logging
+import weakref
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+
+from metaq.clock import Clock
+from metaq.errors import Reason, Refused
+from metaq.log import RateLimitedLog
+from metaq.model.filters import GroupFilter
+from metaq.model.sql import SQL92, Program, SqlError, compile_sql
+from metaq.model.subscription import SubscriptionData
+from metaq.options import MIB, BrokerOptions
+from metaq.saved import TextFile
+from metaq.wire.hot import Condition, Filter
+
+log = logging.getLogger(__name__)
+
+KEPT_BYTES_MAX = 16 * MIB
+"""Text of all filters that are remembered. Of those of groups that are gone, the oldest leave first."""
+COMPILED_BYTES_MAX = 128 * MIB
+"""Of all compiled expressions that pulls use, held ones too."""
+_ENTRY_BYTES = 512
+"""What a filter costs beside its text."""
+_STEP_BYTES = 256
+"""A step of a compiled expression, roughly."""
+TAGS = ("TAG", "")
+AGE_AT_LOAD_MS = 30_000
+"""A group that was alive when the file was written counts as gone for so long."""
+
+FilterTable = dict[tuple[str, str], GroupFilter]
+"""(topic, group) → what it wants."""
+
+
+class Filters:
+    """The filters of one broker. `changes` counts what may alter a kept decision about pulls."""
+
+    def __init__(self, options: BrokerOptions, clock: Clock, file: TextFile[FilterTable]) -> None:
+        """Raises ConfigError: the file cannot be read."""
+        self._options, self._clock = options, clock
+        self._log = RateLimitedLog(log, clock)
+        self._file, self._format = file.file, file.format
+        self._compiled: weakref.WeakValueDictionary[str, Condition] = weakref.WeakValueDictionary()
+        self._compiled_bytes = 0
+        self._released: deque[int] = deque()
+        """Bytes of those that nobody uses any more: told by whichever thread let go of one last."""
+        self._relief: Callable[[], None] = _nothing
+        self._dirty = False
+        self.failing = ""
+        """Why the last save failed; "" if it did not."""
+        self.changes = 0
+        now = clock.now_ms()
+        self._table: FilterTable = {
+            key: one if one.dead_ms else _died(one, max(now - AGE_AT_LOAD_MS, one.born_ms))
+            for key, one in (file.read() or {}).items()
+        }
+        self._topics_of: dict[str, set[str]] = {}
+        for topic, group in self._table:
+            self._topics_of.setdefault(group, set()).add(topic)
+        self._bytes = sum(map(_size, self._table.values()))
+
+    @property
+    def table(self) -> Mapping[tuple[str, str], GroupFilter]:
+        return self._table
+
+    # -- expressions
+    def check(self, wanted: SubscriptionData) -> None:
+        """Refuse a subscription that cannot work here: INVALID for its type, BAD_FILTER for its text."""
+        if wanted.expression_type in TAGS:
+            return
+        self._may(wanted.expression_type)
+        _checked(wanted.expression)
+
+    def of_text(self, text: str, expression_type: str) -> Filter:
+        """The filter of an expression that a pull brings.
+
+        Raises Refused BAD_FILTER: it cannot be parsed; INVALID: not this type, or not on this broker; BUSY.
+        """
+        if expression_type == SQL92 and text not in self._compiled:
+            _checked(text)  # a wrong text is told of first, as by RocketMQ
+        self._may(expression_type)
+        return Filter((), self._compile(text))
+
+    def of_group(self, group: str, stored: SubscriptionData) -> Filter:
+        """The filter of what a group's heartbeat says. Raises Refused NO_FILTER: it cannot be parsed; INVALID, BUSY."""
+        if stored.expression_type == SQL92 and stored.expression not in self._compiled:
+            try:
+                _checked(stored.expression)
+            except Refused as error:
+                raise Refused(
+                    Reason.NO_FILTER,
+                    f"the broker has no filter of group {group} for topic {stored.topic}, whose expression is wrong: {error}",
+                ) from None
+        self._may(stored.expression_type)
+        return Filter((), self._compile(stored.expression))
+
+    def of_retried(self, group: str, subscriptions: Collection[SubscriptionData]) -> Filter | None:
+        """What a group's retry topic is filtered by: for each topic by what it wants of it, or did last.
+
+        None: by nothing.
+        """
+        if not self._options.filter_support_retry or not self._options.enable_property_filter:
+            return None
+        texts = {one.topic: one.expression for one in self._of_group(group)}
+        for wanted in subscriptions:
+            texts.pop(wanted.topic, None)
+            if wanted.expression_type == SQL92:
+                texts[wanted.topic] = wanted.expression
+        made = dict[bytes, Condition]()
+        for topic, text in texts.items():
+            try:
+                made[topic.encode()] = self._compile(text)
+            except Refused as error:
+                self._log.warning(
+                    ("retry", group, topic),
+                    "retried messages of group %s from topic %s are not filtered: %s", group, topic, error,
+                )  # fmt: skip
+        return Filter((), None, made) if made else None
+
+    def _may(self, expression_type: str) -> None:
+        if expression_type != SQL92 or not self._options.enable_property_filter:
+            why = "" if expression_type != SQL92 else ": enablePropertyFilter is false"
+            raise Refused(
+                Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}{why}"
+            )
+
+    def _compile(self, text: str) -> Condition:
+        """One form for all who want the same, as long as somebody uses it."""
+        known = self._compiled.get(text)
+        if known is not None:
+            return known
+        program = _checked(text)
+        cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
+        if self._in_use() + cost > COMPILED_BYTES_MAX:
+            self._relief()
+        if self._in_use() + cost > COMPILED_BYTES_MAX:
+            raise Refused(
+                Reason.BUSY,
+                f"the SQL filters in use take more than {COMPILED_BYTES_MAX} bytes: use shorter or fewer expressions",
+            )
+        made = self._compiled[text] = Condition(program)
+        self._compiled_bytes += cost
+        weakref.finalize(made, self._released.append, cost).atexit = False
+        return made
+
+    def _in_use(self) -> int:
+        while self._released:
+            self._compiled_bytes -= self._released.popleft()
+        return self._compiled_bytes
+
+    def when_full(self, relief: Callable[[], None]) -> None:
+        """What lets go of compiled expressions that are only kept to be at hand."""
+        self._relief = relief
+
+    def options_changed(self) -> None:
+        self.changes += 1
+
+    # -- what groups want
+    def register(self, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
+        """A member of a group says what it wants. What cannot be parsed is not kept, and its pulls are told why."""
+        now = self._clock.now_ms()
+        for wanted in subscriptions.values():
+            if wanted.expression_type not in TAGS and wanted.expression:
+                self._register(group, wanted, now)
+        for one in self._of_group(group):
+            wants = subscriptions.get(one.topic)
+            if (wants is None or wants.expression_type in TAGS) and not one.dead:
+                self._put(_died(one, now))
+
+    def _register(self, group: str, wanted: SubscriptionData, now: int) -> None:
+        known = self._table.get((wanted.topic, group))
+        same = known is not None and (known.expression, known.expression_type) == (
+            wanted.expression, wanted.expression_type,
+        )  # fmt: skip
+        if known is not None and (wanted.version < known.version or (wanted.version == known.version and not same)):
+            return
+        if known is not None and same:
+            if known.version != wanted.version or known.dead:
+                self._put(
+                    GroupFilter(
+                        known.topic, group, known.expression, known.expression_type, wanted.version, known.born_ms, 0
+                    )
+                )
+            return
+        try:
+            self.check(wanted)
+            program = _checked(wanted.expression)
+        except Refused as error:
+            if error.reason is Reason.BAD_FILTER:
+                self._drop([(wanted.topic, group)])
+            self._log.warning(
+                ("bad", group, wanted.topic),
+                "the filter of group %s for topic %s cannot work, and its consumers get no messages: %s",
+                group, wanted.topic, error,
+            )  # fmt: skip
+            return
+        if program.never:
+            self._log.warning(
+                ("never", group, wanted.topic),
+                "in the filter of group %s for topic %s a condition is never true: %s",
+                group, wanted.topic, program.never,
+            )  # fmt: skip
+        self._put(GroupFilter(wanted.topic, group, wanted.expression, SQL92, wanted.version, now, 0))
+
+    def _put(self, one: GroupFilter) -> None:
+        key = one.topic, one.group
+        old = self._table.pop(key, None)
+        self._bytes += _size(one) - (0 if old is None else _size(old))
+        self._table[key] = one
+        self._topics_of.setdefault(one.group, set()).add(one.topic)
+        self._dirty = True
+        self.changes += 1
+        if self._bytes > KEPT_BYTES_MAX:
+            self._make_room(key)
+
+    def _make_room(self, newest: tuple[str, str]) -> None:
+        """Forget filters until the rest may be kept: of those who are gone the oldest, else the newest."""
+        for key in sorted(
+            (key for key, one in self._table.items() if one.dead), key=lambda key: self._table[key].dead_ms
+        ):
+            if self._bytes <= KEPT_BYTES_MAX:
+                return
+            self._drop([key])
+        if self._bytes > KEPT_BYTES_MAX:
+            self._drop([newest])
+            self._log.warning(
+                ("room",), "the filters of groups take more than %d bytes: that of group %s for topic %s is not saved",
+                KEPT_BYTES_MAX, newest[1], newest[0],
+            )  # fmt: skip
+
+    def _of_group(self, group: str) -> list[GroupFilter]:
+        return [self._table[topic, group] for topic in self._topics_of.get(group, ())]
+
+    def drop_group(self, group: str) -> None:
+        self._drop([(one.topic, group) for one in self._of_group(group)])
+
+    def drop_topic(self, topic: str) -> None:
+        self._drop([key for key in self._table if key[0] == topic])
+
+    def _drop(self, keys: Collection[tuple[str, str]]) -> None:
+        for key in keys:
+            one = self._table.pop(key, None)
+            if one is not None:
+                topics = self._topics_of[one.group]
+                topics.discard(one.topic)
+                if not topics:
+                    del self._topics_of[one.group]
+                self._bytes -= _size(one)
+                self._dirty = True
+                self.changes += 1
+
+    def expire(self, online: Collection[str]) -> None:
+        """Note whose group has gone, and forget who is gone for filterDataCleanTimeSpan."""
+        self._log.tick()
+        now, span = self._clock.now_ms(), self._options.filter_data_clean_time_span
+        for key, one in list(self._table.items()):
+            if one.dead and now - one.dead_ms >= span:
+                self._drop([key])
+            elif not one.dead and key[1] not in online:
+                self._put(_died(one, now))
+
+    # -- the file
+    def save(self) -> None:
+        """Write the table if it changed since the last save, or that one failed. Returns at once."""
+        if not self._dirty:
+            return
+        self._dirty = False
+        table = dict(self._table)  # the text is made beside the event loop
+        self._file.save_soon(lambda: self._format.text(table), self._saved)
+
+    def _saved(self, error: OSError | None) -> None:
+        reason = "" if error is None else error.strerror or str(error)
+        if reason:
+            self._dirty = True
+            if reason != self.failing:
+                log.error("%s could not be saved: %s", self._file.where, reason)
+        elif self.failing:
+            log.info("%s could be saved again", self._file.where)
+        self.failing = reason
+
+    def close(self) -> None:
+        """Save what changed, and wait until it is on the disk."""
+        self.save()
+        self._file.flush()
+
+
+def _checked(text: str) -> Program:
+    """The compiled text. Raises Refused BAD_FILTER: what is wrong, and where."""
+    try:
+        return compile_sql(text)
+    except SqlError as error:
+        raise Refused(Reason.BAD_FILTER, str(error)) from None
+
+
+def _nothing() -> None:
+    """Nobody keeps any."""
+
+
+def _died(one: GroupFilter, when_ms: int) -> GroupFilter:
+    return GroupFilter(
+        one.topic, one.group, one.expression, one.expression_type, one.version, one.born_ms, max(when_ms, one.born_ms)
+    )
+
+
+def _size(one: GroupFilter) -> int:
+    return len(one.expression) + len(one.topic) + len(one.group) + _ENTRY_BYTES
