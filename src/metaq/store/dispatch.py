@@ -19,6 +19,7 @@ from metaq.store.index_file import Index
 from metaq.wire import hot
 
 _SCHEDULE = SCHEDULE_TOPIC.encode()
+_QUEUED: Final = frozenset({0, int(SysFlag.COMMITTED)})
 _UNIT_MS: Final = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -40,7 +41,7 @@ def deliver_ms(store_ms: int, level: int, delays_ms: tuple[int, ...]) -> int:
 
 def is_queued(sys_flag: int) -> bool:
     """Whether the record has a place in a consume queue: prepared and rollback records have none."""
-    return sys_flag & TRANSACTION_MASK in {0, SysFlag.COMMITTED}
+    return sys_flag & TRANSACTION_MASK in _QUEUED
 
 
 def topic_of(head: hot.RecordHead) -> str | None:
