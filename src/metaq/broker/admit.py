@@ -72,6 +72,8 @@ class Gates:
 
         Of a topic that was deleted and made again some may be older than that: while the log holds such, each is looked at.
         """
+        self.expansions = GateTable(self._for_expansions)
+        """For messages of staged transactions, which were judged when they were staged: also while other messages wait."""
         self._senders: dict[tuple[str, bool], GateTable] = {}
         topics.watch(self.close)
         closed_queues.when_closed(self.close)
@@ -86,12 +88,12 @@ class Gates:
 
     def close(self, topic: str) -> None:
         """Take the topic from the fast lane until it is opened again."""
-        for gates in (self.deliveries, *self._senders.values()):
+        for gates in (self.deliveries, self.expansions, *self._senders.values()):
             gates.table.pop(topic.encode(), None)
 
     def close_all(self) -> None:
         """Take every topic from the fast lane until it is opened again."""
-        for gates in (self.deliveries, *self._senders.values()):
+        for gates in (self.deliveries, self.expansions, *self._senders.values()):
             gates.table.clear()
 
     def _for_sender(self, topic: bytes, who: Identity) -> TopicGate | None:
@@ -114,15 +116,22 @@ class Gates:
             return None
         return self._gate(topic, config)
 
+    def _for_expansions(self, topic: bytes) -> TopicGate | None:
+        config = self._topic(topic)
+        return None if config is None else self._gate(topic, config)
+
     def _open_topic(self, topic: bytes) -> TopicConfig | None:
         """The topic, if anything may be put there now."""
+        config = self._topic(topic)
+        return None if config is None or self._closed_queues.has_of(config.name) else config
+
+    def _topic(self, topic: bytes) -> TopicConfig | None:
+        """The topic, if it is there and stays."""
         try:
             name = topic.decode("ascii")
         except UnicodeDecodeError:
             return None
-        if name in self._topics.closing or self._closed_queues.has_of(name):
-            return None
-        return self._topics.get(name)
+        return None if name in self._topics.closing else self._topics.get(name)
 
     def _gate(
         self,

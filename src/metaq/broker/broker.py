@@ -101,7 +101,9 @@ class Broker:
         store.owes(self.schedule)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
-        self.staging = StagingService(environment, tables, self.appender, read_cold, peers, authorise)
+        self.staging = StagingService(
+            environment, tables, self.appender, self.gates.expansions, read_cold, peers, authorise
+        )
         store.owes(self.staging)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender)

@@ -13,6 +13,7 @@ import heapq
 import logging
 from typing import Final
 
+from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
@@ -76,6 +77,7 @@ class StagingService:
         environment: Environment,
         tables: Tables,
         appender: Appender,
+        gates: GateTable,
         read_cold: ReadCold,
         peers: Peers = ALONE,
         authorise: Authorise = everybody,
@@ -94,7 +96,7 @@ class StagingService:
         self._by_channel: dict[Channel, set[str]] = {}
         self._told = RateLimitedLog(log, environment.clock)
         chunks = ChunkReader(environment, read_cold)
-        self._applier = Applier(environment, tables.topics, appender, chunks, self._applied)
+        self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._applied)
         self._admission = Admission(environment, tables.topics, appender, self._table, authorise)
         self._remote = Remote(environment.clock, peers, self._table, self)
         self._recover()

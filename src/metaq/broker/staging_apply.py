@@ -11,16 +11,18 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
+from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment
 from metaq.broker.staging_parts import Part, Transaction
-from metaq.broker.staging_reading import ChunkReader, Damaged
+from metaq.broker.staging_reading import ChunkReader, Damaged, decoded
 from metaq.broker.staging_records import copies_of, entries_of
 from metaq.broker.topics import Topics
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
 from metaq.saved import Saving
+from metaq.wire.hot import STOP_END, AppendOutcome
 
 log = logging.getLogger(__name__)
 
@@ -37,12 +39,14 @@ class Applier:
         environment: Environment,
         topics: Topics,
         appender: Appender,
+        gates: GateTable,
         chunks: ChunkReader,
         applied: Callable[[Transaction], None],
     ) -> None:
         self._environment, self._store, self._topics = environment, environment.store, topics
         self._appender, self._closed = appender, appender.closed_queues
-        self._chunks, self._applied = chunks, applied
+        self._gates, self._chunks, self._applied = gates, chunks, applied
+        self._outcome = AppendOutcome()
         self._waiting: dict[QueueKey, deque[tuple[Transaction, Part]]] = {}
         self._turns: deque[QueueKey] = deque()
         """The queues that parts wait for, the next one first."""
@@ -122,10 +126,12 @@ class Applier:
         try:
             if not self._is_topic_there(part):
                 return 0
-            chunk = self._chunks.get(part.places[number])
-            if chunk is None:
-                return 0
-            self._put(part, chunk, carrying=carrying)
+            if not self._expand(part, None, carrying=carrying):
+                record = self._chunks.record(part.places[number])
+                if record is None:
+                    return 0
+                if not self._expand(part, record, carrying=carrying):
+                    self._put(part, decoded(record), carrying=carrying)
         except Damaged:
             self._told.error(
                 "damaged", "chunk %d of part %s of transaction %s cannot be read at log offset %d: its %d messages for queue %d "
@@ -173,6 +179,21 @@ class Applier:
                 "can be read once the queue is there again", part.queue_id, part.topic,
             )  # fmt: skip
         return True
+
+    def _expand(self, part: Part, record: bytes | None, *, carrying: bool) -> bool:
+        """Apply the next chunk in one call of the hot module. `record`: the chunk; None: it is to be in the current log file.
+
+        Returns whether all of it is there. Raises Refused; `part.entries` says how far it came.
+        """
+        topic, outcome = part.topic.encode(), self._outcome
+        if topic not in self._gates.table and not self._gates.open(topic):
+            return False
+        place = part.places[part.applied]
+        try:
+            self._appender.expand(place, part.entries, self._gates.table, outcome, record=record, carrying=carrying)
+        finally:
+            part.entries = outcome.row
+        return outcome.stop == STOP_END
 
     def _put(self, part: Part, chunk: StoredMessage, *, carrying: bool) -> None:
         records = copies_of(

@@ -14,6 +14,14 @@ class Damaged(Exception):
     """A chunk is not where it was staged."""
 
 
+def decoded(record: bytes) -> StoredMessage:
+    """A chunk's record. Raises Damaged."""
+    try:
+        return decode_record(record)
+    except RemoteProtocolError:
+        raise Damaged from None
+
+
 class ChunkReader:
     """Reads chunks, each once."""
 
@@ -23,29 +31,27 @@ class ChunkReader:
         """LogOffset → the record that a thread has read; None: it reads."""
 
     def get(self, place: int) -> StoredMessage | None:
-        """The chunk's record; None: a thread reads it, ask again. Raises Damaged."""
+        """The chunk; None: a thread reads it, ask again. Raises Damaged."""
+        record = self.record(place)
+        return None if record is None else decoded(record)
+
+    def record(self, place: int) -> bytes | None:
+        """The chunk's record as the log holds it, b"" if it does not; None: a thread reads it, ask again."""
         if self._store.log_end - place <= self._options.hot_bytes:
-            return self._decoded(self._store.record_at(place))
+            return self._store.record_at(place) or b""
         if place not in self._found:
             self._found[place] = None
             self._read_cold(
                 lambda: ReadResult(ReadStatus.FOUND, 0, 0, 0, self._store.record_at(place) or b""),
                 lambda found: self._take(place, found),
             )
-        if self._found.get(place) is None:
-            return None
-        return self._decoded(self._found.pop(place))
+        found = self._found.get(place)
+        if found is not None:
+            del self._found[place]
+        return found
 
     def _take(self, place: int, found: ReadResult | None) -> None:
         if found is None:
             self._found.pop(place, None)
         else:
             self._found[place] = bytes(found.body)
-
-    def _decoded(self, data: bytes | None) -> StoredMessage:
-        try:
-            if data:
-                return decode_record(data)
-        except RemoteProtocolError:
-            pass
-        raise Damaged
