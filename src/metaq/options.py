@@ -328,7 +328,10 @@ class BrokerOptions(OptionTable):
         15, "Checks after which a half message goes to TRANS_CHECK_MAX_TIME_TOPIC.", low=1, hot=True
     )
     staged_parts_max: int = option(
-        20_000, "Parts of staged transactions at this broker together; one peer may have a quarter of them.", low=1, hot=True
+        20_000,
+        "Parts of staged transactions at this broker together; one peer may have a quarter of them.",
+        low=1,
+        hot=True,
     )
     staged_bytes_per_transaction_max: int = option(
         GIB, "Bytes that one transaction may stage at this broker.", low=1, hot=True

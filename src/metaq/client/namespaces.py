@@ -98,6 +98,9 @@ class NamespacedRoutes:
             await self._routes.subscribe_queues(self._namespace.wrapped(topic), fresh=fresh, patient=patient)
         )
 
+    def forget(self, topic: str) -> None:
+        self._routes.forget(self._namespace.wrapped(topic))
+
     def broker(self, name: str) -> BrokerData | None:
         return self._routes.broker(name)
 

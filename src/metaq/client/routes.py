@@ -127,6 +127,12 @@ class KnownRoutes:
         except NoRoute:
             raise await self._consult(self._name_servers.no_route(topic)) from None
 
+    def forget(self, topic: str) -> None:
+        """It is gone: do not ask for it any more, until somebody does."""
+        self._wanted.discard(topic)
+        self._routes.pop(topic, None)
+        self._writable.pop(topic, None)
+
     def broker(self, name: str) -> BrokerData | None:
         """The addresses of a broker, from any route that mentions it."""
         for route in self._routes.values():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import inspect
+import re
 from collections.abc import Collection, Mapping, Sequence
 
 from metaq.client.consumer.handover import Handover
@@ -18,6 +19,14 @@ from metaq.model.subscription import ALL, checked_expression
 from metaq.model.topic import check_topic
 
 Topics = str | Sequence[str] | Mapping[str, str] | Mapping[str, str | Collection[str]]
+
+Patterns = (
+    re.Pattern[str]
+    | Sequence[str | re.Pattern[str]]
+    | Mapping[str | re.Pattern[str], str | Collection[str]]
+    | Mapping[re.Pattern[str], str]
+)
+"""Topics of which some are given by what their names look like."""
 
 TOPICS_MAX = 1000
 """Topics of one member. A broker of ours refuses heartbeats from 1024 on; every one costs it and us memory."""

@@ -13,6 +13,8 @@ from msgspec import structs
 
 from metaq.client import core as cores
 from metaq.client.consumer.arguments import (
+    TOPICS_MAX,
+    Patterns,
     Topics,
     check_keeping,
     check_limits,
@@ -25,6 +27,7 @@ from metaq.client.consumer.group import GroupMember
 from metaq.client.consumer.observed import Deliveries, ObservedMessage
 from metaq.client.consumer.options import GroupOptions, OnShare, OnSkip
 from metaq.client.consumer.orderly import Turn
+from metaq.client.consumer.patterns import split_patterns
 from metaq.client.consumer.ranks import Ranks
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import USUAL
@@ -61,7 +64,7 @@ class ConsumerBase(Closable):
         namesrv: str | None = None,
         *,
         group: str,
-        topics: Topics,
+        topics: Topics | Patterns,
         start: str | float | dt.datetime = LATEST,
         broadcast: bool = False,
         strategy: str | Strategy = "average",
@@ -90,7 +93,8 @@ class ConsumerBase(Closable):
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
               group: its members share the messages; each group gets all. topics: one name, several, or name → tag
-              expression such as `"paid || refunded"`, or a list of tags. start: where a group without progress begins: "earliest",
+              expression such as `"paid || refunded"`, or a list of tags. A name may be a pattern, `re.compile("orders-.*")`:
+              all topics whose whole name matches, new ones within `poll_name_server_interval`. start: where a group without progress begins: "earliest",
               "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
               is kept in a file here, a failed message is not sent again. strategy: how queues are shared out, see `metaq.client.rebalance`; the same for all members. pull_count, pull_bytes: size of one
               pull from a MetaQ broker (a RocketMQ gives at most 32 messages). pull_interval: seconds between two pulls of
@@ -116,7 +120,10 @@ class ConsumerBase(Closable):
         observing = Observing.taken_from(given)
         self._options = client_options(**given)
         self.group = checked(check_group, group)
-        self.topics = topics_of(topics)
+        fixed, patterns = split_patterns(topics)
+        self.topics = topics_of(fixed) if fixed or not patterns else {}
+        self.patterns = tuple(one.pattern.pattern for one in patterns)
+        wanted = {one.pattern: topics_of({"any": one.wants})["any"] for one in patterns}
         outside = self._options.namespace.check_group(group)
         for topic in self.topics:
             self._options.namespace.check_topic(topic)
@@ -160,6 +167,9 @@ class ConsumerBase(Closable):
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
         self._member = GroupMember(self._core, group, self.topics, options, offsets, self._handover)
+        if wanted:
+            seconds = self._options.poll_name_server_interval
+            self._member.discover(wanted, topics_max=TOPICS_MAX, seconds=seconds)
         self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
         self._orderly = orderly
@@ -310,7 +320,7 @@ class ConsumerBase(Closable):
         if not hasattr(self, "_member"):
             return f"<{type(self).__name__}, not made>"
         state = "closed" if not self._open else "stopped" if self.stopped else f"{len(self.queues)} queues"
-        return f"<{type(self).__name__} of group {self.group}, topics {', '.join(self.topics)}: {state}>"
+        return f"<{type(self).__name__} of group {self.group}, topics {', '.join((*self.topics, *self.patterns))}: {state}>"
 
 
 def warn_of_differences(core: cores.ClientCore, member: Member) -> None:

@@ -9,15 +9,18 @@ from __future__ import annotations
 import asyncio
 import copy
 import logging
+import re
 import threading
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.delivery import ConcurrentDelivery, Delivery
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.ordering import OrderedDelivery
+from metaq.client.consumer.patterns import Discovery
 from metaq.client.consumer.puller import Pulling, QueuePuller
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.sharing import Sharing
@@ -81,6 +84,7 @@ class GroupMember:
         self._unannounced: set[MessageQueue] = set()
         """Ours, but the listener has not heard of it yet."""
         self._tasks: list[asyncio.Task[None]] = []
+        self._discovery: Discovery | None = None
 
     # -------------------------------------------------------------- what the core needs
 
@@ -113,9 +117,31 @@ class GroupMember:
         """Join: learn the routes, send a heartbeat, take our share."""
         self._delivery.start()
         self._tasks = [
-            self._core.spawn(self._sharing.run()),
+            self._core.spawn(self._share()),
             self._core.every(self.options.seconds.persist, self.persist),
         ]
+
+    def discover(self, patterns: Mapping[re.Pattern[str], Any], *, topics_max: int, seconds: float) -> None:
+        """Before `start`: consume the topics that match, too. The names of these and of the others are looked up every so
+        many seconds."""
+        fixed = [topic for topic in self._subscriptions if topic != self._retry_topic]
+        self._discovery = Discovery(
+            self._core, self.group, patterns, fixed, self, topics_max=max(0, topics_max - len(fixed)), seconds=seconds
+        )
+
+    async def _share(self) -> None:
+        if self._discovery is not None:
+            await self._discovery.look()
+            self._tasks.append(self._core.spawn(self._discovery.run()))
+        await self._sharing.run()
+
+    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
+        self._subscriptions.add(topics)
+        self._sharing.newly_subscribed()
+
+    def unsubscribe(self, topics: Collection[str]) -> None:
+        self._subscriptions.leave(topics)
+        self._sharing.newly_subscribed()
 
     def hand_out_no_more(self) -> None:
         """Any thread: the messages of a chunk that nobody has taken yet stay unfinished. Acks still count."""

@@ -76,8 +76,15 @@ class Sharing:
         """Set once the first rebalance is through."""
         self._asked: dict[tuple[str, ...], asyncio.Future[list[str]]] = {}
         """Of this rebalance: brokers in the order in which they are asked → the members that they list."""
+        self._untold = False
+        """Brokers must hear of the subscriptions before anything of them is pulled."""
         self._retry_topic_missing = 0
         """In so many rebalances one after the other. A new group's is made by its first heartbeat, and routed after that."""
+
+    def newly_subscribed(self) -> None:
+        """Other topics are subscribed to than the brokers were told."""
+        self._untold = True
+        self.soon()
 
     def soon(self) -> None:
         """The group's members or the queues may have changed."""
@@ -116,6 +123,16 @@ class Sharing:
     async def _rebalance(self) -> bool:
         """Take and give up queues. Returns False if something must be tried again soon."""
         self._asked.clear()
+        for topic in self._subscriptions.leaving:
+            if topic not in self._subscriptions:
+                await self._change(topic, [], [])
+                self._core.routes.forget(topic)
+            self._subscriptions.left(topic)
+        if self._untold:
+            self._untold = False
+            await together(self._learn_route, self._subscriptions, TOPICS_AT_ONCE)
+            self._subscriptions.renew()
+            await self._core.send_heartbeats()
         outcomes = await together(self._rebalance_topic, self._subscriptions, TOPICS_AT_ONCE)
         if any(outcome.changed for outcome in outcomes):
             self._subscriptions.renew()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from metaq.clock import Clock
 from metaq.model import SubscriptionData
@@ -17,9 +17,11 @@ class Subscriptions:
         self._clock = clock
         now = clock.now_ms()
         self._data = {topic: subscribe(topic, tags, now) for topic, tags in topics.items()}
+        self._leaving: dict[str, SubscriptionData] = {}
+        """Not subscribed to any more, but perhaps still pulled."""
 
     def __getitem__(self, topic: str) -> SubscriptionData:
-        return self._data[topic]
+        return self._data[topic] if topic in self._data else self._leaving[topic]
 
     def __contains__(self, topic: str) -> bool:
         return topic in self._data
@@ -35,6 +37,20 @@ class Subscriptions:
         """More topics, or other tag expressions for known ones."""
         now = self._clock.now_ms()
         self._data = {**self._data, **{topic: subscribe(topic, tags, now) for topic, tags in topics.items()}}
+
+    def leave(self, topics: Collection[str]) -> None:
+        """Subscribe to these no more; what is still pulled of them goes on until `left`."""
+        self._leaving.update({topic: self._data[topic] for topic in topics if topic in self._data})
+        self._data = {topic: data for topic, data in self._data.items() if topic not in topics}
+
+    def left(self, topic: str) -> None:
+        """Nothing of it is pulled any more."""
+        self._leaving.pop(topic, None)
+
+    @property
+    def leaving(self) -> list[str]:
+        """Topics of which queues may still be ours."""
+        return list(self._leaving)
 
     def renew(self) -> None:
         """New versions for all: a broker keeps the newest that it was told."""
