@@ -68,7 +68,7 @@ def test_each_question_is_asked_of_the_broker_with_that_name(tmp_path):
 
         assert run([cluster.namesrv], use) == [STATE, STATE, Decided(DECISION, first=False)]
     ext = {"transactionId": T, "bname": BROKER}
-    assert asked[:2] == [(30004, ext, b""), (30003, ext, staging.decision(DECISION))]
+    assert asked[:2] == [(30004, ext, b""), (30003, ext, staging.apply_body(staging.ApplyBody(DECISION)))]
     assert asked[2] == (30002, {**ext, "settle": "true"}, b"")
 
 

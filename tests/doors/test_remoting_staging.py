@@ -6,6 +6,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.model.staging import (
+    Decision,
     Lifetime,
     ManifestPart,
     Outcome,
@@ -21,7 +22,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.extensions import STAGING_LEVEL, level_of
 from metaq.wire.record import decode_record, encode_batch
-from metaq.wire.staging import ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
 from tests.doors.support import Client, SlowDisk, open_door, tick
 from tests.support import eventually
 
@@ -192,6 +193,52 @@ def test_prepared_transaction_is_committed_without_its_manifest(orders):
     assert pulled(orders) == [b"a", b"b"]
 
 
+def test_coordinator_believes_a_client_that_all_others_are_done(orders):
+    """It names them in an APPLY; until then the commit counts as under way. The answer is short."""
+    staged(orders, chunk(b"a", b"b"))
+    decided(orders, Outcome.COMMIT, manifest(), manifest("q", broker="broker-b"), manifest("r", broker="broker-c"))
+    assert (state(orders).phase, state(orders).unconfirmed) == (Phase.COMMITTING, ("broker-b", "broker-c"))
+    for confirmed, left in ((("broker-b", "elsewhere"), ("broker-c",)), (("broker-c",), ())):
+        body = staging.apply_body(ApplyBody(confirmed=confirmed))
+        answer = orders.ask(RequestCode.APPLY, headers.StagedTransactionHeader(transaction=T), body)
+        told = staging.transaction_state_of(answer.body)
+        assert (told.unconfirmed, told.remaining, told.parts, told.decision) == (left, 0, (), None)
+    assert state(orders).phase is Phase.COMMITTED
+
+
+def test_participant_is_brought_the_decision(orders):
+    """What it holds of another broker's transaction is delivered once that one's decision comes with an APPLY."""
+    name = "t1@broker-b"
+    staged(orders, chunk(b"a", b"b"), transaction=name)
+    refused = decide(orders, Outcome.COMMIT, manifest(), transaction=name)
+    assert refused.code == ResponseCode.SYSTEM_ERROR
+    assert "is decided by the broker broker-b" in refused.remark
+    made = Decision(name, Outcome.COMMIT, (manifest(),), decided_ms=1_700_000_000_000)
+    header, body = headers.StagedTransactionHeader(transaction=name), staging.apply_body(ApplyBody(made))
+    for _ in range(2):
+        answer = orders.ask(RequestCode.APPLY, header, body)
+        assert answer.code == 0, answer.remark
+        assert staging.transaction_state_of(answer.body).remaining == 0
+    assert pulled(orders) == [b"a", b"b"]
+    other = staging.apply_body(ApplyBody(Decision(name, Outcome.ROLLBACK, decided_ms=1)))
+    assert orders.ask(RequestCode.APPLY, header, other).code == ResponseCode.SYSTEM_ERROR
+
+
+def test_settling_rolls_back_what_nobody_decided_or_prepared(orders):
+    """What a participant asks for whose part expired: a plain rollback would overrule a preparation."""
+    settle = headers.StagedTransactionHeader(transaction=T, settle=True)
+    staged(orders, chunk(b"a", b"b"))
+    decided(orders, Outcome.PREPARED, manifest())
+    told = staging.decided_of(orders.ask(RequestCode.DECIDE, settle).body)
+    assert (told.decision.outcome, told.first) == (Outcome.PREPARED, False)
+    decided(orders, Outcome.COMMIT)
+    staged(orders, chunk(b"c"), transaction="t2@broker-a")
+    settle.transaction = "t2@broker-a"
+    told = staging.decided_of(orders.ask(RequestCode.DECIDE, settle).body)
+    assert (told.decision.outcome, told.first) == (Outcome.ROLLBACK, True)
+    assert pulled(orders) == [b"a", b"b"]
+
+
 def test_state_of_a_row_is_what_its_writer_committed_last(orders):
     """`null` for a row that nobody has; a lower number is refused with a code of its own."""
     row = headers.StagedSubjectHeader(row="query-1")
@@ -208,7 +255,7 @@ def test_state_of_a_row_is_what_its_writer_committed_last(orders):
     assert "query-1" in stale.remark
 
 
-def test_list_has_what_is_open_in_pages(orders):
+def test_list_has_what_is_not_over_in_pages(orders, door):
     """In the order of ids, behind the one that is named; a count of 0 is 1."""
     ids = [f"t{n}@broker-a" for n in range(5)]
     for one in reversed(ids):
@@ -225,6 +272,16 @@ def test_list_has_what_is_open_in_pages(orders):
     assert page(ids[4], 2) == []
     assert page("", 0) == page("", -5) == ids[:1]
     assert page("", 2**31 - 1) == ids
+    for number in (2, 1):
+        decided(
+            orders, Outcome.COMMIT, manifest(chunks=((b"a",),)), transaction=ids[number], row=f"w{number}", sequence=5
+        )
+    tick(door)  # what is done is written down together
+    assert page("", 100) == [ids[0], *ids[3:]]
+    answer = orders.ask(RequestCode.LIST_STAGED, headers.ListStagedHeader(rows=True))
+    assert [row.key for row in staging.row_list_of(answer.body)] == ["w1", "w2"]
+    answer = orders.ask(RequestCode.LIST_STAGED, headers.ListStagedHeader(after="w1", rows=True))
+    assert [(row.key, row.sequence) for row in staging.row_list_of(answer.body)] == [("w2", 5)]
 
 
 def test_forgotten_transaction_is_gone(orders):

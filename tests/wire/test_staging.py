@@ -22,7 +22,7 @@ from metaq.model.staging import (
     TransactionState,
 )
 from metaq.wire import staging
-from metaq.wire.staging import ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
 
 GOLDEN = bytes.fromhex(
     "0000001b 01 02 06 00 00000003 00000000"  # 27 bytes, a chunk, names of 2 and 6 bytes, queue 3, chunk 0
@@ -119,8 +119,8 @@ def test_json_bodies_come_back_as_they_were(
 ) -> None:
     """Encoding and reading are inverse, for every body."""
     assert staging.decide_body_of(staging.decide_body(decide)) == decide
-    assert staging.decision_of(staging.decision(made)) == made
-    assert staging.decision_of(staging.decision(None)) is None
+    for body in (ApplyBody(), ApplyBody(made), ApplyBody(None, ("broker-b", "a,b")), ApplyBody(made, ("b",))):
+        assert staging.apply_body_of(staging.apply_body(body)) == body
     assert staging.staged_of(staging.staged(Staged(made, first, remaining))) == Staged(made, first, remaining)
     assert staging.staged_of(staging.staged(Staged())) == Staged()
     assert staging.decided_of(staging.decided(Decided(made, first, remaining))) == Decided(made, first, remaining)
@@ -208,7 +208,7 @@ def test_number_of_a_manifest_out_of_range_is_named(field: str, value: int) -> N
     with pytest.raises(BadRequest, match=f"{field}={value}"):
         staging.decide_body_of(staging.decide_body(DecideBody(Outcome.COMMIT, (wrong,))))
     with pytest.raises(BadRequest, match=f"{field}={value}"):
-        staging.decision_of(staging.decision(Decision("t@b", Outcome.COMMIT, (wrong,))))
+        staging.apply_body_of(staging.apply_body(ApplyBody(Decision("t@b", Outcome.COMMIT, (wrong,)))))
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,8 @@ from __future__ import annotations
 import logging
 from typing import Any
 
+from msgspec import structs
+
 from metaq.broker.broker import Broker
 from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Stage
 from metaq.doors.handlers import LATER, Answer, Call, Later, handles
@@ -60,9 +62,11 @@ class StagingHandlers:
     @handles(RequestCode.APPLY, headers.StagedTransactionHeader, Action.PUBLISH)
     def _apply(self, call: Call[headers.StagedTransactionHeader]) -> Later:
         self._check_meant(call.header.broker)
-        asked = Apply(transaction=call.header.transaction, decision=staging.decision_of(call.command.body))
+        body = staging.apply_body_of(call.command.body)
+        asked = Apply(transaction=call.header.transaction, decision=body.decision, confirmed=body.confirmed)
         state = self._service.apply(asked, session_of(call).identity)
-        return self._acknowledge(call, staging.transaction_state(state))
+        # It is asked again and again while much remains: what is the same each time is left out.
+        return self._acknowledge(call, staging.transaction_state(structs.replace(state, decision=None, parts=())))
 
     @handles(RequestCode.STAGED_STATE, headers.StagedSubjectHeader, Action.OBSERVE)
     def _state(self, call: Call[headers.StagedSubjectHeader]) -> Later:

@@ -79,6 +79,18 @@ class DecideBody(Struct, frozen=True):
     """Of this transaction in that row."""
 
 
+class ApplyBody(Struct, frozen=True):
+    """What APPLY (30003) brings, perhaps nothing."""
+
+    decision: Decision | None = None
+    """To a participant: its coordinator's."""
+    confirmed: tuple[str, ...] = ()
+    """To the coordinator: the brokers that have told the client that nothing remains there."""
+
+
+_NOTHING_MORE = ApplyBody()
+
+
 def sections(chunks: Iterable[ChunkSection], decide: DecideBody | None = None) -> bytes:
     """The body of STAGE. Raises LocalProtocolError: a name or number that no section holds."""
     pieces: list[bytes] = []
@@ -160,18 +172,19 @@ def decide_body_of(body: bytes | memoryview) -> DecideBody:
     return decide
 
 
-def decision(made: Decision | None) -> bytes:
-    """The body of APPLY (30003): at a participant the coordinator's decision, else empty."""
-    return b"" if made is None else _encode(made)
+def apply_body(apply: ApplyBody) -> bytes:
+    """The body of APPLY (30003)."""
+    return b"" if apply == _NOTHING_MORE else _encode(apply)
 
 
-def decision_of(body: bytes | memoryview) -> Decision | None:
+def apply_body_of(body: bytes | memoryview) -> ApplyBody:
     """Raises BadRequest."""
     if not len(body):
-        return None
-    made = _decoded(_decision, body, "decision")
-    _check_decision(made)
-    return made
+        return _NOTHING_MORE
+    apply = _decoded(_apply, body, "decision")
+    if apply.decision is not None:
+        _check_decision(apply.decision)
+    return apply
 
 
 def staged(answer: Staged) -> bytes:
@@ -195,7 +208,7 @@ def decided_of(body: bytes | memoryview) -> Decided:
 
 
 def transaction_state(state: TransactionState) -> bytes:
-    """The body of the answers to APPLY, and to STATE (30004) of a transaction."""
+    """The body of the answers to APPLY, which leave out decision and parts, and to STATE (30004) of a transaction."""
     return _encode(state)
 
 
@@ -246,7 +259,7 @@ def _list(values: Iterable[Struct], bytes_max: int) -> bytes:
 
 _encode = msgspec.json.Encoder().encode
 _decide = msgspec.json.Decoder(DecideBody)
-_decision = msgspec.json.Decoder(Decision)
+_apply = msgspec.json.Decoder(ApplyBody)
 _staged = msgspec.json.Decoder(Staged)
 _decided = msgspec.json.Decoder(Decided)
 _state = msgspec.json.Decoder(TransactionState)

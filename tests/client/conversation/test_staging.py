@@ -35,7 +35,7 @@ from metaq.model.staging import (
 from metaq.wire import staging
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
-from metaq.wire.staging import ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
 
 T = "4711@broker-a"
 SEAL = Seal(2, 30, 4096, 0xDEADBEEF)
@@ -85,7 +85,7 @@ def test_bodies_of_requests():
     assert staging.sections_of(CALLS[0].request().body) == (CHUNKS, None)
     decided = json.loads(Decide(T, DecideBody(Outcome.ROLLBACK)).request().body)
     assert decided == {"outcome": "rollback", "parts": None, "row": "", "sequence": -1}
-    assert staging.decision_of(Apply(T, DECISION).request().body) == DECISION
+    assert staging.apply_body_of(Apply(T, DECISION).request().body) == ApplyBody(DECISION)
     assert not Apply(T).request().body
 
 

@@ -20,7 +20,7 @@ from metaq.model.staging import Decided, Decision, Lifetime, Outcome, RowState, 
 from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
-from metaq.wire.staging import ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
 
 
 class Stage(Call[Staged], frozen=True, kw_only=True):
@@ -126,12 +126,14 @@ class Settle(Call[Decided], frozen=True):
 class Apply(Call[TransactionState], frozen=True):
     """Deliver, for a bounded time, what is committed; or drop what is rolled back. The outcome tells what remains.
 
-    `decision`: the coordinator's, for a participant.
+    `decision`: the coordinator's, for a participant. `confirmed`: for the coordinator, the participants at which nothing
+    remains: it would ask each of them. The outcome has no decision and no parts.
     """
 
     transaction: str
     decision: Decision | None = None
     broker: str | None = None
+    confirmed: tuple[str, ...] = ()
 
     @property
     def action(self) -> str:
@@ -139,7 +141,7 @@ class Apply(Call[TransactionState], frozen=True):
 
     def request(self) -> Command:
         header = headers.StagedTransactionHeader(transaction=self.transaction, broker=self.broker)
-        return request(RequestCode.APPLY, header, staging.decision(self.decision))
+        return request(RequestCode.APPLY, header, staging.apply_body(ApplyBody(self.decision, self.confirmed)))
 
     def read(self, answer: Command) -> TransactionState:
         return staging.transaction_state_of(answer.body)
