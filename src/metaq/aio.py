@@ -47,8 +47,8 @@ from metaq.client.consumer.pull_async import PullConsumer
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.watch import Slot
 from metaq.client.futures import SendFuture
-from metaq.client.messages import NO_KEYS, Body, Selector, as_message
-from metaq.client.producer import ProducerBase
+from metaq.client.messages import NO_KEYS, Body, Selector, as_message, as_request
+from metaq.client.producer import REQUEST_SECONDS, ProducerBase
 from metaq.client.reader import CALL_SECONDS, ReaderBase
 from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
 from metaq.errors import BufferFull
@@ -133,6 +133,25 @@ class Producer(ProducerBase):
                 if not self._waits_when_full:
                     raise
                 await _run(self._core, self._accumulator.room())
+
+    async def request(
+        self,
+        topic: str | Message,
+        body: Body | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = NO_KEYS,
+        ordering_key: str | None = None,
+        queue: MessageQueue | None = None,
+        flag: int = 0,
+        properties: dict[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,
+    ) -> StoredMessage:
+        """Send a request and wait for the reply of whoever consumes it. As `metaq.Producer.request`."""
+        self._check_open()
+        message = as_message(topic, body, tag, keys, flag=flag, properties=properties)
+        seconds = as_request(message, timeout)
+        return await _run(self._core, self._request(message, ordering_key, queue, seconds))
 
     async def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
         """Send messages of one topic in one request. As `metaq.Producer.send_batch`."""

@@ -241,16 +241,11 @@ class Accumulator:
 
     def outgoing(self, message: Message, message_id: str) -> Outgoing:
         """The request for one message. Raises InvalidMessage: body or properties exceed the format."""
-        check_body(message.body, self.limits.message_bytes_max)
-        properties = message.property_text(message_id, self._core.namespace.name)
-        if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
-            raise InvalidMessage(f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX} bytes of UTF-8")
-        body, sys_flag = message.body, 0
-        if len(body) >= self.limits.compress_over:
-            packed = compression.compress(body, COMPRESSION_ZLIB)
-            if len(packed) < len(body):
-                body, sys_flag = packed, SysFlag.COMPRESSED | COMPRESSION_ZLIB
-        return Outgoing(message.topic, body, int(sys_flag), message.flag, properties)
+        limits = self.limits
+        return outgoing_of(
+            message, message_id, self._core.namespace.name,
+            bytes_max=limits.message_bytes_max, compress_over=limits.compress_over,
+        )  # fmt: skip
 
     def _wait_for_room(self) -> None:
         """Under the lock; gives it up while waiting."""
@@ -407,6 +402,20 @@ def _wake(waiting: list[asyncio.Future[None]]) -> None:
         if not future.done():
             future.set_result(None)
     waiting.clear()
+
+
+def outgoing_of(message: Message, message_id: str, namespace: str, *, bytes_max: int, compress_over: int) -> Outgoing:
+    """The request for one message. Raises InvalidMessage: body or properties exceed what brokers take."""
+    check_body(message.body, bytes_max)
+    properties = message.property_text(message_id, namespace)
+    if len(properties) > PROPERTIES_BYTES_MAX // 4 and len(properties.encode()) > PROPERTIES_BYTES_MAX:
+        raise InvalidMessage(f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX} bytes of UTF-8")
+    body, sys_flag = message.body, 0
+    if len(body) >= compress_over:
+        packed = compression.compress(body, COMPRESSION_ZLIB)
+        if len(packed) < len(body):
+            body, sys_flag = packed, SysFlag.COMPRESSED | COMPRESSION_ZLIB
+    return Outgoing(message.topic, body, int(sys_flag), message.flag, properties)
 
 
 def check_body(body: bytes, bytes_max: int) -> None:

@@ -22,11 +22,12 @@ from metaq.client.conversation import asking
 from metaq.client.conversation.call import FAULTS, At, Call, Consultation, Conversation
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
-from metaq.client.conversation.notices import not_supported, notice_of
+from metaq.client.conversation.notices import not_supported, notice_of, unreadable
 from metaq.client.ids import IdPrefixes
 from metaq.client.names import Namespace
 from metaq.client.namespaces import NamespacedChecker, NamespacedMember, NamespacedRoutes, plain_outcome, wrapped_call
 from metaq.client.options import DEFAULT_INSTANCE, ClientOptions
+from metaq.client.requests import Requests
 from metaq.client.roles import Checker, Member
 from metaq.client.routes import KnownRoutes
 from metaq.client.transport import CONNECT_SECONDS, Transport
@@ -34,9 +35,9 @@ from metaq.clock import SYSTEM, Clock
 from metaq.errors import BadRequest, ClientForked, ConfigError, NoRoute
 from metaq.log import RateLimitedLog
 from metaq.model import BrokerData, Heartbeat
-from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
+from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
 from metaq.net.local import local_address
-from metaq.wire.command import Command
+from metaq.wire.command import Command, reply
 
 log = logging.getLogger("metaq.client")
 
@@ -74,12 +75,16 @@ class ClientCore:
         self._members: dict[str, Member] = {}
         self._checkers: dict[str, list[Checker]] = {}
         self._cluster: dict[str, BrokerData] = {}
-        """All brokers there are, while somebody here answers checks: each of them may hold a half message of the group."""
+        """All brokers there are, while somebody here is to be known to all: each of them may hold a half message of a group
+        whose checks we answer, or get the reply to a request of ours."""
+        self._requesters: Counter[object] = Counter()
+        self._meeting: asyncio.Future[None] | None = None
         self._levels: dict[str, int] = {}
         """By broker: which of our extensions it knows, as its answer to a heartbeat said."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._told = RateLimitedLog(log, clock)
         """What brokers may make us say as often as they like."""
+        self.requests = Requests(self._told)
 
     def set_pace(self) -> None:
         """Do the periodic work as often as the one of our users wants it who wants it most often."""
@@ -174,6 +179,31 @@ class ClientCore:
         if not left:
             self._checkers.pop(checker.group, None)
 
+    async def add_requester(self, producer: object) -> None:
+        """Replies to its requests may come from every broker: return when those that can be reached know where we are."""
+        if producer not in self._requesters:
+            self._requesters[producer] += 1
+            self._meeting = self.spawn(self._meet_for_replies())
+        if self._meeting is not None and not self._meeting.done():
+            await asyncio.shield(self._meeting)
+
+    async def _meet_for_replies(self) -> None:
+        try:
+            await self._find_brokers()
+        except FAULTS as error:
+            log.info("replies by way of brokers that we do not know yet cannot reach us: %s", error)
+        await self.send_heartbeats()
+
+    def remove_requester(self, producer: object) -> None:
+        """It is closed: its requests get no replies any more."""
+        del self._requesters[producer]
+        self.requests.give_up(producer)
+
+    @property
+    def _known_to_all(self) -> bool:
+        """Whether each broker is to know where we are, also those that we send nothing to."""
+        return bool(self._checkers or self._requesters)
+
     async def _meet_brokers(self, *, known: bool) -> None:
         """Tell every master who we are, as soon as a name server says where they are."""
         while not known and self._checkers:
@@ -186,7 +216,7 @@ class ClientCore:
         await self.send_heartbeats()
 
     async def _find_brokers(self) -> None:
-        self._cluster = (await self.consult(self.name_servers.cluster())).brokers if self._checkers else {}
+        self._cluster = (await self.consult(self.name_servers.cluster())).brokers if self._known_to_all else {}
 
     def claim(self, member: Member, options: ClientOptions) -> None:
         """Any thread. Raises ConfigError: this client is a member of the group already; the core is released.
@@ -333,7 +363,7 @@ class ClientCore:
 
     async def _poll_routes(self) -> None:
         await self.routes.refresh()
-        if self._checkers or self._cluster:
+        if self._known_to_all or self._cluster:
             await self._find_brokers()
         needed = {address for data in self._brokers().values() for address in data.addresses.values()}
         self.transport.keep_only(needed | set(self.name_servers.addresses))
@@ -355,30 +385,33 @@ class ClientCore:
 
     def _on_lost(self, address: str) -> None:
         log.info("lost the connection to %s", address)
-        if self._checkers and (data := self._broker_at(address)) is not None:
+        if self._known_to_all and (data := self._broker_at(address)) is not None:
             self.spawn(self._meet_again(data, address))
 
     async def _meet_again(self, broker: BrokerData, address: str) -> None:
         """A broker that is back must soon know whom to ask about transactions, also if we have nothing to send to it."""
         for pause in MEET_AGAIN_SECONDS:
             await asyncio.sleep(pause)
-            if not self._checkers or address in self.transport.addresses:
+            if not self._known_to_all or address in self.transport.addresses:
                 return
             await self._send_heartbeat(broker, address, self._heartbeat())
 
     def _on_request(self, address: str, command: Command) -> Command | None:
         try:
             data = self._broker_at(address)
-            notice = notice_of(command, data.broker if data is not None else "")
+            notice = notice_of(command, data.broker if data is not None else "", self.clock.now_ms())
         except BadRequest as error:
             self._told.warning(("unreadable", address), "%s sent what cannot be read: %s", address, error)
-            return None
+            return unreadable(command, str(error))
         if notice is None:
             answer = not_supported(command)
             log.debug("refused from %s:%s", address, answer.remark)
             return answer
         if isinstance(notice, TransactionCheck):
             self._check(notice, address)
+        elif isinstance(notice, RequestReplied):
+            self.requests.replied(notice)
+            return unreadable(command, notice.broken) if notice.broken else reply(command)
         elif (member := self._members.get(notice.group)) is not None:
             if isinstance(notice, MembersChanged):
                 member.rebalance_soon()

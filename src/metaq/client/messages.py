@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
+from metaq.client.options import checked_seconds
 from metaq.errors import ConfigError
 from metaq.model import Message, MessageQueue
 from metaq.model.message import as_body, as_keys
@@ -64,6 +65,15 @@ def as_message(
         wait_store_ok=wait_store_ok,
         properties={} if properties is None else properties,
     )
+
+
+def as_request(message: Message, timeout: float) -> float:
+    """The seconds that a request may take. Raises ConfigError, TypeError: it can be none."""
+    if message.delay_level:
+        raise ConfigError(
+            f"a request to topic {message.topic} with delay_level={message.delay_level}: who waits does not"
+        )
+    return checked_seconds("timeout", timeout, least=0.001)
 
 
 def as_batch(messages: Iterable[Message]) -> list[Message]:

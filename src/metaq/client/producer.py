@@ -6,22 +6,24 @@ messages to the accumulator (see there for batches, order and back-pressure).
 
 from __future__ import annotations
 
+import asyncio
 import atexit
 import contextlib
 import warnings
 import weakref
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
 from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, Atomic, Outlet, outcome, settle
 from metaq.client.callbacks import CallbackThreads
-from metaq.client.conversation.sending import Template
+from metaq.client.conversation.replies import asking
+from metaq.client.conversation.sending import Outgoing, Template
 from metaq.client.courier import Courier
 from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.message_log import MessageLog
-from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message, chosen, queue_for_key
+from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message, as_request, chosen, queue_for_key
 from metaq.client.names import checked
 from metaq.client.observing import ObservedArguments, Observing
 from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
@@ -29,7 +31,7 @@ from metaq.client.sending import Choose, Sender, SendRules
 from metaq.client.tracing import Tracer
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
-from metaq.model import Message, MessageQueue, SendReceipt, TransactionOutcome
+from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 from metaq.model.message import BODY_BYTES_MAX, check_tag
 from metaq.model.staging import Phase
 from metaq.model.system import AUTO_CREATE_TOPIC
@@ -37,6 +39,7 @@ from metaq.model.topic import QUEUES_MAX, check_group, check_topic
 
 DEFAULT_GROUP = "metaq_producer"
 CLOSE_SECONDS = 30.0
+REQUEST_SECONDS = 3.0
 EXIT_SECONDS = 5.0
 _TAGS_MAX = 1024
 
@@ -299,6 +302,44 @@ class ProducerBase:
             self._tags[tag] = check_tag(tag).encode()
         return self._tags[tag]
 
+    async def _request(
+        self, message: Message, ordering_key: str | None, queue: MessageQueue | None, timeout: float
+    ) -> StoredMessage:
+        """In the loop: send a request and wait for its reply."""
+        receipt: SendReceipt | None = None
+        try:
+            async with asyncio.timeout(timeout):
+                await self._core.add_requester(self._sender)
+                if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
+                    await self._find_queues(message.topic)
+                stream = self._stream(message.topic, ordering_key, None, queue).apart()
+                with self._core.requests.awaiting(self._sender, self._core.id_prefixes.next().decode()) as awaited:
+
+                    def finish(outgoing: Outgoing) -> Outgoing:
+                        client_id, ttl_ms = self._core.client_id, max(1, round(timeout * 1000))
+                        return asking(outgoing, awaited.correlation_id, client_id, ttl_ms)
+
+                    sent = await self._when_room(
+                        lambda: self._accumulator.send_alone(message, stream, None, timeout, finish)
+                    )
+                    receipt = await sent
+                    return await awaited.reply
+        except TimeoutError:
+            told = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
+            raise RequestTimeout(
+                f"no reply to the request to topic {message.topic} within {timeout:g} s; {told}"
+            ) from None
+
+    async def _when_room(self, hand_in: Callable[[], SendFuture]) -> SendFuture:
+        """In the loop: hand a message in once there is room, unless that is to raise."""
+        while True:
+            try:
+                return hand_in()
+            except BufferFull:
+                if not self._waits_when_full:
+                    raise
+                await self._accumulator.room()
+
     async def _oneway(self, message: Message, choose: Choose | None) -> None:
         prefix = self._core.id_prefixes.next().decode()
         outgoing = self._accumulator.outgoing(message, f"{prefix}0000")
@@ -307,6 +348,7 @@ class ProducerBase:
     async def _close(self) -> None:
         """In the loop: flush, leave the group, release the core."""
         self._accumulator.close()
+        self._core.remove_requester(self._sender)
         try:
             await self._accumulator.flush()
             for observer in self._accumulator.observers:
@@ -394,6 +436,31 @@ class Producer(ProducerBase):
         )  # fmt: skip
         stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
         return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
+
+    def request(
+        self,
+        topic: str | Message,
+        body: Body | None = None,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = NO_KEYS,
+        ordering_key: str | None = None,
+        queue: MessageQueue | None = None,
+        flag: int = 0,
+        properties: dict[str, str] | None = None,
+        timeout: float = REQUEST_SECONDS,
+    ) -> StoredMessage:
+        """Send a request and wait for the reply of whoever consumes it (`ReceivedMessage.reply`). Returns the reply.
+
+        Arguments as in `submit`; `timeout`: seconds for all, the reply included. A request is an ordinary message: one
+        that nobody replies to in time stays in its topic, and is consumed later.
+
+        Raises: what `send` raises: the request is not stored, or unknown. RequestTimeout: no reply came. ClientClosed.
+        """
+        self._check_open()
+        message = as_message(topic, body, tag, keys, flag=flag, properties=properties)
+        seconds = as_request(message, timeout)
+        return self._core.thread.run(self._request(message, ordering_key, queue, seconds))
 
     def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
         """Send messages of one topic in one request, contiguous in one queue, and wait for it.

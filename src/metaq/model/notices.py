@@ -29,6 +29,17 @@ class OffsetsReset(Struct, frozen=True):
     """Of the client that is told: C++ wants it in another form."""
 
 
+class RequestReplied(Struct, frozen=True):
+    """Somebody has replied to a request of ours."""
+
+    correlation_id: str
+    """The request's."""
+    reply: StoredMessage
+    """Its body is expanded. Where it is stored is not told."""
+    broken: str = ""
+    """Why its body cannot be expanded; it is as it came then."""
+
+
 class TransactionCheck(Struct, frozen=True):
     """How did the local transaction end that this half message belongs to?
 

@@ -22,7 +22,7 @@ import math
 import threading
 from collections import deque
 from collections.abc import Callable, Generator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -123,6 +123,9 @@ class Run(Generic[M]):
         self.marks[index] = value
         if queue.idle:
             queue.offer()
+
+    def reply(self, message: M, reply: Any) -> Any:
+        return self.chunk.reply(message, reply)
 
     def fail(self, message: M, verdict: BaseException) -> None:
         self.queue.fail(self, message, verdict)

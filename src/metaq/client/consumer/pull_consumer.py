@@ -9,7 +9,7 @@ import datetime as dt
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Self, Unpack
 
 from msgspec import Struct, structs
@@ -33,6 +33,7 @@ from metaq.client.consumer.base import (
 from metaq.client.consumer.closing import EXIT_SECONDS, Closable
 from metaq.client.consumer.options import GroupOptions, OnShare
 from metaq.client.consumer.pull_member import PullMember
+from metaq.client.consumer.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.consumer.seconds import USUAL
 from metaq.client.consumer.worker import WorkerThread
@@ -141,6 +142,7 @@ class PullConsumerBase(Closable):
         self._core = cores.acquire(namesrv, self._options, clock)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
+        self._replying = Replying(self._core, group)
         self._member = PullMember(self._core, group, options, offsets)
         self._member.subscriptions.add(first)
         if on_share is not None:
@@ -186,6 +188,23 @@ class PullConsumerBase(Closable):
         if offset < 0:
             raise ConfigError(f"update: offset={offset}: offsets begin at 0")
         self._member.update(queue, offset)
+
+    def reply(
+        self,
+        message: StoredMessage,
+        body: bytes | bytearray | memoryview,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = NO_KEYS,
+        properties: dict[str, str] | None = None,
+        flag: int = 0,
+        timeout: float = REPLY_SECONDS,
+    ) -> ReplyFuture:
+        """Send the reply to a request that was pulled. As `metaq.ReceivedMessage.reply`. Raises ClientClosed too."""
+        self._check_open()
+        return self._replying.begin(
+            message, reply_to(message, body, tag=tag, keys=keys, properties=properties, flag=flag, timeout=timeout)
+        )
 
     def _check_open(self) -> None:
         """Raises ClientForked, ClientClosed."""

@@ -10,6 +10,7 @@ from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.delivery import Delivery
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.replying import Replying
 from metaq.client.consumer.subscriptions import Subscriptions
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.pulling import PLAIN_COUNT, PullResult, PullStatus
@@ -39,6 +40,7 @@ class Pulling:
         """How many queues of each topic are pulled here."""
         self.skipped = 0
         """Messages that were never handed out: deleted before they were consumed, or skipped as wished."""
+        self.replying = Replying(core, group)
         self.wanted = Wanted(group, options.message_class, options.pull_bytes)
         self._heartbeat_from = 0.0
         """When a pull that is refused for want of a heartbeat may send the next (seconds, the core's even clock)."""
@@ -86,6 +88,7 @@ class QueuePuller:
     def __init__(self, pulling: Pulling, queue: MessageQueue, offset: int, *, held: bool = False) -> None:
         self._pulling, self._options = pulling, pulling.options
         self.window = pulling.delivery.window(queue, offset)
+        self.window.replies = pulling.replying.begin
         self.window.held = held
         pulling.queues_of[queue.topic] += 1
         self._wake = asyncio.Event()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from metaq.client.consumer.outcome import BROKER_DECIDES, Later, Pause, Reject
+from metaq.client.consumer.replying import NO_KEYS, REPLY_SECONDS, Reply, ReplyFuture, reply_to
 from metaq.errors import ClientError
 from metaq.model import StoredMessage
+from metaq.model import properties as props
 
 log = logging.getLogger("metaq.client")
 
@@ -29,6 +32,8 @@ class Holder(Protocol):
     def lost(self) -> bool:
         """What is said of its messages changes nothing any more, although nothing was said yet."""
         ...
+
+    def reply(self, message: Any, reply: Reply) -> ReplyFuture: ...
 
     def fail(self, message: Any, verdict: BaseException) -> None: ...
 
@@ -70,6 +75,33 @@ class ReceivedMessage(StoredMessage):
     def pause(self, seconds: float) -> None:
         """Stop its queue for so long; then it comes again, see `Pause`. Raises TypeError, ValueError."""
         self._fail(Pause(seconds))
+
+    @property
+    def wants_reply(self) -> bool:
+        """Whether it is a request: somebody waits for `reply`."""
+        return bool(self.properties.get(props.CORRELATION_ID) and self.properties.get(props.REPLY_TO))
+
+    def reply(
+        self,
+        body: bytes | bytearray | memoryview,
+        *,
+        tag: str | None = None,
+        keys: str | Iterable[str] = NO_KEYS,
+        properties: dict[str, str] | None = None,
+        flag: int = 0,
+        timeout: float = REPLY_SECONDS,
+    ) -> ReplyFuture:
+        """Send the reply to a request, which is still to be finished as any message is.
+
+        It goes on its way at once. Who wants to know that the requester has it calls `result()` of what is returned, or
+        awaits it: it gives the reply's receipt, and raises SendFailed or BrokerError if the requester is gone or did not
+        confirm in `timeout` seconds. The log says so in any case.
+
+        Raises: ClientError: the message is no request, was given back, or is a copy in another process. TypeError,
+        InvalidMessage: what no message can be, such as a body above 4 MiB.
+        """
+        reply = reply_to(self, body, tag=tag, keys=keys, properties=properties, flag=flag, timeout=timeout)
+        return self._chunk.reply(self, reply)
 
     @property
     def settled(self) -> bool:
@@ -164,6 +196,9 @@ class _Settled:
     flags: Any = _Ignored()
     in_order = lost = False
 
+    def reply(self, message: ReceivedMessage, reply: Reply) -> ReplyFuture:  # noqa: ARG002
+        raise ClientError(f"{message} was given back, to be handled again: whoever handles it then replies to it")
+
     def fail(self, message: ReceivedMessage, verdict: BaseException) -> None:
         """It was settled before: this changes nothing."""
 
@@ -176,6 +211,11 @@ class _Copied:
     base = 0
     flags: Any = _Uncommittable()
     in_order = lost = False
+
+    def reply(self, message: ReceivedMessage, reply: Reply) -> ReplyFuture:  # noqa: ARG002
+        raise ClientError(
+            f"{message} is a copy, pickled or copied: reply in the process and by the consumer that received it"
+        )
 
     def fail(self, message: ReceivedMessage, verdict: BaseException) -> None:  # noqa: ARG002
         self.flags[0] = 1  # A copy says that it is one.

@@ -19,7 +19,7 @@ import enum
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from metaq.client.consumer.outcome import Pause, delay_level_of
 from metaq.model import MessageQueue, StoredMessage
@@ -67,6 +67,11 @@ class Chunk(Generic[M]):
         """One of our messages, to be handed out once more under the same flag."""
         return Chunk(self.window, self.base, self.flags, [message])
 
+    def reply(self, message: M, reply: Any) -> Any:
+        """Any thread: reply to a request of ours. Returns a future."""
+        assert self.window.replies is not None
+        return self.window.replies(message, reply)
+
     def fail(self, message: M, verdict: BaseException) -> None:
         """Any thread: our message was not handled. The verdict is what its handling raised."""
         window = self.window
@@ -93,6 +98,8 @@ class Window(Generic[M]):
         """Where failed messages of the queue go, from any thread: (chunk, message, delay level)."""
         self.halt = halt
         """Where those go that want their queue to stop for a while, from any thread: (chunk, message, seconds)."""
+        self.replies: Callable[[M, Any], Any] | None = None
+        """How requests of the queue are replied to, from any thread: (message, reply)."""
         self.shut = 0
         """Unless it is 0 nothing of it is handed out, see `Shut`. Looked at for each message."""
         self._shutting = threading.RLock()  # A signal handler may stop the consumer in the thread that holds it.

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from metaq.client.conversation.replies import reply_of
 from metaq.client.conversation.transactions import check_of
-from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
+from metaq.model.notices import MembersChanged, OffsetsReset, RequestReplied, TransactionCheck
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode, request_name
 from metaq.wire.command import Command, reply
 
-Notice = MembersChanged | OffsetsReset | TransactionCheck
+Notice = MembersChanged | OffsetsReset | TransactionCheck | RequestReplied
 
 
-def notice_of(command: Command, broker: str = "") -> Notice | None:
+def notice_of(command: Command, broker: str = "", now_ms: int = 0) -> Notice | None:
     """What the request of the broker of that name says; None for one that we do not know. Raises BadRequest."""
     if command.code == RequestCode.NOTIFY_CONSUMER_IDS_CHANGED:
         return MembersChanged(command.ext.get("consumerGroup", ""))
@@ -19,7 +20,14 @@ def notice_of(command: Command, broker: str = "") -> Notice | None:
         return OffsetsReset(command.ext.get("group", ""), bodies.queue_offsets_of(command.body))
     if command.code == RequestCode.CHECK_TRANSACTION_STATE:
         return check_of(command, broker)
+    if command.code == RequestCode.PUSH_REPLY_MESSAGE_TO_CLIENT:
+        return reply_of(command, broker, now_ms)
     return None
+
+
+def unreadable(command: Command, why: str) -> Command:
+    """The answer to a request that cannot be read."""
+    return reply(command, ResponseCode.SYSTEM_ERROR, remark=f"{request_name(command.code)} cannot be read: {why}")
 
 
 def not_supported(command: Command) -> Command:

@@ -27,6 +27,8 @@ class Outgoing(Struct, frozen=True):
     batch: bool = False
     reconsume_times: int = 0
     max_reconsume_times: int | None = None
+    reply: bool = False
+    """It answers a request: its broker hands it on to whoever asked."""
 
 
 class Stored(Struct, frozen=True):
@@ -84,7 +86,10 @@ class Send(Call[Stored], frozen=True):
             batch=outgoing.batch,
             broker_name=self.queue.broker,
         )
-        code = RequestCode.SEND_BATCH_MESSAGE if outgoing.batch else RequestCode.SEND_MESSAGE_V2
+        if outgoing.reply:
+            code = RequestCode.SEND_REPLY_MESSAGE_V2
+        else:
+            code = RequestCode.SEND_BATCH_MESSAGE if outgoing.batch else RequestCode.SEND_MESSAGE_V2
         return request(code, header, outgoing.body)
 
     def read(self, answer: Command) -> Stored:
