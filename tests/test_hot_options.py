@@ -16,17 +16,22 @@ import pytest
 
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
+from metaq.broker.requests import Chunk, Decide, Stage
 from metaq.clock import FakeClock
+from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
 from metaq.model.order import ORDER_NAMESPACE
 from metaq.model.sql import Sql
+from metaq.model.staging import Outcome, Phase
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
+from metaq.saved import Saving
 from metaq.testing import FaultyDisk
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, encode, request
 from metaq.wire.connection import Connection
-from tests.broker.support import small_store
+from tests.broker.staging import SOMEBODY, batch
+from tests.broker.support import BORN_HOST, small_store
 from tests.doors.support import Client, SlowDisk, open_door, send_header, tick
 from tests.support import PATIENCE, eventually
 
@@ -328,6 +333,95 @@ def _(root):
         assert locks(running, "a@1", 4) == 2
         running.change(queue_locks_max=3)
         assert locks(running, "a@1", 4) == 3
+
+
+class Staging(Running):
+    """With requests of staged transactions, each of another one unless it says otherwise."""
+
+    def stage(self, *parts, transaction="t@broker-a", seconds=0):
+        """The answer to chunks of these parts: (id, number, messages)."""
+        chunks = tuple(Chunk(part=part, number=number, topic="T", queue_id=0, body=batch(*texts))
+                       for part, number, texts in parts)  # fmt: skip
+        request = Stage(transaction=transaction, chunks=chunks, born_ms=0, born_host=BORN_HOST, seconds=seconds)
+        return self.answer(lambda: self.broker.staging.stage(request, SOMEBODY))
+
+    def answer(self, act):
+        try:
+            act()
+        except Saving:  # its topic is made
+            return self.answer(act)
+        except Refused as error:
+            return error.reason
+        return None
+
+
+@effect_of("broker.staged_parts_max")
+def _(root):
+    with Staging(root) as running:
+        running.change(staged_parts_max=8)  # one client may have a quarter
+        assert running.stage(("p1", 0, [b"a"]), ("p2", 0, [b"a"])) is None
+        assert running.stage(("p3", 0, [b"a"])) is Reason.BUSY
+        running.change(staged_parts_max=12)
+        assert running.stage(("p3", 0, [b"a"])) is None
+
+
+@effect_of("broker.staged_bytes_per_transaction_max")
+def _(root):
+    with Staging(root) as running:
+        running.change(staged_bytes_per_transaction_max=2000)
+        assert running.stage(("p", 0, [b"a" * 1500])) is None
+        assert running.stage(("p", 1, [b"a" * 1500])) is Reason.INVALID
+        running.change(staged_bytes_per_transaction_max=4000)
+        assert running.stage(("p", 1, [b"a" * 1500])) is None
+
+
+@effect_of("broker.staged_bytes_max")
+def _(root):
+    with Staging(root) as running:
+        running.change(staged_bytes_max=2000)
+        assert running.stage(("p", 0, [b"a" * 1500])) is None
+        assert running.stage(("p", 0, [b"a" * 1500]), transaction="u@broker-a") is Reason.BUSY
+        running.change(staged_bytes_max=4000)
+        assert running.stage(("p", 0, [b"a" * 1500]), transaction="u@broker-a") is None
+
+
+@effect_of("broker.staged_chunks_per_part_max")
+def _(root):
+    with Staging(root) as running:
+        running.change(staged_chunks_per_part_max=1)
+        assert running.stage(("p", 0, [b"a"])) is None
+        assert running.stage(("p", 1, [b"a"])) is Reason.INVALID
+        running.change(staged_chunks_per_part_max=2)
+        assert running.stage(("p", 1, [b"a"])) is None
+
+
+@effect_of("broker.staged_seconds_max")
+def _(root):
+    with Staging(root) as running:
+        running.change(staged_seconds_max=5)
+        assert running.stage(("p", 0, [b"a"]), seconds=3600) is None
+        running.change(staged_seconds_max=3600)
+        assert running.stage(("p", 0, [b"a"]), transaction="u@broker-a") is None
+        running.clock.advance(10)
+        running.broker.tick()
+        assert running.broker.staging.state("t@broker-a").phase is Phase.ROLLED_BACK
+        assert running.broker.staging.state("u@broker-a").phase is Phase.OPEN
+
+
+@effect_of("broker.transaction_rows_max")
+def _(root):
+    with Staging(root) as running:
+        running.change(transaction_rows_max=1)
+
+        def commit(number):
+            decide = Decide(
+                transaction=f"t{number}@broker-a", outcome=Outcome.COMMIT, parts=(), row=f"r{number}", sequence=1
+            )
+            return running.answer(lambda: running.broker.staging.decide(decide, SOMEBODY))
+
+        assert (commit(1), commit(2)) == (None, Reason.INVALID)
+        running.change(transaction_rows_max=2)
+        assert commit(2) is None
 
 
 @effect_of("broker.slave_read_enable")

@@ -215,7 +215,15 @@ class StagingModel(RuleBasedStateMachine):
     @rule(which=st.integers(0, 99), broker=st.sampled_from(NAMES), part=st.integers(0, 2), queue=st.sampled_from(QUEUES),
           rows=st.integers(1, 4), answered=st.booleans(), large=st.booleans(), seal=st.booleans())  # fmt: skip
     def stage(
-        self, which: int, broker: str, part: int, queue: tuple[str, int], rows: int, answered: bool, large: bool, seal: bool
+        self,
+        which: int,
+        broker: str,
+        part: int,
+        queue: tuple[str, int],
+        rows: int,
+        answered: bool,
+        large: bool,
+        seal: bool,
     ) -> None:
         """The next chunk of a part; its answer is lost with the broker if it is not `answered`."""
         transaction = self.pick(which)
