@@ -64,6 +64,8 @@ PAUSE_SECONDS: Final = 0.1
 DONE_MAX: Final = 256
 """So many transactions that are done are written down before their tick."""
 ENDED_PER_TICK: Final = 100
+EXPIRY_SLACK: Final = 1000
+"""So many that are over may still stand among those that can expire."""
 LISTED_MAX: Final = 1000
 
 
@@ -302,6 +304,8 @@ class StagingService:
             if named.broker != self._name:
                 continue
             part = transaction.parts.get(named.part) if transaction is not None else None
+            if part is not None and part.seal is not None and part.fits(named):
+                continue
             where = f"part {named.part} for queue {named.queue_id} of topic {named.topic[:127]}"
             if part is None:
                 raise Refused(
@@ -312,12 +316,11 @@ class StagingService:
                 raise Refused(
                     Reason.INVALID, f"{where} of transaction {wanted.transaction} is not sealed: nothing was decided"
                 )
-            if not part.fits(named):
-                raise Refused(
-                    Reason.INVALID,
-                    f"{where} of transaction {wanted.transaction} is not what the manifest says ({named.seal}): it is for queue "
-                    f"{part.queue_id} of topic {part.topic} and holds {part.holds}; nothing was decided",
-                )
+            raise Refused(
+                Reason.INVALID,
+                f"{where} of transaction {wanted.transaction} is not what the manifest says ({named.seal}): it is for queue "
+                f"{part.queue_id} of topic {part.topic} and holds {part.holds}; nothing was decided",
+            )
 
     def _row_stands(self, wanted: Decision, transaction: Transaction | None) -> Decided | None:
         """What stands instead, because the row has come to this sequence number before; None: the row may move.
@@ -570,8 +573,12 @@ class StagingService:
 
     def _expires(self, transaction: Transaction) -> None:
         expires_ms = transaction.expires_ms
-        if expires_ms is not None:
-            heapq.heappush(self._expiry, (expires_ms, transaction.id))
+        if expires_ms is None:
+            return
+        heapq.heappush(self._expiry, (expires_ms, transaction.id))
+        if len(self._expiry) > 2 * len(self._table.table) + EXPIRY_SLACK:  # most are over long before
+            self._expiry = [(due, tx.id) for tx in self._table if (due := tx.expires_ms) is not None]
+            heapq.heapify(self._expiry)
 
     def _expire(self) -> None:
         now_ms = self._clock.now_ms()

@@ -10,31 +10,37 @@ from metaq.broker.environment import Environment
 from metaq.broker.requests import Chunk, Stage
 from metaq.broker.staging_parts import New, Part, Staged, Transaction, check_seal, is_next
 from metaq.broker.staging_records import (
-    CHUNK,
+    FORBIDDEN_BYTES,
     RECORD_BYTES_MORE,
-    ChunkName,
     check_entry,
+    chunk_record,
     entries_of,
     life_text,
-    stage_record,
 )
 from metaq.broker.topics import Topics, check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
-from metaq.model.access import Action, Authorise, Identity
+from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.staging import CHUNK_BYTES_MAX, check_part, chunk_crc
 from metaq.model.system import AUTO_CREATE_TOPIC, SEND_FORBIDDEN
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.saved import Pending, Saving
 from metaq.store.writer import PutRecord
+from metaq.wire.hot import TopicGate, check_batch
 from metaq.wire.record import record_bytes
 
 RUN_BYTES: Final = 2 << 20
 """Chunks of one request are stored in runs of about so many bytes, each of them whole."""
 _BLANK_BYTES: Final = 8
 
+WRITE: Final = int(Perm.WRITE)
+
 Added = Callable[[Transaction, int], None]
+
+
+def _where(chunk: Chunk) -> str:
+    return f"queue {chunk.queue_id} of topic {chunk.topic}"
 
 
 class Admission:
@@ -45,6 +51,11 @@ class Admission:
     ) -> None:
         self._environment, self._store, self._topics = environment, environment.store, topics
         self._appender, self._table, self._authorise = appender, table, authorise
+        self._judge = TopicGate(b"-", (), CHUNK_BYTES_MAX, FORBIDDEN_BYTES)
+        """What staged messages may not have."""
+        self._open: dict[str, int] = {}
+        """Topics that everybody may send to, and how many queues each has; as long as nothing changes."""
+        topics.watch(lambda topic: self._open.pop(topic, None))
 
     def admit(self, stage: Stage, transaction: Transaction | None, who: Identity, peer: str) -> list[New]:
         """The chunks that are to be stored, by part. Those that are there already are left out.
@@ -53,7 +64,10 @@ class Admission:
         """
         parts = transaction.parts if transaction is not None else {}
         news: dict[str, New] = {}
-        self._check_destinations({(chunk.topic, chunk.queue_id) for chunk in stage.chunks}, who)
+        for chunk in stage.chunks:
+            if not 0 <= chunk.queue_id < self._open.get(chunk.topic, 0) or not self._takes:
+                self._check_destinations({(chunk.topic, chunk.queue_id) for chunk in stage.chunks}, who)
+                break
         for chunk in stage.chunks:
             new = news.get(chunk.part)
             if new is None:
@@ -75,39 +89,44 @@ class Admission:
         return fresh
 
     def _take(self, new: New, chunk: Chunk) -> None:
-        where = f"queue {chunk.queue_id} of topic {chunk.topic}"
         limit = min(CHUNK_BYTES_MAX, self._environment.store_options.max_message_size)
         if not 0 < len(chunk.body) <= limit:
             raise Refused(
-                Reason.ILLEGAL_MESSAGE, f"a chunk for {where} has {len(chunk.body)} bytes, it may have 1 to {limit}"
+                Reason.ILLEGAL_MESSAGE,
+                f"a chunk for {_where(chunk)} has {len(chunk.body)} bytes, it may have 1 to {limit}",
             )
         crc = chunk_crc(chunk.body)
         if not is_next(new, chunk, crc):
             if chunk.seal is not None and new.base is not None and not new.chunks:
                 check_seal(chunk.part, chunk.seal, new.base.holds)
             return
-        new.counts.append(self._check_batch(where, chunk))
+        new.counts.append(self._check_batch(chunk))
         new.chunks.append(chunk)
         new.crcs.append(crc)
         if chunk.seal is not None:
             check_seal(chunk.part, chunk.seal, new.holds())
 
-    def _check_batch(self, where: str, chunk: Chunk) -> int:
+    def _check_batch(self, chunk: Chunk) -> int:
         """How many messages there are. Raises Refused ILLEGAL_MESSAGE: not a batch, or one that could not be applied."""
-        entries = entries_of(chunk.body)
         more = len(self._environment.options.broker_cluster_name.encode()) + len(props.CLUSTER) + 2
+        rows = check_batch(chunk.body, self._judge, self._store.log.tail)
+        if rows < 0:  # there is something to tell, or to look at singly
+            rows = self._judge_entries(chunk, more)
+        size = len(chunk.body) + rows * (RECORD_BYTES_MORE + len(chunk.topic) + more)
+        if size + _BLANK_BYTES > self._store.log.file_bytes:
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE,
+                f"the {rows} messages of a chunk for {_where(chunk)} take {size} bytes, and a log file has "
+                f"{self._store.log.file_bytes} (mappedFileSizeCommitLog): make smaller chunks",
+            )
+        return rows
+
+    def _judge_entries(self, chunk: Chunk, more: int) -> int:
+        entries, where = entries_of(chunk.body), _where(chunk)
         for number, (_, body, text) in enumerate(entries):
             if not body:
                 raise Refused(Reason.ILLEGAL_MESSAGE, f"message {number} of a chunk for {where} has no body")
             check_entry(where, number, text, more)
-        topic_bytes = len(chunk.topic)
-        size = len(chunk.body) + len(entries) * (RECORD_BYTES_MORE + topic_bytes + more)
-        if size + _BLANK_BYTES > self._store.log.file_bytes:
-            raise Refused(
-                Reason.ILLEGAL_MESSAGE,
-                f"the {len(entries)} messages of a chunk for {where} take {size} bytes, and a log file has "
-                f"{self._store.log.file_bytes} (mappedFileSizeCommitLog): make smaller chunks",
-            )
         return len(entries)
 
     # ------------------------------------------------------------------ where to
@@ -122,12 +141,19 @@ class Admission:
                 waiting += saving.pending
                 continue
             count = max(config.read_queues, config.write_queues)
+            if self._authorise is everybody:
+                self._open[topic] = count
             if not 0 <= queue_id < count:
                 raise Refused(
                     Reason.INVALID, f"request queueId[{queue_id}] is illegal: topic {topic} has {count} queues"
                 )
         if waiting:
             raise Saving(*waiting)
+
+    @property
+    def _takes(self) -> bool:
+        """Whether the broker takes messages at all."""
+        return bool(self._environment.options.broker_permission & WRITE)
 
     def _topic(self, name: str, queue_id: int, who: Identity) -> TopicConfig:
         check_client_topic(name)
@@ -140,7 +166,7 @@ class Admission:
             config = self._topics.auto_create(
                 name, AUTO_CREATE_TOPIC, options.default_topic_queue_nums, queue_id=queue_id
             )
-        if not config.writable or not options.broker_permission & Perm.WRITE:
+        if not config.writable or not self._takes:
             raise Refused(
                 Reason.NO_PERMISSION,
                 f"the topic {name} has permission {config.perm}, the broker {options.broker_permission}: no message may be "
@@ -157,14 +183,10 @@ class Admission:
         """
         life = life_text(transaction.lifetime, transaction.seconds)
         run: list[tuple[New, int, PutRecord]] = []
-        size = 0
+        size, run_max = 0, min(RUN_BYTES, self._store.log.file_bytes // 2)
         for new in fresh:
             for index, chunk in enumerate(new.chunks):
-                name = ChunkName(
-                    stage.transaction, chunk.part, chunk.number, new.counts[index], chunk.topic, chunk.queue_id, life
-                )
-                record = stage_record(CHUNK, name, chunk.seal, chunk.body, stage.born_ms, stage.born_host)
-                run_max = min(RUN_BYTES, self._store.log.file_bytes // 2)
+                record = chunk_record(stage, chunk, new.counts[index], life)
                 if run and size + len(chunk.body) > run_max:
                     self._put(transaction, run, added)
                     run, size = [], 0

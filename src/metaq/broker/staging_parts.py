@@ -266,7 +266,10 @@ def is_next(new: New, chunk: Chunk, crc: int) -> bool:
 
     Raises Refused INVALID: a gap, other content under the same number, another queue, or a part that is sealed.
     """
-    where, part = f"chunk {chunk.number} of part {chunk.part}", new.base
+    part = new.base
+    if part is None and chunk.number == 0 and not new.chunks:
+        return True
+    where = f"chunk {chunk.number} of part {chunk.part}"
     if (new.topic, new.queue_id) != (chunk.topic, chunk.queue_id):
         raise Refused(
             Reason.INVALID,
