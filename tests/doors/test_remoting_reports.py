@@ -11,7 +11,7 @@ NOTHING = Rates(0, 0, 0)
 FACTS = BrokerFacts(
     now_ms=1_000_000 + 90_061_500, started_ms=1_000_000, puts=Rates(1.5, 2, 3), gets=NOTHING, get_hits=Rates(1, 2, 3),
     get_misses=Rates(10, 20, 30), put_messages=4, put_bytes=1000, put_failures=2, got_messages=7, log_min=100,
-    log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, held_pulls=3,
+    log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, held_pulls=3, staged_parts=11, staged_bytes=2200,
     delay_levels={3: LevelProgress(5, 8)}, unsaved={"topics.json": "broken", "delayOffset.json": "full"}, trouble="lost",
 )  # fmt: skip
 
@@ -24,6 +24,7 @@ def test_figures_stand_under_rocketmqs_names():
         "getTotalTps": "11.000000 22.000000 33.000000", "putMessageAverageSize": "250.0",
         "remainHowManyDataToFlush": "4.0 KiB", "commitLogDiskRatio": "0.2500", "scheduleMessageOffset_3": "5,8",
         "unsavedFiles": "topics.json: broken; delayOffset.json: full", "metaqTrouble": "lost", "heldPulls": "3",
+        "metaqStagedParts": "11", "metaqStagedBytes": "2200",
     }.items() <= table.items()  # fmt: skip
 
 

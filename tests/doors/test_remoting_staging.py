@@ -17,7 +17,7 @@ from metaq.model.staging import (
     chunk_crc,
     part_crc,
 )
-from metaq.wire import headers, staging
+from metaq.wire import bodies, headers, staging
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.extensions import STAGING_LEVEL, level_of
@@ -282,6 +282,21 @@ def test_list_has_what_is_not_over_in_pages(orders, door):
     assert [row.key for row in staging.row_list_of(answer.body)] == ["w1", "w2"]
     answer = orders.ask(RequestCode.LIST_STAGED, headers.ListStagedHeader(after="w1", rows=True))
     assert [(row.key, row.sequence) for row in staging.row_list_of(answer.body)] == [("w2", 5)]
+
+
+def test_figures_of_the_broker_tell_what_is_held(orders, door):
+    """28: so that a monitor sees how near the limits are."""
+
+    def held():
+        table = bodies.kv_table_of(orders.ask(RequestCode.GET_BROKER_RUNTIME_INFO, {}).body)
+        return int(table["metaqStagedParts"]), int(table["metaqStagedBytes"])
+
+    assert held() == (0, 0)
+    staged(orders, chunk(b"a", b"b"), chunk(b"c", part="q", queue_id=1))
+    assert held() == (2, len(batch(b"a", b"b") + batch(b"c")))
+    decided(orders, Outcome.ROLLBACK)
+    tick(door)
+    assert held() == (0, 0)
 
 
 def test_forgotten_transaction_is_gone(orders):

@@ -207,7 +207,8 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
     if coordinator not in targets:
         raise BrokerNotFound(
             f"the broker {coordinator}, which decides {transaction}, is not registered at name servers "
-            f"{core.name_servers}; registered: {', '.join(targets)}"
+            f"{core.name_servers}; registered: {', '.join(targets)}. If it will never come back, `metaq transaction forget` drops "
+            "what the others hold"
         )
     told = await core.ask(targets[coordinator], end(transaction, outcome, coordinator))
     decision = told.decision

@@ -113,7 +113,14 @@ class Broker:
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
         self.reports = Reports(
-            environment, tables, self.hold, self.lookup, self.schedule, self.stats, unsaved=self._unsaved
+            environment,
+            tables,
+            self.hold,
+            self.lookup,
+            self.schedule,
+            self.stats,
+            unsaved=self._unsaved,
+            held=lambda: self.staging.held,
         )
         self._call_soon, self._files = call_soon, files
         now = clock.monotonic()

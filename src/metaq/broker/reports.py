@@ -27,15 +27,18 @@ class Reports:
         lookup: Lookup,
         schedule: ScheduleService,
         stats: Stats,
+        *,
         unsaved: Callable[[], Mapping[str, str]],
+        held: Callable[[], tuple[int, int]],
     ) -> None:
-        """`unsaved`: which configuration files could not be saved last, and why."""
-        self._environment, self._tables, self._unsaved = environment, tables, unsaved
+        """`unsaved`: which configuration files could not be saved last, and why. `held`: parts and bytes of staged transactions."""
+        self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._hold, self._lookup, self._schedule, self._stats = hold, lookup, schedule, stats
 
     def facts(self) -> BrokerFacts:
         """The broker's figures as they are now."""
         stats, store = self._stats, self._environment.store
+        staged_parts, staged_bytes = self._held()
         return BrokerFacts(
             now_ms=self._environment.clock.now_ms(),
             started_ms=stats.started_ms,
@@ -53,6 +56,8 @@ class Reports:
             earliest_ms=store.earliest_ms,
             disk_ratio=store.disk_ratio,
             held_pulls=len(self._hold),
+            staged_parts=staged_parts,
+            staged_bytes=staged_bytes,
             delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
             trouble=store.trouble,

@@ -619,6 +619,11 @@ class StagingService:
         phase = _state(transaction).phase if transaction is not None else Phase.COMMITTED
         return RowState(row.key, row.sequence, row.transaction, phase)
 
+    @property
+    def held(self) -> tuple[int, int]:
+        """Parts, and bytes in them, of transactions that are not over."""
+        return self._table.parts, self._table.bytes
+
     def listing(self, after: str, count: int) -> list[TransactionState]:
         """Transactions that are not over, in the order of their ids, from the first one behind `after` on."""
         names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in self._table.table if name > after))

@@ -202,14 +202,14 @@ def forget_transaction(
 ) -> None:
     """Drop what brokers keep of a transaction whose coordinator will never come back, or a writer's row.
 
-    Messages that were not delivered are gone; what was delivered stays. Of a writer that is forgotten, an old transaction
-    that is repeated is taken for a new one. Use rollback while the coordinator can be reached.
+    Its undecided messages are gone; a broker that has committed messages of it to deliver refuses. Of a writer that is
+    forgotten, an old transaction that is repeated is taken for a new one. Use rollback while the coordinator can be reached.
     """
     from metaq.admin import Admin
 
     what = f"row {subject}" if row else f"transaction {subject}"
     if not yes:
-        typer.confirm(f"Forget {what}, and drop what was not delivered?", abort=True)
+        typer.confirm(f"Forget {what}, and drop what brokers hold of it?", abort=True)
     with Admin(namesrv) as admin:
         names = admin.forget_transaction(subject, row=row, broker=broker)
     if as_json:

@@ -59,6 +59,8 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "heldPulls": str(facts.held_pulls),
         "unsavedFiles": "; ".join(f"{name}: {why}" for name, why in facts.unsaved.items()),
         "metaqTrouble": facts.trouble,
+        "metaqStagedParts": str(facts.staged_parts),
+        "metaqStagedBytes": str(facts.staged_bytes),
         **OUR_MARK,
     }
     for pool in POOLS:

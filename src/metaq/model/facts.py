@@ -50,6 +50,9 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     disk_ratio: float
     """How full the disk is, 0 to 1."""
     held_pulls: int
+    staged_parts: int
+    staged_bytes: int
+    """Of staged transactions that are not over."""
     delay_levels: Mapping[int, LevelProgress]
     unsaved: Mapping[str, str]
     """Configuration file → why it could not be saved last."""
