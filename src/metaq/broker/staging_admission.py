@@ -55,7 +55,10 @@ class Admission:
         """What staged messages may not have."""
         self._open: dict[str, int] = {}
         """Topics that everybody may send to, and how many queues each has; as long as nothing changes."""
-        topics.watch(lambda topic: self._open.pop(topic, None))
+        topics.watch(self._forget)
+
+    def _forget(self, topic: str) -> None:
+        self._open.pop(topic, None)
 
     def admit(self, stage: Stage, transaction: Transaction | None, who: Identity, peer: str) -> list[New]:
         """The chunks that are to be stored, by part. Those that are there already are left out.
