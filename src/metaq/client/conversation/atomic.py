@@ -33,6 +33,8 @@ from metaq.wire.staging import ChunkSection, DecideBody
 
 ROLLBACK_SECONDS: Final = 3.0
 """How long a transaction that cannot be completed is tried to be rolled back. Its parts expire in any case."""
+DELIVERY_SECONDS: Final = 3.0
+"""How long brokers are given to deliver what is committed. They go on by themselves, and it is committed in any case."""
 NOTICE_SECONDS: Final = 1.0
 """How long a participant is given to hear of a rollback. It asks the coordinator in any case."""
 REMAINING_PAUSE: Final = 0.02
@@ -229,6 +231,7 @@ class AtomicSteps:
         if decision.outcome is Outcome.ROLLBACK:
             yield from self._tell_rollback(decision)
             return Ending(Standing.ROLLED_BACK, decision)
+        until = min(until, self._now() + DELIVERY_SECONDS)
         lanes = {
             broker: self._applying(broker, decision, until)
             for broker in dict.fromkeys(part.broker for part in decision.parts)

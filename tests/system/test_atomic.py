@@ -1,0 +1,155 @@
+"""One transaction over three brokers, any of which may die in the middle of it: all or none, once, and the client says so."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+import metaq
+from metaq.testing import Cluster
+from tests.support import PATIENCE, eventually
+
+_names = itertools.count()
+BROKERS = ("broker-0", "broker-1", "broker-2")
+
+
+@pytest.fixture(scope="module")
+def three_brokers():
+    with Cluster(brokers=3) as running:
+        yield running
+
+
+@pytest.fixture
+def cluster(three_brokers):
+    """All three are there, and known."""
+    for broker in three_brokers.brokers:
+        if not broker.alive:
+            broker.start()
+    three_brokers.wait_registered()
+    return three_brokers
+
+
+@pytest.fixture
+def topic(cluster):
+    """One queue at each broker."""
+    name = f"atomic-{next(_names)}"
+    with metaq.admin.Admin(cluster.namesrv) as admin:
+        admin.create_topic(name, queues=1)
+    return name
+
+
+@pytest.fixture
+def producer(cluster):
+    with metaq.Producer(cluster.namesrv, instance_name=f"atomic-{next(_names)}") as running:
+        yield running
+
+
+def send_everywhere(tx, topic, count=3):
+    """To each broker's queue `count` messages; broker-0 decides."""
+    for number in range(count):
+        for broker in BROKERS:
+            tx.send(topic, b"%s %d" % (broker.encode(), number), queue=metaq.MessageQueue(topic, broker, 0))
+
+
+def delivered(cluster, topic, brokers=BROKERS):
+    """Bodies in the queues of these brokers, in their order."""
+    found = []
+    for broker in brokers:
+        queue = metaq.MessageQueue(topic, broker, 0)
+        with metaq.Reader(cluster.namesrv, topic, queues=[queue], stop_at_end=True) as reader:
+            found += [message.body.decode() for message in reader]
+    return found
+
+
+def all_of(brokers=BROKERS, count=3):
+    return [f"{broker} {number}" for broker in brokers for number in range(count)]
+
+
+def test_all_brokers_deliver_or_none(cluster, topic, producer):
+    """The coordinator knows when all have: then the transaction is over."""
+    with pytest.raises(KeyError), producer.atomic() as dropped:
+        send_everywhere(dropped, topic)
+        dropped.prepare()
+        raise KeyError
+    assert producer.outcome(dropped.id) is metaq.Phase.ROLLED_BACK
+    with producer.atomic() as tx:
+        send_everywhere(tx, topic)
+        assert tx.id.endswith("@broker-0")
+        assert delivered(cluster, topic) == []
+    assert tx.result.delivered
+    assert delivered(cluster, topic) == all_of()
+    eventually(lambda: producer.outcome(tx.id) is metaq.Phase.COMMITTED, what="all have confirmed")
+
+
+def test_a_participant_that_dies_delivers_when_it_is_back(cluster, topic, producer):
+    """It is committed all the same, and the others deliver at once."""
+    with producer.atomic() as tx:
+        send_everywhere(tx, topic)
+        tx.prepare()
+        cluster.brokers[2].kill()
+    assert (tx.outcome, tx.result.delivered) == (metaq.TransactionOutcome.COMMIT, False)
+    assert delivered(cluster, topic, BROKERS[:2]) == all_of(BROKERS[:2])
+    assert producer.outcome(tx.id) is metaq.Phase.COMMITTING
+    cluster.brokers[2].start()
+    eventually(lambda: producer.outcome(tx.id) is metaq.Phase.COMMITTED, what="the last broker has delivered")
+    assert delivered(cluster, topic) == all_of()
+
+
+@pytest.mark.parametrize("commit", [True, False])
+def test_a_coordinator_that_dies_is_asked_later(cluster, topic, producer, commit):
+    """What was prepared stays so, at all three, until somebody decides."""
+    with pytest.raises(metaq.TransactionFailed) as caught, producer.atomic(timeout=3) as tx:
+        send_everywhere(tx, topic)
+        tx.prepare()
+        cluster.brokers[0].kill()
+    assert caught.value.state in {"prepared", "unknown"}
+    with pytest.raises((metaq.NoRoute, metaq.ConnectionFailed)):
+        producer.outcome(tx.id, timeout=1)
+    cluster.brokers[0].start()
+    with metaq.Producer(cluster.namesrv, instance_name=f"atomic-{next(_names)}") as other:
+        assert other.outcome(tx.id) is metaq.Phase.PREPARED
+        wanted = metaq.TransactionOutcome.COMMIT if commit else metaq.TransactionOutcome.ROLLBACK
+        assert other.settle(tx.id, commit=commit) is wanted
+        last = metaq.Phase.COMMITTED if commit else metaq.Phase.ROLLED_BACK
+        eventually(lambda: other.outcome(tx.id) is last, what="its end")
+    eventually(lambda: delivered(cluster, topic) == all_of() * commit, what="the same at all three")
+
+
+def test_a_broker_that_is_away_keeps_all_others_from_delivering(cluster, topic, producer):
+    """Its part cannot be staged, so there is no commit."""
+    producer.queues(topic)
+    cluster.brokers[1].kill()
+    with (
+        pytest.raises(metaq.TransactionFailed, match=r"rolled back: nothing of it .* do it again") as caught,
+        producer.atomic(timeout=2) as tx,
+    ):
+        send_everywhere(tx, topic)
+    assert caught.value.state == "rolled back"
+    assert producer.outcome(tx.id) is metaq.Phase.ROLLED_BACK
+    assert delivered(cluster, topic, (BROKERS[0], BROKERS[2])) == []
+    bodies = [b"%d" % number for number in range(9)]
+    done = 0
+    for body in bodies:  # Messages that may go anywhere soon leave the dead broker out.
+        try:
+            with producer.atomic(timeout=1) as tx:
+                tx.send(topic, body)
+            done += 1
+        except metaq.TransactionFailed as error:
+            assert error.state == "rolled back"
+    assert done >= len(bodies) - 1
+    cluster.brokers[1].start()
+    assert len(delivered(cluster, topic)) == done
+
+
+def test_every_broker_restarts_before_the_end(cluster, topic, producer):
+    """What is prepared survives kill -9, at all three."""
+    with producer.atomic(timeout=PATIENCE) as tx:
+        send_everywhere(tx, topic, 50)
+        tx.prepare()
+        for broker in cluster.brokers:
+            broker.kill()
+        for broker in cluster.brokers:
+            broker.start()
+    assert tx.outcome is metaq.TransactionOutcome.COMMIT
+    eventually(lambda: delivered(cluster, topic) == all_of(count=50), what="everything, once, in order")
