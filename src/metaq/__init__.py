@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from metaq.model import SendStatus as SendStatus
     from metaq.model import StoredMessage as StoredMessage
     from metaq.model import TransactionOutcome as TransactionOutcome
+    from metaq.model.sql import Sql as Sql
     from metaq.model.staging import Phase as Phase
 
 __version__ = "0.1.0"
@@ -74,6 +75,7 @@ _HOMES = {
         "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
+    "metaq.model.sql": ("Sql",),
     "metaq.model.staging": ("Phase",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}

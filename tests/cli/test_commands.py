@@ -112,6 +112,18 @@ def test_consume_filters_by_tag_and_stops_at_a_count(cli, orders):
     assert len(cli("consume", orders, "--count", "2").stdout.split()) == 2
 
 
+def test_consume_filters_by_a_condition(cli, orders):
+    """--filter asks for properties, tags among them; what is wrong in it is said with its place."""
+    got = cli("consume", orders, "--filter", "TAGS = 'paid' AND KEYS CONTAINS 'k-one'")
+    assert got.stdout.split() == ["one"]
+    wrong = cli("consume", orders, "--filter", "TAGS = 'paid' AND")
+    assert wrong.returncode == 2
+    assert "line 1, column 18: expected a property" in wrong.stderr
+    both = cli("consume", orders, "--filter", "a = 5", "--tag", "paid")
+    assert both.returncode == 2
+    assert "--tag and --filter" in both.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

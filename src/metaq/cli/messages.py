@@ -23,6 +23,7 @@ from metaq.cli.output import (
     message_json,
     print_json_line,
 )
+from metaq.errors import ConfigError
 from metaq.model import Message, SendReceipt, StoredMessage
 
 _WINDOW = 2000
@@ -99,6 +100,10 @@ def consume(
         typer.Option(help="consume as a member of this group, whose progress is kept; without it, only look"),
     ] = None,
     tag: Annotated[str, typer.Option(help="only messages with these tags: 'a || b'")] = "*",
+    filter_: Annotated[
+        str | None,
+        typer.Option("--filter", help="only messages whose properties fit: \"amount > 10 AND region IN ('eu', 'us')\""),
+    ] = None,
     start: Annotated[
         str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
     ] = "earliest",
@@ -116,11 +121,19 @@ def consume(
     import metaq
 
     where = _where(start)
+    if filter_ is not None and tag != "*":
+        raise ConfigError(
+            "--tag and --filter: give one of them; a filter can ask for tags: \"TAGS = 'paid' AND amount > 10\""
+        )
+    wanted = tag if filter_ is None else metaq.Sql(filter_)
     if group is None:
-        with metaq.Reader(namesrv, topic, tags=tag, start=where, stop_at_end=not follow) as reader:
+        with metaq.Reader(namesrv, topic, tags=wanted, start=where, stop_at_end=not follow) as reader:
             _print(itertools.islice(reader, count), as_json=as_json)
         return
-    with metaq.Consumer(namesrv, group=group, topics={topic: tag}, start=where) as consumer, _draining(consumer.stop):
+    with (
+        metaq.Consumer(namesrv, group=group, topics={topic: wanted}, start=where) as consumer,
+        _draining(consumer.stop),
+    ):
         _print(_acknowledged(itertools.islice(consumer, count)), as_json=as_json)
 
 

@@ -36,7 +36,7 @@ from metaq.errors import (
     RemoteProtocolError,
 )
 from metaq.model import MessageQueue, StoredMessage
-from metaq.model.subscription import checked_expression, subscribe
+from metaq.model.subscription import Expression, checked_expression, subscribe
 from metaq.model.system import TOOLS_GROUP
 from metaq.model.topic import check_topic
 
@@ -67,7 +67,7 @@ class ReaderCore:
     """The loop's side of a reader."""
 
     def __init__(
-        self, core: ClientCore, topic: str, tags: str, handover: Handover[StoredMessage], *,
+        self, core: ClientCore, topic: str, tags: Expression, handover: Handover[StoredMessage], *,
         queues: Iterable[MessageQueue] | None, stop_at_end: bool, pull_count: int, pull_bytes: int,
     ) -> None:  # fmt: skip
         self._core, self.topic, self._handover = core, topic, handover
@@ -228,7 +228,7 @@ class ReaderBase:
         topic: str = "",
         *,
         start: Start = EARLIEST,
-        tags: str = "*",
+        tags: Expression = "*",
         queues: Iterable[MessageQueue] | None = None,
         stop_at_end: bool = False,
         pull_count: int = 1000,
@@ -239,7 +239,7 @@ class ReaderBase:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; None reads the environment's NAMESRV_ADDR.
               start: "earliest", "latest" (or "first", "last"), or a moment (datetime, or seconds since the epoch): the first message stored
-              then or later. tags: tag expression, as in a subscription. queues: only these; by default all of the
+              then or later. tags: tag expression or `metaq.Sql`, as in a subscription. queues: only these; by default all of the
               topic. stop_at_end: iteration ends where each queue ended when it began. pull_count, pull_bytes: size of
               one pull from a MetaQ broker. common: `instance_name` and what else every client takes, see
               `metaq.client.options.ClientArguments`.
@@ -249,14 +249,14 @@ class ReaderBase:
         self.topic = checked(check_topic, topic)
         if pull_count < 1 or pull_bytes < 1:
             raise ConfigError("pull_count and pull_bytes must be positive")
-        tags = checked_expression(topic, tags)
+        wanted = checked_expression(topic, tags)
         self._start: str | int | None = start_of(start)
         self._options = client_options(**common)
         self._options.namespace.check_topic(topic)
         self._core = cores.acquire(namesrv, self._options, clock)
         self._handover: Handover[StoredMessage] = Handover()
         self._reading = ReaderCore(
-            self._core, topic, tags, self._handover,
+            self._core, topic, wanted, self._handover,
             queues=queues, stop_at_end=stop_at_end, pull_count=pull_count, pull_bytes=pull_bytes,
         )  # fmt: skip
         self._positions: dict[MessageQueue, int] = {}

@@ -12,6 +12,8 @@ from metaq.model.message import check_tag
 from metaq.model.sql import SQL92, Sql
 
 ALL = "*"
+Expression = str | Sql
+"""What a user subscribes to: a tag expression, or an SQL filter."""
 TAG_CHARS_MAX = 255
 _NO_WORD = re.compile(r"""[\s,;|()'"<>=!&*\x00-\x1f\x7f]""")
 _CONDITION = re.compile(r"[<>=!&*\x00-\x08\x0e-\x1f\x7f]|\s(?:AND|IN|IS|LIKE|BETWEEN)\s|^NOT\s", re.IGNORECASE)
@@ -50,7 +52,7 @@ class SubscriptionData(Struct, frozen=True):
         return not self.tags and self.expression_type == "TAG"
 
 
-def subscribe(topic: str, expression: str | Sql | None = ALL, version: int = 0) -> SubscriptionData:
+def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0) -> SubscriptionData:
     """Parse a tag expression: `*`, empty or None for all, else tags joined by `||`. Or take an SQL filter.
 
     Raises Refused if nothing is left between the bars.
@@ -68,8 +70,8 @@ def subscribe(topic: str, expression: str | Sql | None = ALL, version: int = 0) 
     return SubscriptionData(topic, expression, "TAG", tags, hashes, version)
 
 
-def checked_expression(topic: str, tags: str | Collection[str] | None) -> str:
-    """What a user of ours subscribes to, as a tag expression that can match; `*` for all.
+def checked_expression(topic: str, tags: str | Collection[str] | Sql | None) -> Expression:
+    """What a user of ours subscribes to, as a tag expression that can match; `*` for all; an `Sql` as it is.
 
     RocketMQ takes any text between bars for a tag, so `a,b` or `a > 5` subscribes to a tag of that very name and gets
     nothing, without a word. Here such a text is refused. `tags` that are a list or a set are taken literally, whatever
@@ -79,6 +81,8 @@ def checked_expression(topic: str, tags: str | Collection[str] | None) -> str:
     """
     if tags is None:
         return ALL
+    if isinstance(tags, Sql):
+        return tags
     if not isinstance(tags, str):
         return _literal(topic, tags)
     if tags.strip() in {"", ALL}:
@@ -97,8 +101,8 @@ def checked_expression(topic: str, tags: str | Collection[str] | None) -> str:
     if not words or any(_CONDITION.search(part) for part in odd):
         raise ConfigError(
             f"the tag expression {tags!r} of topic {topic} is no list of tags and can match nothing: name tags joined "
-            "by ||, such as 'paid || refunded'. It knows no comparison, wildcard or other operator: for more, take '*' "
-            "and choose among the messages in your program"
+            "by ||, such as 'paid || refunded'. It knows no comparison, wildcard or other operator: for those, pass "
+            "metaq.Sql(\"amount > 10\"), which asks for properties, or take '*' and choose in your program"
         )
     raise ConfigError(
         f"the tag expression {tags!r} of topic {topic} can match nothing: tags are joined by ||, "

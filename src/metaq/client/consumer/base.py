@@ -44,7 +44,6 @@ from metaq.client.tracing import Tracer
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageModel, MessageQueue
-from metaq.model.subscription import ALL
 from metaq.model.topic import RETRY_PREFIX, check_group
 from metaq.net.local import local_address
 
@@ -93,8 +92,9 @@ class ConsumerBase(Closable):
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
               group: its members share the messages; each group gets all. topics: one name, several, or name → tag
-              expression such as `"paid || refunded"`, or a list of tags. A name may be a pattern, `re.compile("orders-.*")`:
-              all topics whose whole name matches, new ones within `poll_name_server_interval`. start: where a group without progress begins: "earliest",
+              expression such as `"paid || refunded"`, a list of tags, or `metaq.Sql("amount > 10")` (docs/filters.md). A
+              name may be a pattern, `re.compile("orders-.*")`: all topics whose whole name matches, new ones within
+              `poll_name_server_interval`. start: where a group without progress begins: "earliest",
               "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress
               is kept in a file here, a failed message is not sent again. strategy: how queues are shared out, see `metaq.client.rebalance`; the same for all members. pull_count, pull_bytes: size of one
               pull from a MetaQ broker (a RocketMQ gives at most 32 messages). pull_interval: seconds between two pulls of
@@ -347,7 +347,7 @@ def warn_of_busy(group: str, count: int) -> None:
 def _expressions(member: Member) -> dict[str, str]:
     """Topic → its tags in one spelling, without the group's retry topic."""
     return {
-        topic: " || ".join(sorted(data.tags)) or ALL
+        topic: data.spelling
         for topic, data in sorted(member.heartbeat().subscriptions.items())
         if not topic.startswith(RETRY_PREFIX)
     }

@@ -34,6 +34,7 @@ from metaq.client.offset_store import BrokerOffsets, Offsets
 from metaq.client.together import together
 from metaq.errors import ConfigError
 from metaq.model import ConsumerView, MessageModel, MessageQueue
+from metaq.model.subscription import Expression
 from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
@@ -49,7 +50,7 @@ class GroupMember:
         self,
         core: ClientCore,
         group: str,
-        topics: Mapping[str, str],
+        topics: Mapping[str, Expression],
         options: GroupOptions,
         offsets: Offsets,
         handover: Handover[ReceivedMessage],
@@ -57,7 +58,7 @@ class GroupMember:
         self.group, self.options = group, options
         self._core, self._offsets, self._handover = core, offsets, handover
         self._retry_topic = RETRY_PREFIX + group
-        everything = dict(topics)
+        everything: dict[str, Expression] = dict(topics)
         if options.model is MessageModel.CLUSTERING:
             everything[self._retry_topic] = "*"
         self._subscriptions = Subscriptions(everything, core.clock)

@@ -21,6 +21,7 @@ from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.loop import LOOK_SECONDS
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
+from metaq.model.subscription import Expression
 
 log = logging.getLogger("metaq.client")
 
@@ -37,7 +38,7 @@ class PullConsumer(PullConsumerBase):
         await _run(self._core, self._register(topics, listener), CALL_SECONDS)
 
     async def pull(
-        self, queue: MessageQueue, offset: int, count: int = 32, *, tags: str | None = None, wait: bool = False
+        self, queue: MessageQueue, offset: int, count: int = 32, *, tags: Expression | None = None, wait: bool = False
     ) -> PulledBatch:
         """Up to `count` messages of any queue, from `offset` on. As `metaq.PullConsumer.pull`."""
         self._check_open()

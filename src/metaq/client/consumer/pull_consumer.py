@@ -50,7 +50,7 @@ from metaq.client.rebalance import Strategy, strategy_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageModel, MessageQueue, StoredMessage
-from metaq.model.subscription import ALL, checked_expression, subscribe
+from metaq.model.subscription import ALL, Expression, checked_expression, subscribe
 from metaq.model.topic import check_group
 from metaq.net.local import local_address
 
@@ -212,8 +212,8 @@ class PullConsumerBase(Closable):
         if not self._open:
             raise ClientClosed(f"the pull consumer of group {self.group} was closed")
 
-    def _checked(self, topics: Topics) -> dict[str, str]:
-        """Topic → tag expression. Raises ConfigError, TypeError."""
+    def _checked(self, topics: Topics) -> dict[str, Expression]:
+        """Topic → tag expression or SQL filter. Raises ConfigError, TypeError."""
         found = topics_of(topics)
         for topic in found:
             self._options.namespace.check_topic(topic)
@@ -223,12 +223,13 @@ class PullConsumerBase(Closable):
 
     async def _register(self, topics: Topics, listener: OnShare | None) -> None:
         check_listener("the listener", listener)
-        known = {topic: data.expression for topic, data in self._member.subscriptions.view().items()}
         added = self._checked(topics)
-        topics_of({**known, **added})  # Not too many together.
+        topics_of({**dict.fromkeys(self._member.subscriptions, ALL), **added})  # Not too many together.
         await self._member.register(added, listener)
 
-    async def _pull(self, queue: MessageQueue, offset: int, count: int, tags: str | None, *, wait: bool) -> PulledBatch:
+    async def _pull(
+        self, queue: MessageQueue, offset: int, count: int, tags: Expression | None, *, wait: bool
+    ) -> PulledBatch:
         if offset < 0 or count < 1:
             raise ConfigError(f"pull: offset={offset}, count={count}: need an offset from 0 on, and at least 1 message")
         if tags is not None:
@@ -318,7 +319,7 @@ class PullConsumer(PullConsumerBase):
         self._core.thread.run(self._register(topics, listener), CALL_SECONDS)
 
     def pull(
-        self, queue: MessageQueue, offset: int, count: int = 32, *, tags: str | None = None, wait: bool = False
+        self, queue: MessageQueue, offset: int, count: int = 32, *, tags: Expression | None = None, wait: bool = False
     ) -> PulledBatch:
         """Up to `count` messages of any queue, ours or not, from `offset` on.
 

@@ -24,6 +24,7 @@ from metaq.client.offset_store import Offsets
 from metaq.client.together import together
 from metaq.errors import ConfigError
 from metaq.model import ConsumerView, MessageQueue
+from metaq.model.subscription import Expression
 from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
@@ -84,7 +85,7 @@ class PullMember:
         self._core.remove_member(self)
         await self._core.leave(consumer_group=self.group)
 
-    async def register(self, topics: Mapping[str, str], listener: OnShare | None) -> None:
+    async def register(self, topics: Mapping[str, Expression], listener: OnShare | None) -> None:
         """Take part in sharing out these topics as well. `listener` is called, in a thread, when our share of one changes."""
         if listener is not None:
             self.listen(topics, listener)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 
+from msgspec import structs
+
 from metaq.clock import Clock
 from metaq.model import SubscriptionData
-from metaq.model.subscription import subscribe
+from metaq.model.subscription import Expression, subscribe
 
 
 class Subscriptions:
     """The topics of one member, its group's retry topic among them."""
 
-    def __init__(self, topics: Mapping[str, str], clock: Clock) -> None:
-        """Args: topics: topic → tag expression."""
+    def __init__(self, topics: Mapping[str, Expression], clock: Clock) -> None:
+        """Args: topics: topic → tag expression or SQL filter."""
         self._clock = clock
         now = clock.now_ms()
         self._data = {topic: subscribe(topic, tags, now) for topic, tags in topics.items()}
@@ -33,8 +35,8 @@ class Subscriptions:
         """For a heartbeat: it is not changed afterwards."""
         return self._data
 
-    def add(self, topics: Mapping[str, str]) -> None:
-        """More topics, or other tag expressions for known ones."""
+    def add(self, topics: Mapping[str, Expression]) -> None:
+        """More topics, or other expressions for known ones."""
         now = self._clock.now_ms()
         self._data = {**self._data, **{topic: subscribe(topic, tags, now) for topic, tags in topics.items()}}
 
@@ -55,4 +57,4 @@ class Subscriptions:
     def renew(self) -> None:
         """New versions for all: a broker keeps the newest that it was told."""
         now = self._clock.now_ms()
-        self._data = {topic: subscribe(topic, data.expression, now) for topic, data in self._data.items()}
+        self._data = {topic: structs.replace(data, version=now) for topic, data in self._data.items()}
