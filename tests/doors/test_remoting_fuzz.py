@@ -8,11 +8,16 @@ import re
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metaq.client.conversation import staging as calls
 from metaq.errors import RemoteProtocolError
+from metaq.model.staging import Decision, Outcome
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, SerializeType, encode
 from metaq.wire.record import encode_batch
+from metaq.wire.staging import DecideBody
+from tests import staged
 from tests.doors.support import Client, pull_header, send_header
+from tests.staged import PlannedPart
 
 RELAXED = settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
@@ -20,6 +25,22 @@ PYTHON_ERROR = re.compile(r"^\w+(Error|Exception|Interrupt): ")
 """How the door words an exception that nobody foresaw."""
 
 BATCH = encode_batch([(0, b"one", b"UNIQ_KEY\x01a"), (1, b"two", b"UNIQ_KEY\x01b")])
+T = "t1@broker-a"
+PART = PlannedPart("broker-a", "p", "orders", 0, ((b"one", b"two"), (b"three",)))
+DECISION = Decision(T, Outcome.COMMIT, (PART.manifest,), "writer", 3, 1_700_000_000_000)
+STAGED = [  # one of each, as the client asks
+    staged.stage(T, [PART], decide=DecideBody(Outcome.COMMIT, (PART.manifest,), "writer", 3)),
+    calls.SealPart(T, "p", PART.seal, "broker-a"),
+    calls.Decide(T, DecideBody(Outcome.PREPARED, (PART.manifest,))),
+    calls.Settle("t2@broker-b"),
+    calls.Apply(T, DECISION, "broker-a", ("broker-b",)),
+    calls.Apply("t2@broker-b", Decision("t2@broker-b", Outcome.ROLLBACK)),
+    calls.GetTransaction(T),
+    calls.GetRow("writer"),
+    calls.ForgetStaged(transaction=T),
+    calls.ListStaged(),
+    calls.ListRows(),
+]
 SAMPLES = [
     (RequestCode.SEND_MESSAGE_V2, send_header("orders").to_ext(), b"body"),
     (RequestCode.SEND_MESSAGE, send_header("orders").to_long_ext(), b"body"),
@@ -28,6 +49,7 @@ SAMPLES = [
     (RequestCode.HEART_BEAT, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[]}]}'),
     (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G","retryMaxTimes":3}'),
     (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "TOOLS_CONSUMER", "delayLevel": "0"}, b""),
+    *((asked.code, asked.ext, asked.body) for asked in (call.request() for call in STAGED)),
 ]
 
 

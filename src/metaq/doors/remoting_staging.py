@@ -101,7 +101,8 @@ class StagingHandlers:
     def _acknowledge(self, call: Call[Any], body: bytes) -> Later:
         """Answer when the log is as durable as the broker promises; a field in the answer lets it be late (HeldAcks)."""
         if not call.oneway:
-            ext = {"transactionId": getattr(call.header, "transaction", None) or ""}
+            row = getattr(call.header, "row", None)
+            ext = {"row": row} if row is not None else {"transactionId": call.header.transaction}
             self._workspace.acks.extend(encode(reply(call.command, header=ext, body=body)))
         return LATER
 
