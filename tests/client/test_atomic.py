@@ -147,7 +147,16 @@ def test_a_closed_producer_has_no_transactions(rocketmq):
 
 
 @pytest.fixture
-def cluster(tmp_path):
+def patient(monkeypatch):
+    """A slow machine says nothing: ends are waited for."""
+    monkeypatch.setattr("metaq.client.conversation.atomic.ROLLBACK_SECONDS", 60.0)
+    monkeypatch.setattr("metaq.client.conversation.atomic.DELIVERY_SECONDS", 60.0)
+    monkeypatch.setattr("metaq.client.atomic.ROLLBACK_SECONDS", 60.0)
+    return monkeypatch
+
+
+@pytest.fixture
+def cluster(tmp_path, patient):
     with ScriptedCluster(tmp_path) as running:
         running.make_topic("orders", 4)
         running.make_topic("stock", 2)
@@ -390,14 +399,14 @@ def test_what_nobody_can_tell_is_unknown_and_settled_later(cluster, producer, ar
         cluster.script = lambda command: Fate.HANG_UP if staging(command) else None
     with (
         pytest.raises(metaq.TransactionFailed, match=r"unknown: ask producer\.outcome") as caught,
-        producer.atomic(timeout=1) as tx,
+        producer.atomic(timeout=2) as tx,
     ):
         tx.send("orders", b"x")
     error = caught.value
     assert (error.state, error.transaction_id, error.retriable) == ("unknown", tx.id, False)
     assert tx.outcome is metaq.TransactionOutcome.UNKNOWN
     with pytest.raises(metaq.ConnectionFailed):
-        producer.outcome(tx.id, timeout=1)
+        producer.outcome(tx.id, timeout=2)
     cluster.script = cluster.answer_script = goes_on
     assert producer.outcome(tx.id) is (metaq.Phase.COMMITTED if arrived else metaq.Phase.UNKNOWN)
     wanted = metaq.TransactionOutcome.COMMIT if arrived else metaq.TransactionOutcome.ROLLBACK
@@ -409,7 +418,7 @@ def test_what_nobody_can_tell_is_unknown_and_settled_later(cluster, producer, ar
 def test_what_could_not_be_staged_ends_the_transaction(cluster, producer):
     """The send says so; a block that passes over it does not end well."""
     cluster.script = lambda command: Fate.HANG_UP if command.code == RequestCode.STAGE else None
-    with pytest.raises(metaq.TransactionFailed) as last, producer.atomic(timeout=1) as tx:
+    with pytest.raises(metaq.TransactionFailed) as last, producer.atomic(timeout=2) as tx:
         with pytest.raises(metaq.TransactionFailed, match=r"not completed: .* broke") as first:
             for _ in range(100):
                 tx.send("orders", bytes(100_000))
@@ -421,11 +430,12 @@ def test_what_could_not_be_staged_ends_the_transaction(cluster, producer):
     assert producer.outcome(tx.id) is metaq.Phase.ROLLED_BACK
 
 
-def test_a_broker_that_is_gone_leaves_it_open(cluster, producer):
+def test_a_broker_that_is_gone_leaves_it_open(cluster, producer, patient):
     """Some of it is staged, and no commit was sent."""
+    patient.setattr("metaq.client.conversation.atomic.ROLLBACK_SECONDS", 0.5)
     with (
         pytest.raises(metaq.TransactionFailed, match="the brokers drop it after 60 s") as caught,
-        producer.atomic(timeout=1, expire_after=60) as tx,
+        producer.atomic(timeout=2, expire_after=60) as tx,
     ):
         for _ in range(60):
             tx.send("orders", bytes(100_000))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 import metaq
 from metaq import Consumer, Later, Message, Producer, PullConsumer, Reader, Reject
-from tests.interop.servers import Server
+from tests.interop.servers import MetaqServer, Server
 from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
@@ -152,3 +153,18 @@ def test_pull_consumers_share_queues_and_keep_progress(server: Server, topic: st
             return {message.body for queue in retries for message in consumer.pull(queue, 0).messages}
 
         assert eventually(returned) == {again[0].body}
+
+
+def test_several_messages_are_delivered_all_or_none_or_are_not_supported(server: Server, topic: str) -> None:
+    """Our broker has them; a RocketMQ is told from it, and gets nothing."""
+    ours = isinstance(server, MetaqServer)
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
+        producer.send(topic, b"plain")
+        with contextlib.ExitStack() as refused:
+            if not ours:
+                refused.enter_context(pytest.raises(metaq.NotSupported, match="is a RocketMQ"))
+            with producer.atomic() as tx:
+                tx.send(topic, b"a")
+                tx.send(topic, b"b", ordering_key="k")
+    with Reader(server.namesrv, topic, stop_at_end=True) as reader:
+        assert sorted(message.body for message in reader) == [*([b"a", b"b"] if ours else []), b"plain"]
