@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.admin import StagedTransaction
+from metaq.admin import Admin, StagedTransaction, TransactionNotFound
+from metaq.admin.transactions import UNSUPPORTED
 from metaq.cli import output
+from metaq.errors import BrokerError
 from metaq.model.staging import Decision, Lifetime, Outcome, PartState, Phase, TransactionState
+from metaq.wire.codes import RequestCode, ResponseCode
+from metaq.wire.command import reply
+from tests.scripted import BROKER, ScriptedCluster
 
 T = "t@a"
 
@@ -61,6 +66,22 @@ def test_age_and_size_are_those_of_what_brokers_hold():
     assert told(a=state(Phase.COMMITTED, decision=decided)).age_seconds == 0.5
     assert told(a=state(Phase.OPEN, part("p", staged_ms=99_000))).age_seconds == 0.0
     assert told(a=state(Phase.OPEN)).age_seconds is None
+
+
+def test_broker_that_knows_no_staged_transactions_is_told(tmp_path):
+    """A RocketMQ answers code 3: it has none, and nobody is to believe that it was asked."""
+    with ScriptedCluster(tmp_path) as cluster, Admin(cluster.namesrv) as admin:
+        cluster.script = lambda asked: (
+            reply(asked, ResponseCode.REQUEST_CODE_NOT_SUPPORTED, remark=" request type not supported")
+            if asked.code >= RequestCode.STAGE
+            else None
+        )
+        found = admin.list_transactions()
+        assert (found.transactions, found.complete, found.unreached) == ([], True, {BROKER: UNSUPPORTED})
+        with pytest.raises(TransactionNotFound, match=f"{BROKER} could not be asked: {UNSUPPORTED}"):
+            admin.show_transaction(f"t@{BROKER}")
+        with pytest.raises(BrokerError, match="not supported"):
+            admin.end_transaction(f"t@{BROKER}", commit=False)
 
 
 @pytest.mark.parametrize(

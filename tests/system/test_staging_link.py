@@ -6,13 +6,13 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
-from metaq.client.conversation.staging import Decide, GetTransaction, end
+from metaq.client.conversation.staging import Decide, GetTransaction, ListStaged, end
 from metaq.model.staging import Lifetime, Outcome, Phase
 from metaq.testing import Cluster
 from metaq.wire.staging import DecideBody
 from tests import staged
 from tests.staged import PlannedPart
-from tests.support import eventually
+from tests.support import eventually, exchange
 
 QUEUES = 2
 
@@ -126,3 +126,28 @@ def test_parts_that_expire_are_rolled_back_everywhere(cluster):
     staged.ask(other.listens, staged.stage(transaction, parts[1:], expire_after=1))
     for broker in cluster.brokers:
         eventually(lambda broker=broker: phase(broker, transaction) is Phase.ROLLED_BACK, what=broker.name)
+
+
+def test_many_decisions_reach_the_others_soon(cluster):
+    """Five hundred clients decide and are never seen again: more than the link asks about at once."""
+    coordinator, other = cluster.brokers
+    names = [f"many-{n}" for n in range(500)]
+    planned = {f"{name}@{coordinator.name}": parts_of(cluster, name, chunks=1) for name in names}
+    for n, broker in enumerate(cluster.brokers):
+        calls = [staged.stage(transaction, [parts[n]]) for transaction, parts in planned.items()]
+        answers = exchange(broker.listens, [call.request() for call in calls])
+        for call, answer in zip(calls, answers, strict=True):
+            call.outcome(answer)
+    calls = [
+        Decide(transaction, DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts)))
+        for transaction, parts in planned.items()
+    ]
+    for call, answer in zip(calls, exchange(coordinator.listens, [one.request() for one in calls]), strict=True):
+        assert call.outcome(answer).first
+
+    def open_at(broker):
+        return [one for one in staged.ask(broker.listens, ListStaged(count=1000)) if one.transaction in planned]
+
+    for broker in (other, coordinator):
+        eventually(lambda broker=broker: not open_at(broker), what=f"all are over at {broker.name}")
+    assert len(seen(cluster, "many")) == 500 * 2 * 3

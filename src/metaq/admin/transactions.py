@@ -1,4 +1,4 @@
-"""Staged transactions: list, show, end by hand, forget. Brokers that know none (RocketMQ's) are passed over."""
+"""Staged transactions: list, show, end by hand, forget. Of brokers that know none, such as RocketMQ's, that is told."""
 
 from __future__ import annotations
 
@@ -31,6 +31,8 @@ PAGE: Final = 200
 APPLY_SECONDS: Final = 60.0
 """How long `decide` waits for the messages of a transaction to be where they belong."""
 _NOT_SUPPORTED: Final = 3
+UNSUPPORTED: Final = "it knows no staged transactions"
+"""Why a broker was not asked that is not one of ours, or an older one."""
 _NOT_REGISTERED: Final = "it is not registered at the name servers"
 
 
@@ -214,6 +216,7 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
     decision = told.decision
     shown, remaining = await _states(core, decision.transaction, targets)
     named = _named(decision)
+    remaining = {name: why for name, why in remaining.items() if why != UNSUPPORTED}  # they hold nothing of it
     remaining |= dict.fromkeys(named - targets.keys(), _NOT_REGISTERED)
     concerned = named | {name for name, state in shown.states.items() if state.parts}
     done, failed = await _ask_all(
@@ -270,7 +273,7 @@ def _nobody(what: str, unreached: Mapping[str, str]) -> str:
 async def _ask_all(
     targets: Mapping[str, str], ask: Callable[[str, str], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, str]]:
-    """The outcomes of `ask(name, address)`, and why there are none; brokers that do not know the request are in neither."""
+    """The outcomes of `ask(name, address)`, and why there are none."""
 
     found: dict[str, T] = {}
     failed: dict[str, str] = {}
@@ -279,8 +282,8 @@ async def _ask_all(
         try:
             found[name] = await ask(name, address)
         except FAULTS as error:
-            if not (isinstance(error, BrokerError) and error.code == _NOT_SUPPORTED):
-                failed[name] = str(error)
+            unsupported = isinstance(error, BrokerError) and error.code == _NOT_SUPPORTED
+            failed[name] = UNSUPPORTED if unsupported else str(error)
 
     await asyncio.gather(*(one(name, address) for name, address in targets.items()))
     return found, failed

@@ -22,7 +22,7 @@ from metaq.errors import NoRoute
 
 log = logging.getLogger(__name__)
 
-QUESTIONS_MAX: Final = 64
+QUESTIONS_MAX: Final = 256
 """To one broker, that wait for their answers."""
 LOOK_UP_SECONDS: Final = 1.0
 """At least between two look-ups, so that a broker that is away does not make name servers busy."""
