@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from metaq.broker.staging_recovery import Recovery as StagingRecovery
+from metaq.broker.staging_retention import Retention as StagingRetention
 from metaq.broker.transactions_progress import TransactionProgress
 from metaq.store.commit_log import CommitLog
 from metaq.testing import PowerLossDisk
@@ -80,6 +82,8 @@ SABOTAGE = {
     "recovery does not sync what it keeps": (CommitLog, "secure"),
     "a start passes over the op records of transactions": (TransactionProgress, "_read_ops"),
     "a start passes over what the log says of half messages": (TransactionProgress, "_read_log"),
+    "a start does not see how much of a commit is there": (StagingRecovery, "_count_copies"),
+    "chunks of staged transactions go with their files": (StagingRetention, "oldest"),
 }
 
 
@@ -88,6 +92,6 @@ def test_a_broken_promise_is_found(folder, monkeypatch, what):
     """By some of a few hundred seeds: the simulation can fail."""
     owner, name = SABOTAGE[what]
     monkeypatch.setattr(owner, name, lambda *_args, **_more: None)
-    told = failures(range(1, 301), folder, 1)
+    told = failures(range(1, 601), folder, 1)
     assert told
     assert "to repeat it: python -m metaq.testing.crash" in told[0]

@@ -96,6 +96,7 @@ class _Course:
             self._next()
         self._start(last=True)
         self._steps.transactions.end_all()
+        self._steps.staged.end_all()
         self._checks.deliver_all()
         self._finish(orderly=True)
         self._next()
@@ -133,6 +134,8 @@ class _Course:
             self._life.had_error = False
             self._checks.everything()
             self._steps.transactions.once()
+            self._steps.staged.once()
+            self._steps.staged.same()
             return
 
     def _mend(self) -> None:

@@ -12,6 +12,7 @@ from metaq.testing.crash.bare import log_files
 from metaq.testing.crash.checks import Checks
 from metaq.testing.crash.ledger import Broken, short
 from metaq.testing.crash.life import BORN, GROUPS, HINTS, QUEUES, SOMEBODY, TOPICS, Life
+from metaq.testing.crash.staging import StagedTransactions
 from metaq.testing.crash.transactions import Transactions
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
@@ -25,8 +26,11 @@ class Steps:
     def __init__(self, life: Life, checks: Checks) -> None:
         self._life, self._checks = life, checks
         self.transactions = Transactions(life)
+        self.staged = StagedTransactions(life)
         self._much = life.chance.choice((1, 1, 10))
         """Times as many steps are about transactions as otherwise."""
+        self._staged = life.chance.choice((0, 1, 1, 8))
+        """The same for staged ones."""
         self._number = self._sent = 0
 
     def step(self) -> None:
@@ -36,6 +40,8 @@ class Steps:
             (self._checkpoint, 6), (self._populate, 2), (self._retain, 1), (self._squeeze, 2 + self._much), (self._trouble, 2), (self._pull, 3),
             (self._note_hints, 1), (self.transactions.begin, 6 * self._much),
             (self.transactions.end, 4 * self._much), (self.transactions.check, 5 * self._much),
+            (self.staged.stage, 8 * self._staged), (self.staged.seal, 2 * self._staged),
+            (self.staged.decide, 5 * self._staged), (self.staged.deliver, 3 * self._staged),
         )  # fmt: skip
         (step,) = self._life.chance.choices([step for step, _ in steps], [weight for _, weight in steps])
         step()
