@@ -21,6 +21,8 @@ from metaq.broker.requests import Apply, Decide, SealPart, Stage
 from metaq.broker.staging_admission import Admission
 from metaq.broker.staging_apply import AT_ONCE_BYTES, Applier
 from metaq.broker.staging_decisions import Decisions
+from metaq.broker.staging_ends import Ends
+from metaq.broker.staging_judgement import ENDS, PHASES, check_manifest, decision_for, state_of
 from metaq.broker.staging_parts import Staged as StagedTable
 from metaq.broker.staging_parts import Transaction, check_seal
 from metaq.broker.staging_peers import ALONE, Peers
@@ -63,9 +65,6 @@ log = logging.getLogger(__name__)
 PAUSE_SECONDS: Final = 0.1
 DONE_MAX: Final = 256
 """So many transactions that are done are written down before their tick."""
-ENDED_PER_TICK: Final = 100
-EXPIRY_SLACK: Final = 1000
-"""So many that are over may still stand among those that can expire."""
 LISTED_MAX: Final = 1000
 
 
@@ -92,10 +91,7 @@ class StagingService:
         """What turns are measured with, in seconds."""
         self._done: dict[str, Transaction] = {}
         """Commits of which nothing remains here, or anywhere: to be written down."""
-        self._expiry: list[tuple[int, str]] = []
-        self._ending: dict[str, None] = {}
-        """Transactions to be rolled back that could not be yet."""
-        self._by_channel: dict[Channel, set[str]] = {}
+        self._ends = Ends(environment.clock, self._table, self._end)
         self._told = RateLimitedLog(log, environment.clock)
         chunks = ChunkReader(environment, read_cold)
         self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._applied)
@@ -120,8 +116,8 @@ class StagingService:
             if transaction.coordinator != self._name:
                 self._remote.follow(transaction, 0.0)
             if transaction.decision is None and transaction.lifetime is Lifetime.CONNECTION:
-                self._ending[transaction.id] = None
-            self._expires(transaction)
+                self._ends.soon(transaction)
+            self._ends.watch(transaction)
         if count := len(self._table.table):
             log.info(
                 "%d staged transactions with %d bytes in %d parts go on", count, self._table.bytes, self._table.parts
@@ -181,11 +177,9 @@ class StagingService:
         self._retention.added(place)
         if self._table.get(transaction.id) is None:
             self._table.add(transaction)
-            self._expires(transaction)
+            self._ends.watch(transaction)
             if transaction.coordinator != self._name:
                 self._remote.follow(transaction)
-            if transaction.channel is not None:
-                self._by_channel.setdefault(transaction.channel, set()).add(transaction.id)
 
     def _seal_repeated(self, stage: Stage, who: Identity) -> None:
         """A seal that came with a chunk that was there already, without it."""
@@ -242,12 +236,12 @@ class StagingService:
         made = self._made(name, transaction)
         if made is not None and made.outcome is not Outcome.PREPARED:
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
-        wanted = self._wanted(decide, made)
+        wanted = decision_for(decide, made, self._clock.now_ms())
         self._authorise_all(who, wanted, transaction)
         if wanted.outcome is not Outcome.ROLLBACK:
             if wanted.row and (stands := self._row_stands(wanted, transaction)) is not None:
                 return stands
-            self._check_manifest(wanted, transaction)
+            check_manifest(wanted, self._name, transaction)
         if made is not None and wanted.outcome is Outcome.PREPARED:
             return Decided(made, first=False)
         return self._decide(wanted, transaction)
@@ -259,68 +253,12 @@ class StagingService:
         found = self._decisions.find(name)
         return found[0] if found else None
 
-    def _wanted(self, decide: Decide, prepared: Decision | None) -> Decision:
-        """The decision that a request is for. Raises Refused INVALID: it cannot be one."""
-        name, parts = decide.transaction, decide.parts
-        if parts is None and prepared is not None:
-            parts = prepared.parts
-        elif parts is None and decide.outcome is not Outcome.ROLLBACK:
-            raise Refused(
-                Reason.INVALID,
-                f"the transaction {name} is not prepared: a {decide.outcome.value} has to name its parts",
-            )
-        elif prepared is not None and decide.outcome is not Outcome.ROLLBACK and parts != prepared.parts:
-            raise Refused(
-                Reason.INVALID, f"the transaction {name} is prepared with other parts than those of the request"
-            )
-        parts = parts or ()
-        if len({(part.broker, part.part) for part in parts}) != len(parts):
-            raise Refused(Reason.INVALID, f"the manifest of transaction {name} names a part twice")
-        for part in parts:
-            check_part(part.part)
-        row, sequence = decide.row, decide.sequence
-        if prepared is not None and not row:
-            row, sequence = prepared.row, prepared.sequence
-        if row:
-            check_row(row)
-            if sequence < 0:
-                raise Refused(
-                    Reason.INVALID, f"the row {row} of transaction {name} needs a sequence number, not {sequence}"
-                )
-        if decide.outcome is Outcome.ROLLBACK:
-            row, sequence = "", -1
-        return Decision(name, decide.outcome, parts, row, sequence, self._clock.now_ms())
-
     def _authorise_all(self, who: Identity, wanted: Decision, transaction: Transaction | None) -> None:
         if self._authorise is not everybody:
             topics = {part.topic for part in wanted.parts}
             topics.update(part.topic for part in (transaction.parts.values() if transaction else ()))
             for topic in sorted(topics):
                 self._authorise(who, Action.PUBLISH, topic)
-
-    def _check_manifest(self, wanted: Decision, transaction: Transaction | None) -> None:
-        """Raises Refused: a part of this broker is not as the manifest says."""
-        for named in wanted.parts:
-            if named.broker != self._name:
-                continue
-            part = transaction.parts.get(named.part) if transaction is not None else None
-            if part is not None and part.seal is not None and part.fits(named):
-                continue
-            where = f"part {named.part} for queue {named.queue_id} of topic {named.topic[:127]}"
-            if part is None:
-                raise Refused(
-                    Reason.NOT_FOUND,
-                    f"the manifest of transaction {wanted.transaction} names {where}, which is not staged here: nothing was decided",
-                )
-            if part.seal is None:
-                raise Refused(
-                    Reason.INVALID, f"{where} of transaction {wanted.transaction} is not sealed: nothing was decided"
-                )
-            raise Refused(
-                Reason.INVALID,
-                f"{where} of transaction {wanted.transaction} is not what the manifest says ({named.seal}): it is for queue "
-                f"{part.queue_id} of topic {part.topic} and holds {part.holds}; nothing was decided",
-            )
 
     def _row_stands(self, wanted: Decision, transaction: Transaction | None) -> Decided | None:
         """What stands instead, because the row has come to this sequence number before; None: the row may move.
@@ -398,11 +336,7 @@ class StagingService:
     def _over(self, transaction: Transaction) -> None:
         """Nothing is left to do for it."""
         self._table.drop(transaction)
-        self._ending.pop(transaction.id, None)
-        if transaction.channel is not None and (names := self._by_channel.get(transaction.channel)) is not None:
-            names.discard(transaction.id)
-            if not names:
-                del self._by_channel[transaction.channel]
+        self._ends.over(transaction)
         if transaction.place >= 0:
             self._decisions.ended(transaction.id, transaction.place)
 
@@ -425,7 +359,7 @@ class StagingService:
             elif not own and transaction is None and self._decisions.find(name) is None:
                 return self._absent(decision)
         made = self._made(name, transaction)
-        if decision is not None and made is not None and {made.outcome, decision.outcome} == _ENDS:
+        if decision is not None and made is not None and {made.outcome, decision.outcome} == ENDS:
             raise Refused(
                 Reason.INVALID,
                 f"the request says that transaction {name} ended with {decision.outcome.value}, and here it ended with "
@@ -457,7 +391,7 @@ class StagingService:
                 ("missing", decision.transaction), "transaction %s is committed, and its parts %s are not here: they were never "
                 "staged, or are lost", decision.transaction, ", ".join(here),
             )  # fmt: skip
-        return TransactionState(decision.transaction, _PHASES[decision.outcome], decision, missing=here)
+        return TransactionState(decision.transaction, PHASES[decision.outcome], decision, missing=here)
 
     def learn(self, decision: Decision) -> None:
         """The coordinator of a transaction has decided. Raises Refused: it cannot be stored now."""
@@ -548,54 +482,16 @@ class StagingService:
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
         return self._decide(Decision(name, Outcome.ROLLBACK, decided_ms=self._clock.now_ms()), transaction)
 
+    def _end(self, transaction: Transaction) -> None:
+        """Roll it back, or have its coordinator do it."""
+        if transaction.coordinator == self._name:
+            self.settle(transaction.id)
+        else:
+            self._remote.settle(transaction)
+
     def closed(self, channel: Channel) -> None:
         """A connection has ended: what was to last as long is rolled back."""
-        for name in self._by_channel.pop(channel, ()):
-            self._ending[name] = None
-        self._end_some()
-
-    def _end_some(self) -> None:
-        for name in list(self._ending)[:ENDED_PER_TICK]:
-            transaction = self._table.get(name)
-            if transaction is None or transaction.decision is not None:
-                self._ending.pop(name, None)
-                continue
-            if transaction.coordinator != self._name:
-                self._ending.pop(name, None)
-                self._remote.settle(transaction)
-                continue
-            try:
-                self.settle(name)
-            except Refused as error:
-                self._told.warning("end", "staged transactions are to be rolled back: %s", error)
-                return
-            self._ending.pop(name, None)
-
-    def _expires(self, transaction: Transaction) -> None:
-        expires_ms = transaction.expires_ms
-        if expires_ms is None:
-            return
-        heapq.heappush(self._expiry, (expires_ms, transaction.id))
-        if len(self._expiry) > 2 * len(self._table.table) + EXPIRY_SLACK:  # most are over long before
-            self._expiry = [(due, tx.id) for tx in self._table if (due := tx.expires_ms) is not None]
-            heapq.heapify(self._expiry)
-
-    def _expire(self) -> None:
-        now_ms = self._clock.now_ms()
-        while self._expiry and self._expiry[0][0] <= now_ms:
-            _, name = heapq.heappop(self._expiry)
-            transaction = self._table.get(name)
-            expires_ms = transaction.expires_ms if transaction is not None else None
-            if transaction is None or expires_ms is None:
-                continue
-            if expires_ms > now_ms:
-                heapq.heappush(self._expiry, (expires_ms, name))
-                continue
-            self._told.warning(
-                "expired", "transaction %s has staged %d bytes here, and nobody has decided it for %d s: it is rolled back",
-                name, transaction.bytes, transaction.seconds,
-            )  # fmt: skip
-            self._ending[name] = None
+        self._ends.closed(channel)
 
     # ------------------------------------------------------------------ questions
 
@@ -607,8 +503,8 @@ class StagingService:
             found = self._decisions.find(name)
             if found is None:
                 return TransactionState(name, Phase.UNKNOWN)
-            return TransactionState(name, _PHASES[found[0].outcome], found[0])
-        return _state(transaction)
+            return TransactionState(name, PHASES[found[0].outcome], found[0])
+        return state_of(transaction)
 
     def row(self, key: str) -> RowState | None:
         """What is remembered of a writer; None: nothing."""
@@ -616,7 +512,7 @@ class StagingService:
         if row is None:
             return None
         transaction = self._table.get(row.transaction)
-        phase = _state(transaction).phase if transaction is not None else Phase.COMMITTED
+        phase = state_of(transaction).phase if transaction is not None else Phase.COMMITTED
         return RowState(row.key, row.sequence, row.transaction, phase)
 
     @property
@@ -627,7 +523,7 @@ class StagingService:
     def listing(self, after: str, count: int) -> list[TransactionState]:
         """Transactions that are not over, in the order of their ids, from the first one behind `after` on."""
         names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in self._table.table if name > after))
-        return [_state(self._table.table[name]) for name in names]
+        return [state_of(self._table.table[name]) for name in names]
 
     def rows(self, after: str, count: int) -> list[RowState]:
         """Rows in the order of their keys, from the first one behind `after` on."""
@@ -690,8 +586,7 @@ class StagingService:
     def tick(self) -> None:
         """Let time pass."""
         self._write_done()
-        self._expire()
-        self._end_some()
+        self._ends.tick()
         self._remote.tick()
         self._retention.tick()
         self._applier.tick()
@@ -705,31 +600,3 @@ class StagingService:
                 self._retention.checkpoint()
             except Refused as error:
                 log.warning("no checkpoint of staged transactions: %s; the next start reads more of the log", error)
-
-
-_ENDS: Final = {Outcome.COMMIT, Outcome.ROLLBACK}
-_PHASES: Final = {
-    Outcome.PREPARED: Phase.PREPARED,
-    Outcome.COMMIT: Phase.COMMITTED,
-    Outcome.ROLLBACK: Phase.ROLLED_BACK,
-}
-
-
-def _state(transaction: Transaction) -> TransactionState:
-    decision, remaining = transaction.decision, transaction.remaining
-    if decision is None:
-        phase = Phase.OPEN
-    elif decision.outcome is Outcome.COMMIT and (remaining or transaction.unconfirmed):
-        phase = Phase.COMMITTING
-    else:
-        phase = _PHASES[decision.outcome]
-    lifetime = Lifetime.PREPARED if phase is Phase.PREPARED else transaction.lifetime
-    return TransactionState(
-        transaction.id,
-        phase,
-        decision,
-        tuple(part.state(lifetime) for part in transaction.parts.values()),
-        remaining,
-        transaction.missing,
-        transaction.unconfirmed,
-    )
