@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Collection
 from typing import Any, TypeVar
 
 from metaq.client.conversation import asking
-from metaq.client.conversation.atomic import Ask, Pause, SideBySide, Step, Steps
+from metaq.client.conversation.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
 from metaq.client.conversation.call import FAULTS
 from metaq.client.core import ClientCore
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
@@ -50,6 +51,10 @@ class Courier:
     async def _take(self, step: Step) -> object:
         if isinstance(step, Ask):
             return await self._ask(step)
+        if isinstance(step, Tell):
+            with contextlib.suppress(*FAULTS):
+                await self._core.tell(await self._master_of(step.broker), step.call)
+            return None
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
             return None

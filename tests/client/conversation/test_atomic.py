@@ -18,6 +18,7 @@ from metaq.client.conversation.atomic import (
     Pause,
     SideBySide,
     Standing,
+    Tell,
     outcome_of,
     settled,
 )
@@ -179,6 +180,7 @@ class World:
         self.brokers = {name: ModelBroker(name) for name in brokers}
         self.now = 100.0
         self.asked: list = []
+        self.told: list = []
         self.fates = iter(fates)
         self.late: list = []
         self.dead: set[str] = set()
@@ -231,7 +233,9 @@ class World:
             except StopIteration as end:
                 return end.value
             value, error = None, None
-            if isinstance(step, Pause):
+            if isinstance(step, Tell):
+                self.told.append((step.broker, step.call.confirmed))
+            elif isinstance(step, Pause):
                 self.now += step.seconds
             elif isinstance(step, SideBySide):
                 value = self.together(dict(step.lanes), choose)
@@ -316,6 +320,7 @@ def test_several_brokers_stage_then_the_coordinator_decides_then_all_apply():
     assert (ending.standing, ending.delivered) == (Standing.COMMITTED, True)
     assert world.asked == [("b", "Stage"), ("c", "Stage"), ("a", "Decide"), ("b", "Apply"), ("c", "Apply")]
     assert [world.brokers[name].applied for name in "bc"] == [["p0"], ["p1"]]
+    assert world.told == [("a", ("b", "c"))], "the coordinator need not ask them"
 
 
 def test_what_overflowed_is_sealed_at_the_end():
@@ -461,6 +466,7 @@ def test_a_participant_that_is_away_does_not_hold_the_commit_up():
     ending = world.drive(steps_of(world, [("b", 0), ("c", 0)]).finish(COMMIT, 10))
     assert (ending.standing, ending.delivered) == (Standing.COMMITTED, False)
     assert [bool(world.brokers[name].applied) for name in "bc"] == [False, True]
+    assert world.told == [("a", ("c",))]
 
 
 def test_expired_before_the_commit_is_rolled_back():

@@ -11,8 +11,8 @@ told is one: after a lost answer of DECIDE the outcome is asked for before DECID
 completed is rolled back by a decision too, whose answer may be that an earlier request has committed it. What cannot
 be found out is "unknown", and `Ending` says so.
 
-The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Pause` (send in
-anything when it is over) or `SideBySide` (send in the result or the MetaqError of each).
+The conversations are generators. They yield an `Ask` (send in its outcome, or throw its MetaqError), a `Tell` or a `Pause` (send in
+anything when it is done) or `SideBySide` (send in the result or the MetaqError of each).
 """
 
 from __future__ import annotations
@@ -52,6 +52,13 @@ class Ask(Struct, Generic[T_co], frozen=True):
     seconds: float
 
 
+class Tell(Struct, frozen=True):
+    """To be done: hand it to the connection of the master of that name; nobody waits for an answer, or minds if it is lost."""
+
+    broker: str
+    call: Call[Any]
+
+
 class Pause(Struct, frozen=True):
     """To be done: nothing, for so long."""
 
@@ -64,7 +71,7 @@ class SideBySide(Struct, frozen=True):
     lanes: Mapping[str, Steps[Any]]
 
 
-Step = Ask[Any] | Pause | SideBySide
+Step = Ask[Any] | Tell | Pause | SideBySide
 Steps = Generator[Step, Any, T]
 
 
@@ -238,6 +245,10 @@ class AtomicSteps:
             if broker != self.coordinator or remaining
         }
         answers = (yield SideBySide(lanes)) if lanes else {}
+        confirmed = tuple(broker for broker, answer in answers.items() if answer == () and broker != self.coordinator)
+        if confirmed:  # Else the coordinator asks them, later.
+            call = Apply(self.transaction, None, self.coordinator, confirmed)
+            yield Tell(self.coordinator, call)
         missing = tuple(part for answer in answers.values() if isinstance(answer, tuple) for part in answer)
         delivered = not missing and all(isinstance(answer, tuple) for answer in answers.values())
         return Ending(Standing.COMMITTED, decision, delivered=delivered, missing=missing)
