@@ -133,8 +133,6 @@ class AtomicBase:
         self._parts = Parts(self._core.id_prefixes.next)
         self._steps: AtomicSteps | None = None
         self._state = _State.OPEN
-        self._known: set[str] = set()
-        """Brokers that have staged transactions."""
         self._topics: set[str] = set()
         self._turns: dict[str, _Turn] = {}
         self._staging: dict[str, concurrent.futures.Future[None]] = {}
@@ -192,9 +190,8 @@ class AtomicBase:
                 f"tag, keys and properties together exceed {PROPERTIES_BYTES_MAX - 128} bytes of UTF-8"
             )
         queue = self._queue(message, way)
-        if queue.broker not in self._known:
+        if queue.broker not in self._courier.capable:
             yield self._start(self._courier.check_level(queue.broker))
-            self._known.add(queue.broker)
         with self._lock:
             self._check_going_on()
             message_id = self._parts.add(self._core.namespace.wrapped_queue(queue), message.flag, message.body, text)

@@ -28,6 +28,8 @@ class Courier:
         self._core = core.shared()
         self._failed: dict[str, float] = {}
         """Brokers whose last request failed on the way, and when."""
+        self.capable: set[str] = set()
+        """Brokers that have not said that they know no staged transactions."""
 
     def now(self) -> float:
         """Any thread: a clock that runs evenly, in seconds."""
@@ -43,6 +45,7 @@ class Courier:
         level = await self._core.learn_level(broker)
         if level is not None and level < STAGING_LEVEL:
             raise _not_supported(broker, "is an older MetaQ" if level else "is a RocketMQ")
+        self.capable.add(broker)
 
     async def drive(self, steps: Steps[T]) -> T:
         """A conversation to its end. Raises what it raises."""
@@ -53,7 +56,9 @@ class Courier:
             return await self._ask(step)
         if isinstance(step, Tell):
             with contextlib.suppress(*FAULTS):
-                await self._core.tell(await self._master_of(step.broker), step.call)
+                await self._core.tell(
+                    self._known_master(step.broker) or await self._found_master(step.broker), step.call
+                )
             return None
         if isinstance(step, Pause):
             await asyncio.sleep(step.seconds)
@@ -72,15 +77,18 @@ class Courier:
 
     async def _ask(self, step: Ask[T]) -> T:
         broker = step.broker
-        try:
-            async with asyncio.timeout(step.seconds):
-                address = await self._master_of(broker)
-        except TimeoutError:
-            raise NoRoute(f"no name server told in time where broker {broker} is") from None
+        address = self._known_master(broker)
+        if address is None:
+            try:
+                async with asyncio.timeout(step.seconds):
+                    address = await self._found_master(broker)
+            except TimeoutError:
+                raise NoRoute(f"no name server told in time where broker {broker} is") from None
         try:
             outcome = await self._core.ask(address, step.call, step.seconds)
         except FAULTS as error:
             if isinstance(error, BrokerError) and error.code == ResponseCode.REQUEST_CODE_NOT_SUPPORTED:
+                self.capable.discard(broker)
                 raise _not_supported(broker, "does not know them") from error
             if error.retriable:
                 self._failed[broker] = self.now()
@@ -88,15 +96,19 @@ class Courier:
         self._failed.pop(broker, None)
         return outcome
 
-    async def _master_of(self, broker: str) -> str:
-        """Where the master of that name is; looked up anew once it has failed. Raises NoRoute."""
+    def _known_master(self, broker: str) -> str | None:
+        """Where the master of that name is; None: it is not known, or has failed there."""
+        data = self._core.routes.broker(broker) if broker not in self._failed else None
+        return data.master if data is not None else None
+
+    async def _found_master(self, broker: str) -> str:
+        """The same, asked for. Raises NoRoute; what asking the name servers raises, if nothing was known."""
         data = self._core.routes.broker(broker)
-        if data is None or data.master is None or broker in self._failed:
-            try:
-                data = (await self._core.consult(self._core.name_servers.cluster())).brokers.get(broker) or data
-            except FAULTS:
-                if data is None:
-                    raise
+        try:
+            data = (await self._core.consult(self._core.name_servers.cluster())).brokers.get(broker) or data
+        except FAULTS:
+            if data is None:
+                raise
         if data is None or data.master is None:
             raise NoRoute(f"no master of the name {broker} is up")
         return data.master

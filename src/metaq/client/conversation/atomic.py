@@ -180,9 +180,8 @@ class AtomicSteps:
         if len(brokers) == 1 and own and isinstance(last := own[-1], Stage):
             own.pop()
             deciding = structs.replace(last, decide=decide)
-        answers = yield SideBySide(
-            {broker: self._staging(broker, some, until) for broker, some in calls.items() if some}
-        )
+        lanes = {broker: self._staging(broker, some, until) for broker, some in calls.items() if some}
+        answers = (yield SideBySide(lanes)) if lanes else {}
         for error in answers.values():
             if isinstance(error, MetaqError):
                 return (yield from self.give_up(error))
