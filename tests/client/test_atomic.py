@@ -516,6 +516,27 @@ def test_prepared_is_left_so_by_ctrl_c_and_rolled_back_by_an_exception(cluster, 
     assert bodies(cluster) == [b"left"]
 
 
+def test_a_preparation_that_is_not_confirmed_is_rolled_back(cluster, producer):
+    """It might have been stored, and would wait for ever."""
+    lost, cluster.answer_script = broken(RequestCode.STAGE)
+
+    def script(command):
+        lost(command)
+        return (
+            Fate.HANG_UP
+            if command.code == RequestCode.STAGED_STATE and RequestCode.DECIDE not in cluster.requests
+            else None
+        )
+
+    cluster.script = script
+    with pytest.raises(metaq.TransactionFailed) as caught, producer.atomic(timeout=2) as tx:
+        tx.send("orders", b"x")
+        tx.prepare()
+    assert (caught.value.state, tx.outcome) == ("rolled back", metaq.TransactionOutcome.ROLLBACK)
+    cluster.script = goes_on
+    assert producer.outcome(tx.id) is metaq.Phase.ROLLED_BACK
+
+
 def test_what_is_not_prepared_is_not_committed_by_its_id(cluster, producer):
     with pytest.raises(metaq.BrokerError, match="is not prepared"):
         producer.settle("4711@broker-a", commit=True)

@@ -287,9 +287,10 @@ class AtomicBase:
         if ending.standing is Standing.PREPARED:
             self._state = _State.PREPARED
             return
-        if ending.standing is not Standing.UNKNOWN:
+        with self._lock:
             self._state, self._wanted, self._ending = _State.ENDED, TransactionOutcome.ROLLBACK, future
-        raise self._failure_of(ending)
+            self._failure = self._failure_of(ending)
+        raise self._failure
 
     def _deciding(self, outcome: TransactionOutcome, seconds: float) -> Waiting[AtomicResult]:
         """End it. Raises as `commit` and `rollback`."""

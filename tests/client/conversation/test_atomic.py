@@ -418,6 +418,19 @@ def test_a_commit_that_never_left_is_open_and_cannot_be_committed_any_more():
     assert isinstance(ending.why, ConnectionFailed)
 
 
+def test_a_preparation_whose_answer_is_lost_for_good_is_rolled_back_or_unknown():
+    """It would wait for ever: who has asked for it is told what is known."""
+    world = World(fates=[Fate.ANSWER_LOST, *[Fate.NOT_SENT] * 9])
+    steps = steps_of(world, [("a", 0)])
+    assert world.drive(steps.finish(PREPARED, 1)).standing is Standing.ROLLED_BACK
+    world = World(fates=[Fate.ANSWER_LOST, *[Fate.NOT_SENT] * 99])
+    steps = steps_of(world, [("a", 0)])
+    ending = world.drive(steps.finish(PREPARED, 1))
+    assert (ending.standing, type(ending.why)) == (Standing.UNKNOWN, ConnectionFailed)
+    world.fates = iter(())
+    assert world.drive(outcome_of(T, 3, lambda: world.now)) is Phase.PREPARED
+
+
 def test_a_refused_part_rolls_everything_back():
     """And the reason is told."""
     world = World(fates=[Fate.ANSWERED, Fate.REFUSED])

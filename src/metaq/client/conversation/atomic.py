@@ -84,7 +84,7 @@ class Standing(enum.Enum):
     OPEN = "open"
     """No commit was sent, and the rollback is not confirmed: nothing will be delivered."""
     UNKNOWN = "unknown"
-    """A commit was sent, and nobody has told what became of it."""
+    """A commit, or that it is prepared, was sent, and nobody has told what became of that."""
 
 
 class Ending(Struct, frozen=True):
@@ -124,6 +124,7 @@ class AtomicSteps:
         """Brokers that may have something of it."""
         self._maybe_sent: set[Outcome] = set()
         """Decisions that may have reached the coordinator."""
+        self._prepared = False
 
     # -------------------------------------------------------------- while the block runs
 
@@ -189,7 +190,7 @@ class AtomicSteps:
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
         assert verdict.error is not None
-        if verdict.maybe_sent and not verdict.refused:
+        if outcome is Outcome.COMMIT and verdict.maybe_sent and not verdict.refused:
             return Ending(Standing.UNKNOWN, why=verdict.error)
         return (yield from self.give_up(verdict.error))
 
@@ -211,8 +212,10 @@ class AtomicSteps:
         verdict = yield from self._deciding(Decide(self.transaction, DecideBody(Outcome.ROLLBACK)), until)
         if verdict.decision is not None:
             return (yield from self._decided(verdict.decision, verdict.remaining, until))
-        standing = Standing.PREPARED if Outcome.PREPARED in self._maybe_sent else Standing.OPEN
-        return Ending(Standing.UNKNOWN if Outcome.COMMIT in self._maybe_sent else standing, why=verdict.error)
+        standing = Standing.PREPARED if self._prepared else Standing.OPEN
+        if Outcome.COMMIT in self._maybe_sent or (Outcome.PREPARED in self._maybe_sent and not self._prepared):
+            standing = Standing.UNKNOWN
+        return Ending(standing, why=verdict.error)
 
     def give_up(self, error: MetaqError) -> Steps[Ending]:
         """It cannot be completed. The rollback's answer may be that it was committed before."""
@@ -233,6 +236,7 @@ class AtomicSteps:
 
     def _decided(self, decision: Decision, remaining: int, until: float) -> Steps[Ending]:
         if decision.outcome is Outcome.PREPARED:
+            self._prepared = True
             return Ending(Standing.PREPARED, decision)
         if decision.outcome is Outcome.ROLLBACK:
             yield from self._tell_rollback(decision)
