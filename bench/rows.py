@@ -221,6 +221,18 @@ def _client(key: str) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _filters(key: str, scale: float) -> Callable[[Bench], Measured]:
+    def measure(bench: Bench) -> Measured:
+        with processes.metaq_up(bench.disk) as server:
+            result = processes.script(
+                "filter_bench.py", "--namesrv", server.namesrv, "--count", str(bench.count(300_000, 3000)), "--runs", "1"
+            )
+        numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+        return {**numbers, "value": numbers[key] / scale}
+
+    return measure
+
+
 def _orderly(bench: Bench) -> Measured:
     """One Python consumer of 8 queues, in order: an empty handler in 8 threads; the other ways beside it."""
     with processes.metaq_up(bench.disk) as server:
@@ -283,6 +295,8 @@ ROWS = (
         "client-consume", "Python client: consume loop, 100 B", "k/s", 150, 700, _client("consume_per_s"), None,
         "confluent-kafka 211 (tuned 631), redis-py 265, aiokafka 116",
     ),
+    Row("filter-half", "SQL filter, half pass: delivered, times a tag filter's", "×", 0.5, 1.0, _filters("half_of_tag", 1)),
+    Row("filter-few", "SQL filter, 1 in 1 000 passes: scanned", "M msg/s", 2.0, 5.0, _filters("scanned_per_s", 1e6)),
     Row("orderly", "Python client: 8 queues in order, empty handler, 100 B", "k/s", 100, 400, _orderly),
     Row(
         "rebalance", "1 000 queues, 20 members: all owned after kill -9", "s", 2.0, 0.5, _rebalance, runs=3,

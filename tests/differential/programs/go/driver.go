@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -235,6 +236,9 @@ func startPush(r request) error {
 	}
 	for topic, tags := range r.Topics {
 		selector := consumer.MessageSelector{Type: consumer.TAG, Expression: tags}
+		if condition, found := strings.CutPrefix(tags, "SQL "); found {
+			selector = consumer.MessageSelector{Type: consumer.SQL92, Expression: condition}
+		}
 		if err := started.Subscribe(topic, selector, handler(r)); err != nil {
 			return err
 		}

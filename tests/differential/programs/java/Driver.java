@@ -171,7 +171,7 @@ public final class Driver {
                 consumers.get(name).resume();
                 return null;
             case "subscribe":
-                consumers.get(name).subscribe(r.getString("topic"), r.getString("expression"));
+                Generation.subscribe(consumers.get(name), r.getString("topic"), r.getString("expression"));
                 return null;
             case "unsubscribe":
                 consumers.get(name).unsubscribe(r.getString("topic"));
@@ -236,7 +236,7 @@ public final class Driver {
         }
         JSONObject topics = r.getJSONObject("topics");
         for (String topic : topics.keySet()) {
-            consumer.subscribe(topic, topics.getString(topic));
+            Generation.subscribe(consumer, topic, topics.getString(topic));
         }
         if (r.getBooleanValue("orderly")) {
             consumer.registerMessageListener((MessageListenerOrderly) (messages, context) -> {
@@ -549,7 +549,8 @@ public final class Driver {
         long offset = r.getLongValue("offset");
         int max = r.getIntValue("max");
         return describe(r.getBooleanValue("hold")
-            ? consumer.pullBlockIfNotFound(queue, expression, offset, max) : consumer.pull(queue, expression, offset, max));
+            ? consumer.pullBlockIfNotFound(queue, expression, offset, max)
+            : Generation.pull(consumer, queue, expression, offset, max));
     }
 
     static MessageQueue queue(JSONObject r) {

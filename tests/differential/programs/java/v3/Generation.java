@@ -1,5 +1,7 @@
 import com.alibaba.fastjson.JSONObject;
+import com.alibaba.rocketmq.client.consumer.DefaultMQPullConsumer;
 import com.alibaba.rocketmq.client.consumer.DefaultMQPushConsumer;
+import com.alibaba.rocketmq.client.consumer.PullResult;
 import com.alibaba.rocketmq.client.producer.DefaultMQProducer;
 import com.alibaba.rocketmq.client.producer.LocalTransactionExecuter;
 import com.alibaba.rocketmq.client.producer.SendResult;
@@ -54,6 +56,15 @@ final class Generation {
         receipt.put("queue", Driver.describe(result.getMessageQueue()));
         receipt.put("queue_offset", result.getQueueOffset());
         return receipt;
+    }
+
+    static void subscribe(DefaultMQPushConsumer consumer, String topic, String expression) throws Exception {
+        consumer.subscribe(topic, expression);
+    }
+
+    static PullResult pull(DefaultMQPullConsumer consumer, MessageQueue queue, String expression, long offset, int max)
+        throws Exception {
+        return consumer.pull(queue, expression, offset, max);
     }
 
     static void strategy(DefaultMQPushConsumer consumer, JSONObject wanted) {

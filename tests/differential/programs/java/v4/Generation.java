@@ -6,7 +6,10 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.client.consumer.DefaultLitePullConsumer;
+import org.apache.rocketmq.client.consumer.DefaultMQPullConsumer;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
+import org.apache.rocketmq.client.consumer.MessageSelector;
+import org.apache.rocketmq.client.consumer.PullResult;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMachineRoomNearby;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragely;
 import org.apache.rocketmq.client.consumer.rebalance.AllocateMessageQueueAveragelyByCircle;
@@ -85,6 +88,23 @@ final class Generation {
         receipt.put("region", result.getRegionId());
         receipt.put("trace", result.isTraceOn());
         return receipt;
+    }
+
+    /** A text that begins with "SQL " is a condition on properties, any other a tag expression. */
+    static void subscribe(DefaultMQPushConsumer consumer, String topic, String expression) throws Exception {
+        if (expression.startsWith("SQL ")) {
+            consumer.subscribe(topic, MessageSelector.bySql(expression.substring(4)));
+        } else {
+            consumer.subscribe(topic, expression);
+        }
+    }
+
+    static PullResult pull(DefaultMQPullConsumer consumer, MessageQueue queue, String expression, long offset, int max)
+        throws Exception {
+        if (expression.startsWith("SQL ")) {
+            return consumer.pull(queue, MessageSelector.bySql(expression.substring(4)), offset, max);
+        }
+        return consumer.pull(queue, expression, offset, max);
     }
 
     static void strategy(DefaultMQPushConsumer consumer, JSONObject wanted) {
