@@ -67,13 +67,19 @@ class MortalStore(MessageStore):
         if len(heads) > self._left > 0 or (len(heads) == self._left > 0 and not self._answered):
             last = heads[self._left - 1]
             end = last.log_offset + last.size
-            if len(heads) > self._left:
-                self._writer.truncate(end)
-            self._die()
-        self._left -= len(heads)
+            self._die(end)
+        else:
+            self._left -= len(heads)
 
-    def _die(self) -> None:
-        self._point.unlink()
+    def _die(self, end: int | None = None) -> None:
+        """Let the log end at `end`, and the process with it."""
+        try:
+            self._point.unlink()
+        except FileNotFoundError:  # spared in the last moment
+            self._left = None
+            return
+        if end is not None and end < self.log.end:
+            self._writer.truncate(end)
         os.kill(os.getpid(), signal.SIGKILL)
 
 

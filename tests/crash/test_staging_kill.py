@@ -57,6 +57,8 @@ class Run:
         self.coordinators = itertools.cycle(range(BROKERS))
         self.committed: dict[str, list[PlannedPart]] = {}
         """Those that must be there."""
+        self._deaths = 0
+        """After which a broker was started again."""
         self.open: dict[str, list[PlannedPart]] = {}
         """Of which all or nothing must be there."""
         with metaq.admin.Admin(cluster.namesrv) as admin:
@@ -107,7 +109,8 @@ class Run:
     def _apply(self, broker: ClusterServer, transaction: str, decision: Decision | None, *, stays: bool) -> None:
         while (state := self._ask(broker, Apply(transaction, decision), stays=stays)).remaining:
             assert state.phase is Phase.COMMITTING
-        assert (state.decision, state.missing) == (decision or state.decision, ())
+        assert state.phase in {Phase.COMMITTING, Phase.COMMITTED}, "the coordinator waits for the others' word"
+        assert not state.missing
 
     def _ask(self, broker: ClusterServer, call: Call[Value], *, stays: bool) -> Value:
         def answered() -> tuple[Value] | None:
@@ -137,6 +140,7 @@ class Run:
             assert broker.wait_ended() == -9, broker.log_tail()
         if not broker.launched:
             broker.start()
+            self._deaths += 1
 
     # ------------------------------------------------------------------ places
 
@@ -171,7 +175,7 @@ class Run:
     def die_at(self, place: Place, *, stays: bool) -> bool:
         """Live one transaction with a broker that dies. Returns whether it did."""
         broker = self.brokers[place.broker]
-        coordinator = next(self.coordinators)
+        coordinator, before = next(self.coordinators), self._deaths
         die_behind(broker, place.records, answered=place.answered)
         try:
             transaction = self.transact(coordinator, stays=stays, seconds=0 if stays else 1)
@@ -182,7 +186,13 @@ class Run:
                 self._settled(broker, transaction)
         died = not is_armed(broker)
         spare(broker)
-        self._revive(broker)
+
+        def lives() -> bool:
+            self._revive(broker)
+            return self._deaths > before
+
+        if died:  # or is about to
+            eventually(lives, what=f"{broker.name} is dead, and lives again")
         return died
 
     # ------------------------------------------------------------------ what must hold
