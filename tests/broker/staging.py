@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+
+import pytest
 
 from metaq.broker.broker import Broker
 from metaq.broker.requests import Chunk, Decide, SealPart, Stage
+from metaq.errors import Reason, Refused
 from metaq.model.access import Identity
 from metaq.model.staging import Decided, ManifestPart, Outcome, Seal, Staged
 from metaq.wire.record import decode_record, encode_batch
@@ -62,6 +66,14 @@ def commit(broker: Broker, *parts: ManifestPart, transaction: str = T, **more) -
 
 def rollback(broker: Broker, transaction: str = T) -> Decided:
     return decide(broker, Outcome.ROLLBACK, None, transaction)
+
+
+def refused(reason: Reason, act: Callable[..., object], *args: object, **more: object) -> str:
+    """What the refusal says."""
+    with pytest.raises(Refused) as error:
+        act(*args, **more)
+    assert error.value.reason is reason, error.value
+    return str(error.value.text)
 
 
 def run_steps(broker: Broker) -> None:

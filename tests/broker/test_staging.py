@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker.requests import Apply, Chunk
+from metaq.broker.requests import Apply, Chunk, Decide
 from metaq.clock import FakeClock
-from metaq.errors import Refused
 from metaq.model import properties as props
-from metaq.model.staging import Outcome, Phase
-from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
+from metaq.model.staging import ManifestPart, Outcome, Phase
+from metaq.model.system import STAGE_TOPIC
 from metaq.wire.record import copy_mark
 from tests.broker.staging import (
     SOMEBODY,
@@ -31,13 +30,6 @@ from tests.broker.support import open_broker
 @pytest.fixture
 def clock():
     return FakeClock()
-
-
-def refused(reason, act, *args, **more):
-    with pytest.raises(Refused) as error:
-        act(*args, **more)
-    assert error.value.reason is reason, error.value
-    return str(error.value)
 
 
 def test_staged_messages_are_seen_after_the_commit_in_all_queues_and_not_before(tmp_path, clock):
@@ -68,8 +60,6 @@ def test_a_small_transaction_of_one_broker_is_one_request(tmp_path, clock):
     with open_broker(tmp_path, clock) as broker:
         one, first = whole_part("p1", "orders", 0, b"a")
         two, second = whole_part("p2", "stock", 1, b"b")
-        from metaq.broker.requests import Decide
-
         both = Decide(transaction=T, outcome=Outcome.COMMIT, parts=(first, second))
         answer = stage(broker, one, two, decide=both)
         assert (answer.decision.outcome, answer.first, answer.remaining) == (Outcome.COMMIT, True, 0)
@@ -108,8 +98,6 @@ def test_parts_grow_by_chunks_and_a_seal_of_its_own_ends_them(tmp_path, clock):
         seal(broker, "p", whole)
         state = broker.staging.state(T).parts[0]
         assert (state.chunks, state.rows, state.bytes, state.sealed) == (3, 4, sum(map(len, data)), True)
-        from metaq.model.staging import ManifestPart
-
         commit(broker, ManifestPart("broker-a", "p", "orders", 2, whole))
         assert bodies(broker, "orders", 2) == [b"1", b"2", b"3", b"4"]
         seal(broker, "p", whole)  # the answer was lost, and it came once more
@@ -132,4 +120,3 @@ def test_a_decision_outlives_a_restart_and_is_done_once(tmp_path, clock):
             assert commit(broker, part).first is False
             assert rollback(broker).decision.outcome is Outcome.COMMIT
             assert broker.staging.apply(Apply(transaction=T), SOMEBODY).remaining == 0
-    assert TXN_TOPIC

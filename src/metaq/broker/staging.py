@@ -234,13 +234,16 @@ class StagingService:
             )
         transaction = self._table.get(name)
         made = self._made(name, transaction)
-        if made is not None and made.outcome is not Outcome.PREPARED:
+        over = made is not None and made.outcome is not Outcome.PREPARED
+        if made is not None and over and (made.outcome is Outcome.COMMIT or not decide.row):
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
-        wanted = decision_for(decide, made, self._clock.now_ms())
+        wanted = decision_for(decide, None if over else made, self._clock.now_ms())
         self._authorise_all(who, wanted, transaction)
+        if wanted.row and (stands := self._row_stands(wanted, transaction, made)) is not None:
+            return stands
+        if made is not None and over:
+            return Decided(made, first=False)
         if wanted.outcome is not Outcome.ROLLBACK:
-            if wanted.row and (stands := self._row_stands(wanted, transaction)) is not None:
-                return stands
             check_manifest(wanted, self._name, transaction)
         if made is not None and wanted.outcome is Outcome.PREPARED:
             return Decided(made, first=False)
@@ -260,8 +263,10 @@ class StagingService:
             for topic in sorted(topics):
                 self._authorise(who, Action.PUBLISH, topic)
 
-    def _row_stands(self, wanted: Decision, transaction: Transaction | None) -> Decided | None:
-        """What stands instead, because the row has come to this sequence number before; None: the row may move.
+    def _row_stands(
+        self, wanted: Decision, transaction: Transaction | None, made: Decision | None
+    ) -> Decided | None:
+        """What stands instead, because another transaction has brought the row to this sequence number; None: none has.
 
         Raises Refused: STALE, BUSY, INVALID.
         """
@@ -269,22 +274,24 @@ class StagingService:
         if row is None:
             self._decisions.check_row(wanted.row)
             return None
+        last = self._table.get(row.transaction)
+        if wanted.sequence == row.sequence:
+            if last is not None:
+                self._applier.run(last, AT_ONCE_BYTES)
+            decision = last.decision if last is not None else self._decisions.at(row.place)
+            if decision is None:
+                decision = Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
+            if made is None:  # its parts, here and elsewhere, are for nothing
+                self._decide(Decision(wanted.transaction, Outcome.ROLLBACK, decided_ms=wanted.decided_ms), transaction)
+            return Decided(decision, first=False, remaining=last.remaining if last is not None else 0)
+        if made is not None and made.outcome is Outcome.ROLLBACK:
+            return None
         if wanted.sequence < row.sequence:
             raise Refused(
                 Reason.STALE,
                 f"the row {wanted.row} is at {row.sequence}, and transaction {wanted.transaction} is for {wanted.sequence}: "
                 "another writer of the same name has gone on; roll it back",
             )
-        last = self._table.get(row.transaction)
-        if wanted.sequence == row.sequence:
-            decision = last.decision if last is not None else self._decisions.at(row.place)
-            if decision is None:
-                decision = Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
-            if last is not None:
-                self._applier.run(last, AT_ONCE_BYTES)
-            if transaction is not None and transaction.decision is None:
-                self._decide(Decision(wanted.transaction, Outcome.ROLLBACK, decided_ms=wanted.decided_ms), transaction)
-            return Decided(decision, first=False, remaining=last.remaining if last is not None else 0)
         if last is not None and (last.remaining or last.unconfirmed):
             self._applier.run(last, AT_ONCE_BYTES)
             if last.remaining or last.unconfirmed:
