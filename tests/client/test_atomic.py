@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import random
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +24,7 @@ from metaq.wire.codes import RequestCode
 from metaq.wire.command import request
 from tests.client.cluster import FakeCluster
 from tests.scripted import Fate, Later, ScriptedCluster, goes_on
-from tests.support import eventually
+from tests.support import PATIENCE, environment, eventually
 
 
 @pytest.fixture
@@ -642,3 +645,72 @@ def test_a_task_that_is_cancelled_in_its_block_leaves_nothing_and_one_that_waits
 
     asyncio.run(main())
     assert bodies(cluster) == [b"delivered"]
+
+
+DIES = """
+import os, sys
+import metaq
+with metaq.Producer(sys.argv[1]) as producer:
+    with producer.atomic(expire_after=60) as tx:
+        for _ in range(60):
+            tx.send("orders", bytes(100_000))
+        print(tx.id, flush=True)
+        os._exit(9)
+"""
+
+
+def test_a_process_that_dies_leaves_nothing(cluster, producer):
+    """What it had staged expires."""
+    done = subprocess.run(
+        [sys.executable, "-c", DIES, cluster.namesrv],
+        capture_output=True, text=True, timeout=PATIENCE, check=False, env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 9, done.stderr
+    name = done.stdout.strip()
+    assert producer.outcome(name) is metaq.Phase.OPEN
+    cluster.clock.advance(61)
+    eventually(lambda: producer.outcome(name) is metaq.Phase.ROLLED_BACK, what="its end")
+    assert bodies(cluster) == []
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_is_lost_what_is_said_is_true(cluster, seed):
+    """Connections break at every sixth request or answer: what was reported as committed is there once, the rest is not."""
+    dice = random.Random(seed)
+
+    def chance(command):
+        return Fate.HANG_UP if 30000 <= command.code < 30100 and dice.random() < 0.16 else None
+
+    def chance_of_answers(command):
+        return Fate.HANG_UP if "transactionId" in command.ext and dice.random() < 0.16 else None
+
+    said = {}
+    with metaq.Producer(cluster.namesrv, instance_name=f"dice-{seed}") as producer:
+        for topic in ("orders", "stock"):
+            producer.queues(topic)
+        cluster.script, cluster.answer_script = chance, chance_of_answers
+        for number in range(60):
+            body = b"%d" % number
+            try:
+                with producer.atomic(timeout=dice.choice((0.3, 1, 5))) as tx:
+                    tx.send("orders", body)
+                    tx.send("stock", body)
+                    if number % 7 == 3:
+                        tx.prepare()
+                    if number % 5 == 4:
+                        raise KeyError  # noqa: TRY301  in the block is the point
+                said[body] = "committed"
+            except KeyError:
+                said[body] = "rolled back"
+            except metaq.TransactionFailed as error:
+                said[body] = error.state, error.transaction_id
+        cluster.script = cluster.answer_script = goes_on
+        for body, state in said.items():
+            if isinstance(state, tuple):
+                outcome = producer.settle(state[1], commit=False)
+                assert state[0] == "unknown" or outcome is metaq.TransactionOutcome.ROLLBACK
+                said[body] = "committed" if outcome is metaq.TransactionOutcome.COMMIT else "rolled back"
+    wanted = sorted(body for body, state in said.items() if state == "committed")
+    assert len(wanted) > 20
+    for topic in ("orders", "stock"):
+        assert sorted(bodies(cluster, topic)) == wanted
