@@ -225,7 +225,13 @@ def _filters(key: str, scale: float) -> Callable[[Bench], Measured]:
     def measure(bench: Bench) -> Measured:
         with processes.metaq_up(bench.disk) as server:
             result = processes.script(
-                "filter_bench.py", "--namesrv", server.namesrv, "--count", str(bench.count(300_000, 3000)), "--runs", "1"
+                "filter_bench.py",
+                "--namesrv",
+                server.namesrv,
+                "--count",
+                str(bench.count(300_000, 3000)),
+                "--runs",
+                "1",
             )
         numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
         return {**numbers, "value": numbers[key] / scale}
