@@ -1,0 +1,134 @@
+"""Transactions over three brokers that are killed and stopped for a while at random: each is seen whole, once, or not at all."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter, defaultdict
+
+import pytest
+
+import metaq
+from metaq.admin import Admin
+from metaq.model.staging import Phase
+from metaq.testing import Cluster
+from tests.support import eventually
+
+WRITERS = 4
+TOPICS = ("bills", "orders", "stock")
+QUEUES = 2
+MESSAGES = 9
+STEP_SECONDS = 20.0
+"""Of a transaction's steps: longer than any fault lasts."""
+
+
+class Writer(threading.Thread):
+    """Writes transactions whose messages go to queues of any broker, and gives some of them up."""
+
+    def __init__(self, cluster, number, seed, stop):
+        super().__init__(name=f"writer {number}")
+        self._brokers = [broker.name for broker in cluster.brokers]
+        self._namesrv, self._number, self._chance, self._stopped = cluster.namesrv, number, random.Random(seed), stop
+        self.committed: set[str] = set()
+        self.given_up: set[str] = set()
+
+    def run(self):
+        with metaq.Producer(self._namesrv, timeout=3.0) as producer:
+            for n in range(1_000_000):
+                if self._stopped.is_set():
+                    return
+                name = f"{self._number}-{n}"
+                try:
+                    self._write(producer, name)
+                except GivenUp:
+                    self.given_up.add(name)
+                except metaq.MetaqError:
+                    pass  # nobody was told what became of it
+                else:
+                    self.committed.add(name)
+
+    def _write(self, producer, name):
+        with producer.atomic(timeout=STEP_SECONDS) as transaction:
+            for n in range(MESSAGES):
+                topic = TOPICS[n % len(TOPICS)]
+                queue = metaq.MessageQueue(topic, self._chance.choice(self._brokers), self._chance.randrange(QUEUES))
+                body = b"%s/%d" % (name.encode(), n)
+                transaction.send(topic, body + b" " * self._chance.choice([0, 0, 100, 20_000]), queue=queue)
+            if self._chance.random() < 0.2:
+                raise GivenUp
+
+
+class GivenUp(Exception):
+    """The transaction is to be rolled back."""
+
+
+@pytest.mark.parametrize(
+    ("seed", "faults"),
+    [(1, 3), *(pytest.param(seed, 12, marks=pytest.mark.all) for seed in range(2, 6))],
+)
+def test_transactions_over_three_brokers_are_whole_or_not_there(tmp_path, seed, faults):
+    """What was acknowledged is there, what was given up is not, and of the rest nothing is there by half or twice."""
+    chance, stop = random.Random(seed), threading.Event()
+    with Cluster(brokers=3, folder=tmp_path) as cluster:
+        with Admin(cluster.namesrv) as admin:
+            for topic in TOPICS:
+                admin.create_topic(topic, queues=QUEUES)
+        writers = [Writer(cluster, number, seed * WRITERS + number, stop) for number in range(WRITERS)]
+        for writer in writers:
+            writer.start()
+        try:
+            for _ in range(faults):
+                time.sleep(chance.uniform(0.2, 1.5))  # the faults come at any moment; nothing waits for one
+                fail(chance, chance.choice(cluster.brokers))
+        finally:
+            stop.set()
+            for writer in writers:
+                writer.join()
+        end_what_is_open(cluster)
+        seen = read(cluster)
+    committed = set().union(*(writer.committed for writer in writers))
+    given_up = set().union(*(writer.given_up for writer in writers))
+    whole = Counter(str(n) for n in range(MESSAGES))
+    assert committed
+    assert given_up
+    assert {name: found for name, found in seen.items() if found != whole} == {}
+    assert committed - seen.keys() == set()
+    assert given_up & seen.keys() == set()
+
+
+def fail(chance, broker):
+    """A broker is away for a while, or does not answer."""
+    if chance.random() < 0.6:
+        broker.kill()
+        time.sleep(chance.uniform(0.0, 1.0))
+        broker.start()
+    else:
+        broker.pause()
+        time.sleep(chance.uniform(0.0, 4.0))  # some longer than a client or a broker waits for an answer
+        broker.resume()
+
+
+def end_what_is_open(cluster):
+    """Roll back what no writer has decided, and wait until everything is where it belongs, at every broker."""
+
+    def ended():
+        found = admin.list_transactions()
+        for one in found.transactions:
+            if one.phase is Phase.OPEN:
+                admin.end_transaction(one.transaction, commit=False)
+        return not found.transactions and not found.unreached
+
+    with Admin(cluster.namesrv) as admin:
+        eventually(ended, what="all transactions are over")
+
+
+def read(cluster):
+    """Name of a transaction → how often each of its messages is there."""
+    seen = defaultdict(Counter)
+    for topic in TOPICS:
+        with metaq.Reader(cluster.namesrv, topic, start="earliest", stop_at_end=True) as reader:
+            for message in reader:
+                name, _, number = message.body.decode().strip().partition("/")
+                seen[name][number] += 1
+    return seen
