@@ -333,6 +333,16 @@ def test_topics_are_made(cluster, producer):
     assert len(eventually(lambda: producer.queues("made"), what="queues")) == BrokerOptions().default_topic_queue_nums
 
 
+def test_topics_are_made_as_the_broker_makes_them_whatever_the_producer_has_for_plain_sends(cluster):
+    """With a template of its own, of more queues than the broker gives."""
+    cluster.make_topic("template", 16)
+    options = {"create_topic_key": "template", "default_topic_queue_nums": 16, "instance_name": "template"}
+    with metaq.Producer(cluster.namesrv, **options) as producer, producer.atomic() as tx:
+        for number in range(16):
+            tx.send("made", b"%d" % number, ordering_key=str(number))
+    eventually(lambda: len(bodies_or_none(cluster, "made")) == 16, what="the new topic")
+
+
 def bodies_or_none(cluster, topic):
     try:
         return bodies(cluster, topic)

@@ -284,13 +284,18 @@ class ProducerBase:
         return await self._core.routes.publish_queues(topic, fresh=fresh, template=self._sender.rules.template)
 
     def _outlet(self) -> Outlet:
+        async def find_queues(topic: str, strict: bool) -> list[MessageQueue]:
+            # What is staged makes topics as the broker does, whatever this producer's own template is.
+            routes = self._core.routes
+            return await (routes.fixed_queues(topic) if strict else routes.publish_queues(topic))
+
         return Outlet(
             core=self._core,
             courier=self._courier,
             message_bytes_max=self._accumulator.limits.message_bytes_max,
             check_open=self._check_open,
             queues_now=lambda topic, strict: self._queues_now(topic, strict=strict),
-            find_queues=lambda topic, strict: self._find_queues(topic, strict=strict),
+            find_queues=find_queues,
             turn=self._sender.rotation.next,
         )
 
