@@ -478,7 +478,9 @@ class StagingModel(RuleBasedStateMachine):
         state = self.nodes[transaction.coordinator].broker.staging.state(transaction.id)
         found = state.decision.outcome if state.decision is not None else None
         if transaction.outcome in {Outcome.COMMIT, Outcome.ROLLBACK}:
-            assert found is transaction.outcome or (found is None and self.is_retained(transaction)), transaction
+            # What is over everywhere that the manifest names is forgotten with the log; parts that it did not name are
+            # rolled back then, which says so of the transaction.
+            assert found is transaction.outcome or self.is_retained(transaction), transaction
             return
         if transaction.outcome is Outcome.PREPARED:
             assert found is not None, transaction
