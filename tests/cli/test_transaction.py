@@ -70,6 +70,10 @@ def test_transaction_is_listed_shown_and_committed(cluster, cli):
         committed.stderr
     )
     assert seen(cluster, "paid") == [b"paid-0", b"paid-1"]
+    eventually(
+        lambda: json.loads(cli("show", transaction, "--json").stdout)["phase"] == "committed",
+        what="it is over everywhere",
+    )
     again = cli("commit", transaction, "--yes", "--json")
     assert again.returncode == 0
     assert json.loads(again.stdout)["first"] is False

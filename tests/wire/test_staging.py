@@ -32,9 +32,10 @@ GOLDEN = bytes.fromhex(
     "7032 73746f636b 6262"
 )
 DECISION_HEAD = "0000004a 03 00 00 00 00000000 00000000"  # 74 bytes, a decision: 58 of JSON
+SEAL = Seal(8, 100, 4096, 0xDEADBEEF)
 CHUNKS = (
     ChunkSection("p1", 0, "orders", 3, b"\x00\x01\x02"),
-    ChunkSection("p2", 7, "stock", 0, b"bb", Seal(8, 100, 4096, 0xDEADBEEF)),
+    ChunkSection("p2", 7, "stock", 0, b"bb", SEAL),
 )
 
 NAMES = st.text("abcXYZ019_.:%-", min_size=1, max_size=20)
@@ -111,6 +112,18 @@ def test_json_bodies_are_these_bytes() -> None:
 def test_sections_come_back_as_they_were(chunks: tuple[ChunkSection, ...], decide: DecideBody | None) -> None:
     """Encoding and reading are inverse."""
     assert staging.sections_of(staging.sections(chunks, decide)) == (chunks, decide)
+
+
+def test_large_chunks_come_back_as_they_were() -> None:
+    """Of a view, too, which the door gives."""
+    chunks = tuple(
+        ChunkSection("p", n, "orders", 0, bytes([n]) * (1 << 20), SEAL if n == 2 else None) for n in range(3)
+    )
+    decide = DecideBody(Outcome.COMMIT)
+    body = staging.sections(chunks, decide)
+    assert staging.sections_of(body) == staging.sections_of(memoryview(body)) == (chunks, decide)
+    with pytest.raises(BadRequest, match="says that it has"):
+        staging.sections_of(memoryview(body)[: 2 << 20])
 
 
 @given(DECIDES, DECISIONS, STATES, INTS, st.booleans())

@@ -263,9 +263,7 @@ class StagingService:
             for topic in sorted(topics):
                 self._authorise(who, Action.PUBLISH, topic)
 
-    def _row_stands(
-        self, wanted: Decision, transaction: Transaction | None, made: Decision | None
-    ) -> Decided | None:
+    def _row_stands(self, wanted: Decision, transaction: Transaction | None, made: Decision | None) -> Decided | None:
         """What stands instead, because another transaction has brought the row to this sequence number; None: none has.
 
         Raises Refused: STALE, BUSY, INVALID.

@@ -48,6 +48,10 @@ LIST_BYTES_MAX: Final = 4 * 1024 * 1024
 
 _HEAD = struct.Struct(">IBBBxiI")
 _SEAL = struct.Struct(">IIQI")
+_HEAD_BYTES, _SEAL_BYTES = _HEAD.size, _SEAL.size
+_unpack_head, _unpack_seal = _HEAD.unpack_from, _SEAL.unpack_from
+_CHUNKS: Final = frozenset({CHUNK, LAST_CHUNK})
+_COPIED_MAX: Final = 256 * 1024
 _INT_MAX, _LONG_MAX, _CRC_MAX = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
 
 V = TypeVar("V")
@@ -117,45 +121,40 @@ def _chunk(chunk: ChunkSection) -> tuple[bytes, ...]:
 
 def sections_of(body: bytes | memoryview) -> tuple[tuple[ChunkSection, ...], DecideBody | None]:
     """The chunks in a body of STAGE, and the decision if it brings one. Raises BadRequest."""
-    view, chunks, at = memoryview(body), list[ChunkSection](), 0
-    decide = None
-    while at < len(view):
+    # Pieces of bytes are made faster than those of a view, which spares copying much twice.
+    data = bytes(body) if len(body) <= _COPIED_MAX else body
+    chunks, at, total, decide = list[ChunkSection](), 0, len(data), None
+    while at < total:
         if decide is not None:
             raise BadRequest("a section follows the decision, which is to be the last one")
         if len(chunks) == SECTIONS_MAX:
             raise BadRequest(f"more than {SECTIONS_MAX} chunks in one request: send them in several")
-        if at + _HEAD.size > len(view):
+        names_at = at + _HEAD_BYTES
+        if names_at > total:
             raise BadRequest(f"the body ends within the head of a section at byte {at}")
-        size, kind, part_size, topic_size, queue_id, number = _HEAD.unpack_from(view, at)
-        body_at, end = at + _HEAD.size + part_size + topic_size, at + size
-        seal = None
+        size, kind, part_bytes, topic_bytes, queue_id, number = _unpack_head(data, at)
+        end, seal_at = at + size, names_at
         if kind == LAST_CHUNK:
-            body_at += _SEAL.size
-        if body_at > end or end > len(view):
+            names_at += _SEAL_BYTES
+        topic_at = names_at + part_bytes
+        body_at = topic_at + topic_bytes
+        if body_at > end or end > total:
             raise BadRequest(f"the section at byte {at} says that it has {size} bytes, which cannot be")
-        if kind == DECISION:
-            decide = decide_body_of(view[at + _HEAD.size : end])
-        elif kind in {CHUNK, LAST_CHUNK}:
-            names_at = at + _HEAD.size
-            if kind == LAST_CHUNK:
-                seal = Seal(*_SEAL.unpack_from(view, names_at))
-                names_at += _SEAL.size
-            part = _text(view[names_at : names_at + part_size], at)
-            topic = _text(view[names_at + part_size : body_at], at)
-            chunks.append(ChunkSection(part, number, topic, queue_id, bytes(view[body_at:end]), seal))
+        if kind in _CHUNKS:
+            try:
+                part, topic = str(data[names_at:topic_at], "utf-8"), str(data[topic_at:body_at], "utf-8")
+            except UnicodeDecodeError:
+                raise BadRequest(f"the section at byte {at} names a part or topic that is not UTF-8") from None
+            seal = Seal(*_unpack_seal(data, seal_at)) if kind == LAST_CHUNK else None
+            chunks.append(ChunkSection(part, number, topic, queue_id, bytes(data[body_at:end]), seal))
+        elif kind == DECISION:
+            decide = decide_body_of(data[names_at:end])
         else:
             raise BadRequest(f"the section at byte {at} is of kind {kind}: there are 1, 2 and 3")
         at = end
     if not chunks:
         raise BadRequest("there is no chunk in the body")
     return tuple(chunks), decide
-
-
-def _text(data: memoryview, at: int) -> str:
-    try:
-        return str(data, "utf-8")
-    except UnicodeDecodeError:
-        raise BadRequest(f"the section at byte {at} names a part or topic that is not UTF-8") from None
 
 
 # -- JSON
