@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from metaq.client.futures import SendFuture as SendFuture
     from metaq.client.producer import Producer as Producer
     from metaq.client.reader import Reader as Reader
+    from metaq.client.serializers import Json as Json
+    from metaq.client.serializers import Text as Text
     from metaq.client.transaction import Told as Told
     from metaq.client.transaction import Transaction as Transaction
     from metaq.client.transaction import TransactionProducer as TransactionProducer
@@ -69,6 +71,7 @@ _HOMES = {
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),
     "metaq.client.reader": ("Reader",),
+    "metaq.client.serializers": ("Json", "Text"),
     "metaq.client.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (
         "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",

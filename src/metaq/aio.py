@@ -103,7 +103,7 @@ class Producer(ProducerBase):
         """Send and wait for the acknowledgement. As `metaq.Producer.send`."""
         message = as_message(
             topic, body, tag, keys,
-            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
+            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
 
         def hand_in(stream: BatchStream) -> SendFuture:
@@ -149,7 +149,7 @@ class Producer(ProducerBase):
     ) -> StoredMessage:
         """Send a request and wait for the reply of whoever consumes it. As `metaq.Producer.request`."""
         self._check_open()
-        message = as_message(topic, body, tag, keys, flag=flag, properties=properties)
+        message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
         return await _run(self._core, self._request(message, ordering_key, queue, seconds))
 
@@ -163,7 +163,7 @@ class Producer(ProducerBase):
     async def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget. As `metaq.Producer.send_oneway`."""
         self._check_open()
-        message = as_message(topic, body, tag)
+        message = as_message(topic, body, tag, serialize=self._serialize)
         await _run(self._core, self._oneway(message, None), self._accumulator.limits.timeout)
 
     def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic:

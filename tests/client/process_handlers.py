@@ -86,3 +86,7 @@ async def asynchronous(message) -> None:
 
 def hidden_asynchronous(message):
     return asynchronous(message)
+
+
+def touch_the_file_of_its_value(message) -> None:
+    pathlib.Path(message.value["file"]).touch()

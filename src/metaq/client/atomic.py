@@ -27,6 +27,7 @@ from metaq.client.courier import Courier
 from metaq.client.messages import NO_KEYS, Body, Selector, as_message, chosen, queue_for_key
 from metaq.client.names import checked
 from metaq.client.options import checked_seconds
+from metaq.client.serializers import Encode
 from metaq.errors import (
     ClientError,
     ConfigError,
@@ -78,6 +79,7 @@ class Outlet(Struct, frozen=True):
     core: ClientCore
     courier: Courier
     message_bytes_max: int
+    serialize: Encode | None
     check_open: Callable[[], None]
     queues_now: Callable[[str, bool], list[MessageQueue] | None]
     """Of a topic, or (True) of its fixed list; None: they are not known yet."""
@@ -461,7 +463,7 @@ class Atomic(AtomicBase):
                 ConnectionFailed; after these it may go on. TransactionFailed: what was sent so far could not be staged, and it has
                 ended. TransactionEnded, ClientClosed, ClientForked.
         """
-        message = as_message(topic, body, tag, keys, flag=flag, properties=properties)
+        message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._outlet.serialize)
         return self._wait(self._sending(message, Way(ordering_key, selector, queue, strict)))
 
     def prepare(self) -> None:

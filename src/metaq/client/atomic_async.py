@@ -37,7 +37,7 @@ class Atomic(AtomicBase):
         strict: bool = False,
     ) -> str:
         """Add a message to the transaction; returns its id. As `metaq.Atomic.send`."""
-        message = as_message(topic, body, tag, keys, flag=flag, properties=properties)
+        message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._outlet.serialize)
         return await self._wait(self._sending(message, Way(ordering_key, selector, queue, strict)))
 
     async def prepare(self) -> None:

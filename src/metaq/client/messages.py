@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from metaq.client.options import checked_seconds
+from metaq.client.serializers import Encode
 from metaq.errors import ConfigError
 from metaq.model import Message, MessageQueue
 from metaq.model.message import as_body, as_keys
@@ -12,8 +14,8 @@ from metaq.model.subscription import java_string_hash
 
 NO_KEYS: tuple[str, ...] = ()
 
-Body = bytes | bytearray | memoryview
-"""What a message's body may be given as."""
+Body = Any
+"""What a message's body may be given as: bytes, a bytearray or a memoryview; with `serialize`, what that takes."""
 
 Selector = Callable[[Sequence[MessageQueue]], MessageQueue]
 """Picks a message's queue out of the topic's writable ones."""
@@ -42,8 +44,12 @@ def as_message(
     delay_level: int = 0,
     wait_store_ok: bool = True,
     properties: dict[str, str] | None = None,
+    serialize: Encode | None = None,
 ) -> Message:
-    """The message that the arguments of a send describe. Raises TypeError, InvalidMessage."""
+    """The message that the arguments of a send describe. Raises TypeError, InvalidMessage.
+
+    `serialize`: what makes a body of the given one; a whole `Message` has its bytes already.
+    """
     if isinstance(topic, Message):
         if not (
             body is None and tag is None and properties is None and not (keys or flag or delay_level) and wait_store_ok
@@ -57,7 +63,7 @@ def as_message(
         raise TypeError("body is missing: pass bytes")
     return Message(
         topic,
-        as_body(body),
+        as_body(body) if serialize is None else serialize(body),
         tag,
         as_keys(keys),
         flag=flag,

@@ -28,6 +28,7 @@ from metaq.client.names import checked
 from metaq.client.observing import ObservedArguments, Observing
 from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
 from metaq.client.sending import Choose, Sender, SendRules
+from metaq.client.serializers import Serialize, encoder_of
 from metaq.client.tracing import Tracer
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import BufferFull, ClientClosed, ConfigError, MetaqError, RequestTimeout
@@ -67,6 +68,7 @@ class ProducerBase:
         max_message_bytes: int = BODY_BYTES_MAX,
         create_topic_key: str = AUTO_CREATE_TOPIC,
         default_topic_queue_nums: int = 4,
+        serialize: Serialize | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -81,7 +83,8 @@ class ProducerBase:
               BufferFull (`"raise"`). compress_over: bodies of so many bytes are compressed and sent alone.
               max_message_bytes: largest body; the broker has a limit of its own, `maxMessageSize`. create_topic_key: the
               topic whose settings one gets that is made because this producer sends to it; default_topic_queue_nums: with
-              at most so many queues. common: `trace`, `message_log`, `instance_name` and what else clients take, see
+              at most so many queues. serialize: makes the bodies of what is sent: `metaq.Json(Order)`, "json", "text", a function
+              of the value, see docs/serializers.md; a whole `Message` is sent as it is. common: `trace`, `message_log`, `instance_name` and what else clients take, see
               `metaq.client.observing.ObservedArguments`.
         Raises: ConfigError, TypeError. No connection is made until the first send.
         """
@@ -107,6 +110,7 @@ class ProducerBase:
         given: dict[str, Any] = dict(common)
         observing = Observing.taken_from(given)
         self._options = client_options(**given)
+        self._serialize = encoder_of(serialize)
         self.group = checked(check_group, group)
         self._options.namespace.check_group(group)
         rules = SendRules(
@@ -141,8 +145,9 @@ class ProducerBase:
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
         """Messages of so many bytes go in a request of their own."""
-        self._short = 0 if self._options.namespace else self._alone_over
-        """Plain messages below go the short way of `submit`; a namespace is a property, so there none is plain."""
+        self._short = 0 if self._options.namespace or serialize is not None else self._alone_over
+        """Plain messages below go the short way of `submit`; a namespace is a property, so there none is plain, and
+        what is to be serialized is not yet a body."""
         self._core.thread.post(self._core.add_producer, self.group)
         self._open = True
         _open_producers.add(self)
@@ -193,7 +198,7 @@ class ProducerBase:
             pass
         message = as_message(
             topic, body, tag, keys,
-            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
+            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
         stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
         return self._hand_in(message, stream, message_id)
@@ -293,6 +298,7 @@ class ProducerBase:
             core=self._core,
             courier=self._courier,
             message_bytes_max=self._accumulator.limits.message_bytes_max,
+            serialize=self._serialize,
             check_open=self._check_open,
             queues_now=lambda topic, strict: self._queues_now(topic, strict=strict),
             find_queues=find_queues,
@@ -437,7 +443,7 @@ class Producer(ProducerBase):
         """
         message = as_message(
             topic, body, tag, keys,
-            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties,
+            flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
         stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
         return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
@@ -463,7 +469,7 @@ class Producer(ProducerBase):
         Raises: what `send` raises: the request is not stored, or unknown. RequestTimeout: no reply came. ClientClosed.
         """
         self._check_open()
-        message = as_message(topic, body, tag, keys, flag=flag, properties=properties)
+        message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
         return self._core.thread.run(self._request(message, ordering_key, queue, seconds))
 
@@ -479,7 +485,7 @@ class Producer(ProducerBase):
     def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
         self._check_open()
-        message = as_message(topic, body, tag)
+        message = as_message(topic, body, tag, serialize=self._serialize)
         self._core.thread.run(self._oneway(message, None), self._accumulator.limits.timeout)
 
     def atomic(self, *, timeout: float = TIMEOUT, expire_after: float = EXPIRE_AFTER) -> Atomic:

@@ -50,6 +50,8 @@ class PulledMessages(NamedTuple, Generic[M]):
     result: PullResult
     messages: list[M]
     broken: tuple[tuple[M, str], ...] = ()
+    undecodable: tuple[tuple[M, Exception], ...] = ()
+    """Those of which no value can be made, with what was raised; they are not among `messages`, either."""
 
 
 async def pull(

@@ -327,7 +327,8 @@ class TransactionProducerBase(ProducerBase, Generic[T]):
         if isinstance(topic, list | tuple):
             raise TypeError("a transaction has one message: there are no transactional batches")
         message = as_message(
-            topic, body, tag, keys, flag=flag, wait_store_ok=wait_store_ok, properties=properties
+            topic, body, tag, keys, flag=flag, wait_store_ok=wait_store_ok, properties=properties,
+            serialize=self._serialize,
         )  # fmt: skip
         return self._new_transaction(
             self._wanted(message, ordering_key, selector, queue, timeout=timeout, check_after=check_after)

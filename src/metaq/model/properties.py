@@ -47,6 +47,8 @@ ARRIVE_TIME = "ARRIVE_TIME"
 PUSH_TIME = "PUSH_REPLY_TIME"
 """When a broker handed a reply on, in ms."""
 DUE = "METAQ_DUE"
+UNDECODABLE = "METAQ_UNDECODABLE"
+"""Why a consumer could make no value of the body; of messages in retry and dead-letter topics."""
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
@@ -57,7 +59,7 @@ RESERVED = frozenset(
         CLUSTER, MESSAGE_TYPE, CHECK_TIMES, PREPARED_QUEUE_OFFSET, CHECK_IMMUNITY, "CONSUME_START_TIME",
         INSTANCE_ID, CORRELATION_ID, REPLY_TO, TTL, ARRIVE_TIME, PUSH_TIME, "TRANSFER_FLAG",
         "CORRECTION_FLAG", "MQ2_FLAG", "BUYER_ID", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__STARTDELIVERTIME",
-        DUE,
+        DUE, UNDECODABLE,
     }
 )  # fmt: skip
 """Names that users may not set themselves."""

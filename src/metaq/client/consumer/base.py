@@ -40,6 +40,7 @@ from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
 from metaq.client.options import check_flag, checked_seconds, client_options
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.client.roles import Member
+from metaq.client.serializers import Deserialize, decoder_of
 from metaq.client.tracing import Tracer
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError
@@ -86,6 +87,7 @@ class ConsumerBase(Closable):
         keep_queues: float = 0.0,
         orderly: bool = False,
         consume_timeout: float = 900.0,
+        deserialize: Deserialize | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -111,7 +113,9 @@ class ConsumerBase(Closable):
               keep_queues: seconds for which the brokers keep this member's queues for it when it is gone, so that a
               restart moves none; needs an instance_name. See docs/groups.md. orderly: one message of a queue at a time,
               in order, see docs/order.md. consume_timeout: seconds after which a handler of `run` that has not returned
-              is named in the log, and its message delivered again (not in orderly consumption). common: `trace`,
+              is named in the log, and its message delivered again (not in orderly consumption). deserialize: makes `message.value`
+              of the body: `metaq.Json(Order)`, "json", "text", a function of the body; a body that it cannot read goes to the
+              retry topic and the dead letters with the reason, see docs/serializers.md. common: `trace`,
               `message_log`, `instance_name` and what else clients take, see `metaq.client.observing.ObservedArguments`.
         Raises: ConfigError, TypeError. A topic that does not exist (yet) is waited for, with a warning in the log.
         """
@@ -153,6 +157,7 @@ class ConsumerBase(Closable):
             orderly=orderly,
             seconds=structs.replace(USUAL, persist=commit_interval),
             unit_mode=self._options.unit_mode,
+            decode=decoder_of(deserialize),
             message_class=ObservedMessage if observing.trace or observing.message_log else ReceivedMessage,
         )
         check_limits(options)

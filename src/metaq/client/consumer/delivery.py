@@ -131,7 +131,16 @@ class ConcurrentDelivery:
             return
         for message, _ in pulled.broken:
             self.failed(chunk, message, DEAD_LETTER_LEVEL)
+        for message, error in pulled.undecodable:
+            self._undecodable(chunk, message, error)
         self._handover.put(chunk)
+
+    def _undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
+        """It is tried again later, by a member that can read it perhaps, and says why."""
+        if self._options.model is MessageModel.BROADCASTING:
+            chunk.flags[message.queue_offset - chunk.base] = 1  # The log says so.
+        else:
+            self._send_back.begin_undecodable(chunk, message, error)
 
     def look(self, window: Window[ReceivedMessage]) -> None:
         """What was parked; any thread may append to it meanwhile."""
@@ -162,8 +171,9 @@ def take_in(
     What comes from the group's retry topic is shown under the topic that it was first sent to.
     """
     everything = pulled.messages
-    if pulled.broken:
-        everything = sorted([*everything, *(message for message, _ in pulled.broken)], key=_by_offset)
+    if pulled.broken or pulled.undecodable:
+        unread = [message for message, _ in (*pulled.broken, *pulled.undecodable)]
+        everything = sorted([*everything, *unread], key=_by_offset)
     chunk = window.add(everything, pulled.result.next_offset, len(pulled.result.records))
     if chunk is None:
         return None

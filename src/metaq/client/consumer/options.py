@@ -9,6 +9,7 @@ from msgspec import Struct
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import USUAL, GroupSeconds
 from metaq.client.rebalance import Strategy
+from metaq.client.serializers import Decode
 from metaq.model import ConsumeFrom, MessageModel, MessageQueue
 
 OnSkip = Callable[[MessageQueue, range], object]
@@ -46,4 +47,6 @@ class GroupOptions(Struct, frozen=True):
     unit_mode: bool = False
     """The group is one of a unit: so are topics that are made for it."""
     message_class: type[ReceivedMessage] = ReceivedMessage
+    decode: Decode | None = None
+    """Makes the value of a message of its body, in a thread."""
     seconds: GroupSeconds = USUAL

@@ -171,6 +171,8 @@ class OrderedDelivery:
             message._chunk = run  # noqa: SLF001  a slot for us
         for message, why in pulled.broken:
             self._core.spawn(self._file_broken(run, message, why))
+        for message, error in pulled.undecodable:
+            self._core.spawn(self._file_undecodable(run, message, error))
         ordered.offer()
 
     def look(self, window: Window[ReceivedMessage]) -> None:
@@ -302,6 +304,17 @@ class OrderedDelivery:
             self._done_with(run, message)
         finally:
             run.queue.filing -= 1
+
+    async def _file_undecodable(self, run: Run[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
+        """To the dead letters at once: trying it again here would hold up its queue for nothing."""
+        while not self._broadcast and not run.lost:
+            try:
+                await self._send_back.file_undecodable(message, error)
+                break
+            except MetaqError as failure:
+                log.warning("%s, of which no value can be made, is not with the dead letters yet: %s", message, failure)
+            await asyncio.sleep(self._seconds.again)
+        run.marks[message.queue_offset - run.base] = 1
 
     async def _file_broken(self, run: Run[ReceivedMessage], message: ReceivedMessage, why: str) -> None:
         """What cannot be read is nobody's to handle."""

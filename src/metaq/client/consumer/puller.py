@@ -17,6 +17,7 @@ from metaq.client.conversation.pulling import PLAIN_COUNT, PullResult, PullStatu
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.core import ClientCore
 from metaq.client.pulling import PulledMessages, Wanted, pull
+from metaq.client.serializers import Decode
 from metaq.client.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
 from metaq.model import MessageQueue
@@ -142,6 +143,10 @@ class QueuePuller:
             limit = None  # What waits there has failed before: it is not old news, and nobody else has it.
         if limit is not None and result.max_offset - window.next_offset > limit:
             pulled = await self._skip_to(result.max_offset - limit, pulled)
+        if self._options.decode is not None and pulled.messages:
+            pulled = await in_thread(decoded, pulled, self._options.decode)
+            if window.dropped:
+                return 0.0
         pulling.delivery.deliver(window, pulled)
         # A broker that does not hold pulls must not be asked all the time.
         unheld = result.status is PullStatus.NOTHING_NEW and pulling.core.clock.monotonic() - asked < seconds.pause
@@ -215,3 +220,18 @@ class QueuePuller:
             f"{self._options.seconds.stall:.0f} s, and group {self._pulling.group} pulls no more of it until some are: are "
             "handlers slow or stuck, or messages taken without `with message:` or ack()?",
         )
+
+
+def decoded(pulled: PulledMessages[ReceivedMessage], decode: Decode) -> PulledMessages[ReceivedMessage]:
+    """In a thread: give each message its value; those of which none can be made are taken out."""
+    messages, undecodable = list[ReceivedMessage](), list[tuple[ReceivedMessage, Exception]]()
+    for message in pulled.messages:
+        try:
+            message._value = decode(message.body)  # noqa: SLF001  a slot for us
+        except BaseException as error:  # noqa: BLE001  whatever the user's own code raises
+            log.warning("no value can be made of %s: %s: %s", message, type(error).__name__, error)
+            said = error if isinstance(error, Exception) else RuntimeError(f"{type(error).__name__} was raised")
+            undecodable.append((message, said))
+        else:
+            messages.append(message)
+    return pulled._replace(messages=messages, undecodable=tuple(undecodable))

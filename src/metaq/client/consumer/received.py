@@ -51,9 +51,24 @@ class ReceivedMessage(StoredMessage):
     ClientError there.
     """
 
-    __slots__ = ("_chunk",)
+    __slots__ = ("_chunk", "_value")
 
     _chunk: Holder
+    _value: Any
+
+    @property
+    def value(self) -> Any:
+        """What the consumer's `deserialize` made of the body; the body itself if it was made without."""
+        try:
+            return self._value
+        except AttributeError:
+            return self.body
+
+    def __getstate__(self) -> dict[str, object]:
+        state = super().__getstate__()
+        if hasattr(self, "_value"):
+            state["_value"] = self._value
+        return state
 
     def __setstate__(self, state: dict[str, object]) -> None:
         super().__setstate__(state)

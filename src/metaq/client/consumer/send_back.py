@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from msgspec import structs
 
 from metaq.client.consumer.handover import Handover
-from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL
+from metaq.client.consumer.outcome import DEAD_LETTER_LEVEL, delay_level_of
 from metaq.client.consumer.received import ReceivedMessage
 from metaq.client.consumer.seconds import GroupSeconds
 from metaq.client.consumer.window import Chunk
@@ -55,6 +55,30 @@ class SendBack:
         task = self._core.spawn(self._send(chunk, message, delay_level))
         self._busy.add(task)
         task.add_done_callback(self._busy.discard)
+
+    def begin_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
+        """No value can be made of its body: it comes again later, and is a dead letter in the end, with the reason."""
+        task = self._core.spawn(self._send_undecodable(chunk, message, error))
+        self._busy.add(task)
+        task.add_done_callback(self._busy.discard)
+
+    async def _send_undecodable(
+        self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception
+    ) -> None:
+        """A broker that takes a message back adds no property to it: so a copy is sent to the retry topic."""
+        while not chunk.window.dropped:
+            try:
+                await self._send_failed_copy(message, delay_level_of(error), reason_for(message, error))
+                break
+            except MetaqError as failure:
+                log.warning("%s, of which no value can be made, is not in the retry topic yet: %s", message, failure)
+            await asyncio.sleep(self._seconds.again)
+        chunk.flags[message.queue_offset - chunk.base] = 1
+
+    async def file_undecodable(self, message: ReceivedMessage, error: Exception) -> None:
+        """The same to the dead letters at once. Raises MetaqError."""
+        times = message.reconsume_times
+        await self._send_copy(message, DEAD_LETTER_LEVEL, times, times, reason_for(message, error))
 
     async def drain(self) -> None:
         """Wait a while for those under way; the rest stay unfinished and come again."""
@@ -119,15 +143,17 @@ class SendBack:
             log.warning("%s was not taken back (%s): sending a copy to the retry topic", message, error)
             await self._send_copy(message, DEAD_LETTER_LEVEL, message.reconsume_times, message.reconsume_times)
 
-    async def _send_failed_copy(self, message: ReceivedMessage, delay_level: int) -> None:
+    async def _send_failed_copy(
+        self, message: ReceivedMessage, delay_level: int, more: Mapping[str, str] = NOTHING
+    ) -> None:
         # A broker files a message with the dead letters that comes with as many tries as it may have. Of one that is
         # given back it counts those before this one, so here, where this one is counted, the limit is one more.
         limit = self._max + 1
         if delay_level == DEAD_LETTER_LEVEL:
-            await self._send_copy(message, delay_level, limit, limit)
+            await self._send_copy(message, delay_level, limit, limit, more)
         else:
             level = delay_level or _FIRST_RETRY_LEVEL + message.reconsume_times
-            await self._send_copy(message, level, message.reconsume_times + 1, limit)
+            await self._send_copy(message, level, message.reconsume_times + 1, limit, more)
 
     async def _send_copy(
         self, message: ReceivedMessage, delay_level: int, times: int, times_max: int, more: Mapping[str, str] = NOTHING
@@ -161,3 +187,16 @@ _NOT_COPIED = {
     props.DELAY, props.REAL_TOPIC, props.REAL_QUEUE_ID, props.MIN_OFFSET, props.MAX_OFFSET, props.TRANSACTION_PREPARED,
     props.RECONSUME_TIME, props.MAX_RECONSUME_TIMES,
 }  # fmt: skip
+
+
+_REASON_BYTES_MAX = 512
+_ROOM = 1024
+"""For what the way through the retry topic adds."""
+
+
+def reason_for(message: ReceivedMessage, error: Exception) -> dict[str, str]:
+    """The property that says why no value could be made of a body; none if the message's others leave no room for it."""
+    room = props.PROPERTIES_BYTES_MAX - len(message.properties_raw) - _ROOM
+    text = f"{type(error).__name__}: {error}".replace(props.NAME_END, " ").replace(props.PAIR_END, " ")
+    reason = text.encode("utf-8", "replace")[: max(0, min(room, _REASON_BYTES_MAX))].decode("utf-8", "ignore").strip()
+    return {props.UNDECODABLE: reason} if reason else {}

@@ -1,0 +1,168 @@
+"""Serializers: what makes bodies of values, and values of bodies.
+
+    producer = Producer(..., serialize=Json(Order))        # producer.send("orders", Order(id=42))
+    consumer = Consumer(..., deserialize=Json(Order))      # message.value is an Order
+
+Ready ones are `Json` and `Text`. Any other object with `encode` and `decode` will do, and so does a function. Pickle is
+refused by name: whoever can send a message could run code in every consumer.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Callable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, is_typeddict, runtime_checkable
+
+import msgspec
+
+from metaq.errors import ConfigError, InvalidMessage
+from metaq.model.message import as_body
+
+T = TypeVar("T")
+
+
+@runtime_checkable
+class Serializer(Protocol):
+    """Both directions. `decode` raises what it likes for a body that it cannot read; `Reject` makes a dead letter of it."""
+
+    def encode(self, value: Any) -> bytes: ...
+
+    def decode(self, body: bytes) -> Any: ...
+
+
+Encode: TypeAlias = Callable[[Any], bytes]
+Decode: TypeAlias = Callable[[bytes], Any]
+Serialize: TypeAlias = Serializer | Encode | str
+"""What `serialize=` takes: a serializer, a function of the value, or the name of a ready one."""
+Deserialize: TypeAlias = Serializer | Decode | str
+"""What `deserialize=` takes: a serializer, a function of the body, or the name of a ready one."""
+
+_REFUSED = frozenset({"pickle", "_pickle", "cpickle", "cloudpickle", "dill", "marshal", "shelve", "joblib"})
+
+
+_CLASS = type
+
+
+class Json(Generic[T]):
+    """JSON, of `type`: a msgspec Struct, dataclass, TypedDict or annotation such as `list[int]`, or a pydantic model.
+
+    Without a type, dicts, lists, texts, numbers, True, False and None. What is decoded is validated against the type;
+    fields that the type does not have are passed over, unless the type forbids them. Bodies are UTF-8.
+    """
+
+    def __init__(self, type: type[T] | Any = Any) -> None:  # noqa: A002  the word for it
+        """Raises ConfigError: no JSON can be of that type."""
+        self.type = type
+        plain = isinstance(type, _CLASS) and type is not Any and not is_typeddict(type)
+        self._checked = cast("tuple[Any, ...]", (type,) if plain else ())
+        self._model = type if hasattr(type, "model_validate_json") else None
+        self._decoder: msgspec.json.Decoder[Any] | None = None
+        if self._model is None:
+            try:
+                self._decoder = msgspec.json.Decoder(type)
+            except TypeError as error:
+                raise ConfigError(f"Json({type!r}): {error}") from None
+
+    def encode(self, value: T) -> bytes:
+        """Raises TypeError: of another type than the serializer's, or of one that JSON has not."""
+        if self._checked and not isinstance(value, self._checked):
+            raise TypeError(f"{self!r} got {_type(value)}")
+        if hasattr(value, "model_dump_json"):  # pydantic's
+            return cast("str", value.model_dump_json()).encode()
+        return msgspec.json.encode(value)
+
+    def decode(self, body: bytes) -> T:
+        """Raises ValueError (of msgspec or pydantic): no JSON, or none of the type. RecursionError: nested too deeply."""
+        if self._decoder is not None:
+            return cast("T", self._decoder.decode(body))
+        return cast("T", cast("Any", self._model).model_validate_json(body))
+
+    def __repr__(self) -> str:
+        return f"Json({'' if self.type is Any else getattr(self.type, '__name__', self.type)})"
+
+
+class Text:
+    """Text in an encoding."""
+
+    def __init__(self, encoding: str = "utf-8") -> None:
+        """Raises ConfigError: there is no such encoding."""
+        try:
+            self.encoding = codecs.lookup(encoding).name
+        except LookupError:
+            raise ConfigError(f"Text({encoding!r}): Python knows no such encoding") from None
+
+    def encode(self, value: str) -> bytes:
+        """Raises TypeError: no text; UnicodeEncodeError: the encoding has not all of its characters."""
+        if not isinstance(value, str):
+            raise TypeError(f"{self!r} got {_type(value)}")
+        return value.encode(self.encoding)
+
+    def decode(self, body: bytes) -> str:
+        """Raises UnicodeDecodeError."""
+        return body.decode(self.encoding)
+
+    def __repr__(self) -> str:
+        return f"Text({self.encoding!r})"
+
+
+_NAMED: dict[str, Callable[[], Serializer]] = {"json": Json, "text": Text}
+
+
+def encoder_of(serialize: Serialize | None) -> Encode | None:
+    """The function that makes a body of a value. Raises ConfigError, TypeError: it is none."""
+    if serialize is None:
+        return None
+    _refuse_pickle("serialize", serialize)
+    if isinstance(serialize, str):
+        return _named("serialize", serialize).encode
+    encode = serialize.encode if isinstance(serialize, Serializer) else serialize
+    if not callable(encode) or isinstance(serialize, type):
+        raise TypeError(f"serialize is {serialize!r}: pass a serializer such as metaq.Json(), or a function")
+
+    def encoded(value: Any) -> bytes:
+        try:
+            return as_body(encode(value))
+        except Exception as error:
+            raise InvalidMessage(f"no body can be made of {_type(value)} by {serialize!r}: {error}") from error
+
+    return encoded
+
+
+def decoder_of(deserialize: Deserialize | None) -> Decode | None:
+    """The function that makes a value of a body. Raises ConfigError, TypeError: it is none."""
+    if deserialize is None:
+        return None
+    _refuse_pickle("deserialize", deserialize)
+    if isinstance(deserialize, str):
+        return _named("deserialize", deserialize).decode
+    if isinstance(deserialize, Serializer) and not isinstance(deserialize, type):
+        return deserialize.decode
+    if not callable(deserialize) or isinstance(deserialize, type):
+        raise TypeError(f"deserialize is {deserialize!r}: pass a serializer such as metaq.Json(Order), or a function")
+    return deserialize
+
+
+def _named(argument: str, name: str) -> Serializer:
+    if name not in _NAMED:
+        raise ConfigError(
+            f"{argument}={name!r}: need one of {', '.join(map(repr, _NAMED))}, a serializer or a function"
+        )
+    return _NAMED[name]()
+
+
+def _refuse_pickle(argument: str, given: object) -> None:
+    """Raises ConfigError."""
+    if isinstance(given, str):
+        home = given
+    else:  # a function, a module, or an object of a class
+        home = getattr(given, "__module__", None) or getattr(given, "__name__", None) or type(given).__module__
+    if str(home).partition(".")[0].lower() in _REFUSED:
+        raise ConfigError(
+            f"{argument}={given!r} is refused: unpickling runs code that is in the message, so whoever can send to the topic "
+            "could run anything in its consumers. Use metaq.Json or a format of your own"
+        )
+
+
+def _type(value: object) -> str:
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
