@@ -111,6 +111,17 @@ def test_what_is_no_id_is_refused_before_anybody_is_asked(rocketmq, name):
         producer.outcome(None)
 
 
+def test_a_broker_that_there_is_not_cannot_be_asked(rocketmq):
+    """The error names it."""
+    with metaq.Producer(rocketmq.namesrv) as producer:
+        for ask in (
+            lambda: producer.outcome("4711@gone", timeout=0.5),
+            lambda: producer.settle("4711@gone", commit=True, timeout=0.5),
+        ):
+            with pytest.raises(metaq.NoRoute, match="no master of the name gone is up"):
+                ask()
+
+
 def test_an_empty_block_ends_as_it_wants_and_asks_nobody(rocketmq):
     """And has no id: nobody would know it."""
     with metaq.Producer(rocketmq.namesrv) as producer:

@@ -10,6 +10,7 @@ import sys
 import metaq
 from metaq.client.atomic import OPEN_BYTES_MAX
 from metaq.client.conversation.atomic import DELIVERY_SECONDS
+from metaq.client.courier import AVOID_SECONDS
 from tests.support import PATIENCE, ROOT, environment, eventually
 
 PAGE = (ROOT / "docs" / "atomic.md").read_text()
@@ -79,4 +80,5 @@ def test_tables_of_the_page_are_true():
         if name != "self":
             assert re.search(rf"^\| `{name}` \| {parameter.default:g} s \|", PAGE, re.MULTILINE), name
     assert f"after {DELIVERY_SECONDS:g} s it is waited for no longer" in PAGE
+    assert f"left out for {AVOID_SECONDS:g} s" in PAGE
     assert f"more than {OPEN_BYTES_MAX // 1024**2} MiB" in PAGE
