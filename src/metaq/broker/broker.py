@@ -235,6 +235,7 @@ class Broker:
         self.transactions.close()
         self.staging.close()
         self.offsets.close()
+        self.filters.expire(self.members.consumers)
         self.filters.close()
         self.schedule.positions.close()
 
