@@ -100,9 +100,13 @@ def is_armed(broker: ClusterServer) -> bool:
     return _file(broker).exists()
 
 
-def spare(broker: ClusterServer) -> None:
-    """Have it live on."""
-    _file(broker).unlink(missing_ok=True)
+def spare(broker: ClusterServer) -> bool:
+    """Have it live on. Returns whether it does: else it has died, or is about to."""
+    try:
+        _file(broker).unlink()
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _file(broker: ClusterServer) -> Path:

@@ -20,7 +20,7 @@ from metaq.errors import BrokerError
 from metaq.model.staging import Decision, Outcome, Phase, coordinator_of, transaction_id
 from metaq.store.reader import StoreReader
 from metaq.store.staged import DECISIONS_TOPIC, StagedSurvey, staged_record
-from metaq.testing import Cluster
+from metaq.testing import Cluster, ServerDied
 from metaq.testing.cluster import ClusterServer
 from metaq.wire.staging import DecideBody
 from tests.crash.mortal_broker import PROGRAM, die_behind, is_armed, spare
@@ -41,6 +41,11 @@ class Place(NamedTuple):
     """Behind so many of the transaction."""
     answered: bool
 
+    @property
+    def again(self) -> bool:
+        """Whether it dies once more, behind the first record that it writes when it lives again."""
+        return not self.answered and self.records % 3 == 0
+
     def __str__(self) -> str:
         return f"broker {self.broker} behind {self.records} records, {'' if self.answered else 'not '}answered"
 
@@ -57,8 +62,9 @@ class Run:
         self.coordinators = itertools.cycle(range(BROKERS))
         self.committed: dict[str, list[PlannedPart]] = {}
         """Those that must be there."""
-        self._deaths = 0
-        """After which a broker was started again."""
+        self._deaths = self._points = 0
+        """After which a broker was started again; and at which one was to die."""
+        self._again = False
         self.open: dict[str, list[PlannedPart]] = {}
         """Of which all or nothing must be there."""
         with metaq.admin.Admin(cluster.namesrv) as admin:
@@ -139,8 +145,20 @@ class Run:
         if broker.death:
             assert broker.wait_ended() == -9, broker.log_tail()
         if not broker.launched:
-            broker.start()
             self._deaths += 1
+            if self._again:
+                self._again = False
+                self._arm(broker, 1, answered=False)
+            try:
+                broker.start()
+            except ServerDied:
+                assert not is_armed(broker), broker.log_tail()
+                self._deaths += 1
+                broker.start()
+
+    def _arm(self, broker: ClusterServer, records: int, *, answered: bool) -> None:
+        self._points += 1
+        die_behind(broker, records, answered=answered)
 
     # ------------------------------------------------------------------ places
 
@@ -175,8 +193,9 @@ class Run:
     def die_at(self, place: Place, *, stays: bool) -> bool:
         """Live one transaction with a broker that dies. Returns whether it did."""
         broker = self.brokers[place.broker]
-        coordinator, before = next(self.coordinators), self._deaths
-        die_behind(broker, place.records, answered=place.answered)
+        coordinator, self._deaths, self._points = next(self.coordinators), 0, 0
+        self._arm(broker, place.records, answered=place.answered)
+        self._again = place.again
         try:
             transaction = self.transact(coordinator, stays=stays, seconds=0 if stays else 1)
         except Gone:
@@ -184,16 +203,15 @@ class Run:
         else:
             if is_armed(broker):
                 self._settled(broker, transaction)
-        died = not is_armed(broker)
-        spare(broker)
+        self._again = False
+        to_come = self._points - spare(broker)
 
         def lives() -> bool:
             self._revive(broker)
-            return self._deaths > before
+            return self._deaths == to_come
 
-        if died:  # or is about to
-            eventually(lives, what=f"{broker.name} is dead, and lives again")
-        return died
+        eventually(lives, what=f"{broker.name} has died where it was to, and lives again")
+        return to_come > 0
 
     # ------------------------------------------------------------------ what must hold
 
@@ -231,7 +249,7 @@ def planned(transaction: str, broker: str) -> list[PlannedPart]:
         PlannedPart(
             broker, f"{broker}.{queue_id}", TOPIC, queue_id,
             tuple(
-                tuple(f"{transaction} {broker} {queue_id} {chunk} {row}".encode() for row in range(4))
+                tuple(f"{transaction} {broker} {queue_id} {chunk} {row}".encode() for row in range(6))
                 for chunk in range(3 - queue_id)
             ),
         )
