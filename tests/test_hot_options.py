@@ -16,6 +16,7 @@ import pytest
 
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
+from metaq.broker.predicates import Predicates
 from metaq.broker.requests import Chunk, Decide, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
@@ -155,6 +156,40 @@ def _(root):
         assert b"a\x016" in both
         assert len(one) == len(both) // 2
         assert b"a\x016" not in one
+
+
+@effect_of("broker.filter_time_limit")
+def _(root):
+    with Running(root) as running:
+        asked = Asked()
+        predicates = Predicates(running.broker.options, running.clock, asked.helper)
+        predicates.places = {"p": "m:f"}
+        predicates.tick()
+        asked.told(asked, b'{"errors": {}}', "")
+        predicates.judge("G", "p", [memoryview(b"record")], lambda _: None)
+        running.clock.advance(0.5)
+        predicates.tick()
+        assert not asked.killed
+        running.change(filter_time_limit=100)
+        predicates.tick()
+        assert "filterTimeLimit" in asked.killed
+
+
+class Asked:
+    """A helper process that never answers."""
+
+    def __init__(self):
+        self.killed = ""
+
+    def helper(self, told):
+        self.told = told
+        return self
+
+    def ask(self, question):
+        """It thinks."""
+
+    def kill(self, why):
+        self.killed = why
 
 
 @effect_of("broker.filter_data_clean_time_span")

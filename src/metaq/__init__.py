@@ -57,6 +57,7 @@ if TYPE_CHECKING:
     from metaq.model import SendStatus as SendStatus
     from metaq.model import StoredMessage as StoredMessage
     from metaq.model import TransactionOutcome as TransactionOutcome
+    from metaq.model.predicates import Predicate as Predicate
     from metaq.model.sql import Sql as Sql
     from metaq.model.staging import Phase as Phase
 
@@ -78,6 +79,7 @@ _HOMES = {
         "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
+    "metaq.model.predicates": ("Predicate",),
     "metaq.model.sql": ("Sql",),
     "metaq.model.staging": ("Phase",),
 }  # fmt: skip

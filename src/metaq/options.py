@@ -301,6 +301,21 @@ class BrokerOptions(OptionTable):
     broker_permission: int = option(6, "4 readable, 2 writable, 6 both.", low=0, high=7, hot=True)
     region_id: str = option("DefaultRegion", "Region named in send answers and message traces.")
     trace_on: bool = option(True, "What send answers say about message tracing.", hot=True)
+    filter_server_nums: int = option(
+        0, "Helper processes that run predicates; 1 as soon as one is registered.", low=0, high=256
+    )
+    filter_predicates: str = option(
+        "", "Predicates that subscriptions can name: `name=module:function`, `;`-separated (docs/predicates.md)."
+    )
+    filter_predicate_path: str = option("", "Folders in which their modules are looked for first, as in PYTHONPATH.")
+    filter_time_limit: int = option(
+        1000, "Milliseconds that a predicate may take for the messages of one pull.", low=10, high=60_000, hot=True
+    )
+    filter_memory_limit: int = option(
+        256 * MIB,
+        "Bytes that a helper process may take beyond what it has after importing the predicates.",
+        low=64 * MIB,
+    )
     trace_topic_enable: bool = option(
         False,
         "Have the topic of message traces from the start, with one queue; else its first trace makes it, if that may.",

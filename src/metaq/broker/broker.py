@@ -25,6 +25,9 @@ from metaq.broker.locks import Locks
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
 from metaq.broker.offsets import Offsets
+from metaq.broker.predicate_process import HelperProcess
+from metaq.broker.predicates import MakeHelper, Predicates
+from metaq.broker.predicates import Told as ToldByHelper
 from metaq.broker.pull import PullService
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
@@ -41,8 +44,9 @@ from metaq.broker.transactions import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, TopicConfig
 from metaq.model.access import Authorise, everybody
+from metaq.model.predicates import predicates_of
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
-from metaq.options import Settings
+from metaq.options import BrokerOptions, Settings
 from metaq.saved import Pending, Saving, at_once
 
 log = logging.getLogger(__name__)
@@ -108,7 +112,10 @@ class Broker:
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
-        self.pulls = PullService(environment, tables, self.hold, self.stats, authorise, filters=self.filters)
+        self.predicates = Predicates(options, clock, _helpers(options, call_soon))
+        self.pulls = PullService(
+            environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
+        )
         self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
@@ -171,6 +178,7 @@ class Broker:
         self.transactions.tick()
         self.replies.tick()
         self.staging.tick()
+        self.predicates.tick()
         self.topics.saved.retry()
         self.groups.saved.retry()
         self.deletions.marks.retry()
@@ -230,6 +238,7 @@ class Broker:
 
     def close(self) -> None:
         """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
+        self.predicates.close()
         for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
             table.close()
         self.transactions.close()
@@ -318,3 +327,15 @@ class Broker:
 
         self.groups.delete(name).when_done(gone)
         return outcome
+
+
+def _helpers(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> MakeHelper:
+    """How helper processes for predicates are made."""
+
+    def make(told: ToldByHelper) -> HelperProcess:
+        return HelperProcess(
+            predicates_of(options.filter_predicates), path=options.filter_predicate_path,
+            memory=options.filter_memory_limit, call_soon=call_soon, told=told,
+        )  # fmt: skip
+
+    return make

@@ -19,6 +19,7 @@ from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.filters import GroupFilter
+from metaq.model.predicates import PREDICATE
 from metaq.model.sql import SQL92, Program, SqlError, compile_sql
 from metaq.model.subscription import SubscriptionData
 from metaq.options import MIB, BrokerOptions
@@ -77,7 +78,7 @@ class Filters:
     # -- expressions
     def check(self, wanted: SubscriptionData) -> None:
         """Refuse a subscription that cannot work here: INVALID for its type, BAD_FILTER for its text."""
-        if wanted.expression_type in TAGS:
+        if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # which has a check of its own
             return
         self._may(wanted.expression_type)
         _checked(wanted.expression)
@@ -171,7 +172,7 @@ class Filters:
         """A member of a group says what it wants. What cannot be parsed is not kept, and its pulls are told why."""
         now = self._clock.now_ms()
         for wanted in subscriptions.values():
-            if wanted.expression_type not in TAGS and wanted.expression:
+            if wanted.expression_type not in TAGS and wanted.expression_type != PREDICATE and wanted.expression:
                 self._register(group, wanted, now)
         for one in self._of_group(group):
             wants = subscriptions.get(one.topic)

@@ -21,12 +21,15 @@ from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.filters import TAGS, Filters
 from metaq.broker.hold import HeldPull, HeldPulls
+from metaq.broker.predicate_pulls import PredicatePulls
+from metaq.broker.predicates import Predicates
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.broker.stats import Stats
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import GroupConfig, MessageModel, Perm
 from metaq.model.access import Action, Authorise, Identity, everybody
+from metaq.model.predicates import PREDICATE
 from metaq.model.subscription import SubscriptionData, subscribe
 from metaq.model.system import TRANSACTION_GROUP
 from metaq.model.topic import RETRY_PREFIX
@@ -89,6 +92,8 @@ class Admission(NamedTuple):
     expression: str
     version: int
     """Of the heartbeat's subscription; a request that brings its own filter has none to compare."""
+    predicate: str = ""
+    """The name of the one that chooses; "": `wanted` alone does."""
 
 
 class PullChannel(Channel, Protocol):
@@ -138,11 +143,15 @@ class PullService:
         authorise: Authorise = everybody,
         *,
         filters: Filters,
+        predicates: Predicates,
     ) -> None:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._offsets, self._hold, self._stats, self._authorise = tables.offsets, hold, stats, authorise
-        self._filters = filters
+        self._filters, self._predicates = filters, predicates
+        self._by_predicate = PredicatePulls(
+            environment.store, hold, environment.clock, predicates, self._counted_answer
+        )
         self._admissions: dict[tuple[str | bytes | bool | None, ...], Admission] = {}
         self._seen_changes = (-1, -1, -1, -1)
         filters.when_full(self._admissions.clear)
@@ -199,6 +208,9 @@ class PullService:
         if not topic.readable:
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic_name}] pulling message is forbidden")
         if brought:
+            if expression_type == PREDICATE:
+                self._predicates.check(text)
+                return Admission(group, topic_name, topic.read_queues, None, text, 0, text)
             if expression_type in TAGS:
                 wanted = _filter(subscribe(topic_name, text))
             else:
@@ -215,8 +227,18 @@ class PullService:
                 Reason.NOT_SUBSCRIBED,
                 f"the consumer's subscription not exist: group {group_name}, topic {topic_name}",
             )
-        wanted = self._wanted(group_name, stored, online.subscriptions)
-        return Admission(group, topic_name, topic.read_queues, wanted, stored.expression, stored.version)
+        predicate = self._predicate_of(stored)
+        wanted = None if predicate else self._wanted(group_name, stored, online.subscriptions)
+        return Admission(group, topic_name, topic.read_queues, wanted, stored.expression, stored.version, predicate)
+
+    def _predicate_of(self, stored: SubscriptionData) -> str:
+        """The name of the one that a subscription names, or "". Raises Refused: it cannot be used, or is a Java class."""
+        if stored.class_filter:
+            raise Refused(Reason.INVALID, no_classes(self._predicates))
+        if stored.expression_type != PREDICATE:
+            return ""
+        self._predicates.check(stored.expression)
+        return stored.expression
 
     def _wanted(
         self, group: str, stored: SubscriptionData, all_of_them: Mapping[str, SubscriptionData]
@@ -304,6 +326,8 @@ class PullService:
         One with the outcome COLD is none yet: the door runs `ReadResult.job` off the loop, then asks `after_cold`.
         """
         admission, offset = pull.admission, pull.request.offset
+        if admission.predicate:
+            return self._by_predicate.first(pull)
         pulled = self._store.pull(  # as `read` does, whose call would be a frame more
             admission.topic, pull.request.queue_id, offset, pull.count_max, pull.bytes_max, admission.wanted,
             in_pieces=True,
@@ -352,6 +376,8 @@ class PullService:
     def _woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
         """The answer; None: nothing fits, and it is held again."""
         self._renew(pull)
+        if pull.admission.predicate:
+            return self._by_predicate.woken(pull, held)
         pulled = self.read(pull, held.place)
         for _ in range(LOOKS_PER_WAKE):  # one look passes over some 800 messages that the filter refuses
             if pulled.status is not ReadStatus.NO_MATCHED_MESSAGE:
@@ -368,11 +394,15 @@ class PullService:
             pull: Pull = held.request
             try:
                 self._renew(pull)
-                answer = self._late(pull, held, self.read(pull, held.place))
+                if pull.admission.predicate:
+                    answer = self._by_predicate.overdue(pull, held)
+                else:
+                    answer = self._late(pull, held, self.read(pull, held.place))
             except Exception as error:  # noqa: BLE001  this one is told, the others go on
                 yield pull, error
             else:
-                yield pull, answer
+                if answer is not None:
+                    yield pull, answer
 
     def _late(self, pull: Pull, held: HeldPull, pulled: ReadResult) -> PullAnswer:
         answer = self._answer(pull, pulled, held.place)
@@ -381,9 +411,14 @@ class PullService:
         self._count(answer)
         return answer
 
-    def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer:
-        """The answer after a cold read was done."""
-        answer = self._answer(pull, pulled, pull.request.offset)
+    def after_cold(self, pull: Pull, pulled: ReadResult) -> PullAnswer | None:
+        """The answer after a cold read was done; None: its channel is told later. Raises Refused."""
+        if pull.admission.predicate:
+            return self._by_predicate.after_cold(pull, pulled)
+        return self._counted_answer(pull, pulled, pull.request.offset)
+
+    def _counted_answer(self, pull: Pull, pulled: ReadResult, offset: int) -> PullAnswer:
+        answer = self._answer(pull, pulled, offset)
         self._count(answer)
         return answer
 
@@ -407,6 +442,14 @@ class PullService:
             self._stats.got(pulled.count, len(pulled.body) if pulled.long is None else len(pulled.long))
         else:
             self._stats.got(0, 0)
+
+
+def no_classes(predicates: Predicates) -> str:
+    """What a client is told that wants to filter by a class of its own."""
+    return (
+        "The broker does not support consumer to filter message by class: it runs no code of clients. It has predicates, "
+        f"chosen by name in the subscription (expression type {PREDICATE}); registered are: {predicates.registered}"
+    )
 
 
 def _gone_on(answer: PullAnswer) -> PullAnswer:

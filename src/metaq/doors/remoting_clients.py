@@ -6,11 +6,13 @@ And locks on queues, for those that consume in order (41, 42).
 from __future__ import annotations
 
 from metaq.broker.broker import Broker
+from metaq.broker.pull import no_classes
 from metaq.doors.handlers import Call, NoHeader, Reply, handles
 from metaq.doors.remoting_session import session_of
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import QueueLocks
 from metaq.model.access import Action
+from metaq.model.predicates import PREDICATE
 from metaq.options import MIB
 from metaq.wire import bodies, headers
 from metaq.wire.codes import RequestCode
@@ -75,6 +77,16 @@ class ClientHandlers:
         """A consumer asks before it starts whether its filter will work. Tags always do."""
         _, _, wanted = bodies.client_check_of(call.body)
         self._broker.filters.check(wanted)
+        if wanted.expression_type == PREDICATE:
+            self._broker.predicates.check(wanted.expression)
+
+    @handles(RequestCode.REGISTER_FILTER_SERVER, NoHeader, Action.OBSERVE)
+    def _filter_server(self, call: Call[NoHeader]) -> None:  # noqa: ARG002  whatever it says
+        raise Refused(Reason.INVALID, no_classes(self._broker.predicates))
+
+    @handles(RequestCode.REGISTER_MESSAGE_FILTER_CLASS, NoHeader, Action.OBSERVE)
+    def _filter_class(self, call: Call[NoHeader]) -> None:  # noqa: ARG002  whatever it says
+        raise Refused(Reason.INVALID, no_classes(self._broker.predicates))
 
 
 def _locks_of(call: Call[NoHeader]) -> QueueLocks:

@@ -305,9 +305,18 @@ class BrokerSession(RemotingSession):
             return
         error = future.exception()
         if error is None:
-            self.write_pull(pull, self._workspace.broker.pulls.after_cold(pull, future.result()))
+            self._after_cold(pull, future.result())
         elif isinstance(error, Exception):
             self.pull_failed(pull, error)
+
+    def _after_cold(self, pull: Pull, pulled: ReadResult) -> None:
+        try:
+            answer = self._workspace.broker.pulls.after_cold(pull, pulled)
+        except Refused as refused:
+            self.pull_failed(pull, refused)
+            return
+        if answer is not None:
+            self.write_pull(pull, answer)
 
     def _pieces(self, body: LongBody) -> Source:
         """The pieces of a long answer, read where they may be."""

@@ -32,7 +32,6 @@ endTransactionPoolQueueCapacity=100000
 endTransactionThreadPoolNums=12
 expectConsumerNumUseFilter=32
 fetchNamesrvAddrByAddressServer=false
-filterServerNums=0
 flushConsumerOffsetHistoryInterval=60000
 forceRegister=true
 heartbeatThreadPoolNums=2

@@ -9,10 +9,11 @@ from msgspec import Struct, field
 
 from metaq.errors import ConfigError, LocalProtocolError, Reason, Refused
 from metaq.model.message import check_tag
+from metaq.model.predicates import PREDICATE, Predicate
 from metaq.model.sql import SQL92, Sql
 
 ALL = "*"
-Expression = str | Sql
+Expression = str | Sql | Predicate
 """What a user subscribes to: a tag expression, or an SQL filter."""
 TAG_CHARS_MAX = 255
 _NO_WORD = re.compile(r"""[\s,;|()'"<>=!&*\x00-\x1f\x7f]""")
@@ -59,6 +60,8 @@ def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0)
     """
     if isinstance(expression, Sql):
         return SubscriptionData(topic, expression.expression, SQL92, version=version)
+    if isinstance(expression, Predicate):
+        return SubscriptionData(topic, expression.name, PREDICATE, version=version)
     if expression is None or not expression.strip() or expression.strip() == ALL:
         return SubscriptionData(topic, ALL, version=version)
     tags = frozenset(tag for part in expression.split("||") if (tag := part.strip()))
@@ -70,8 +73,8 @@ def subscribe(topic: str, expression: Expression | None = ALL, version: int = 0)
     return SubscriptionData(topic, expression, "TAG", tags, hashes, version)
 
 
-def checked_expression(topic: str, tags: str | Collection[str] | Sql | None) -> Expression:
-    """What a user of ours subscribes to, as a tag expression that can match; `*` for all; an `Sql` as it is.
+def checked_expression(topic: str, tags: str | Collection[str] | Sql | Predicate | None) -> Expression:
+    """What a user of ours subscribes to, as a tag expression that can match; `*` for all; an `Sql` or a `Predicate` as it is.
 
     RocketMQ takes any text between bars for a tag, so `a,b` or `a > 5` subscribes to a tag of that very name and gets
     nothing, without a word. Here such a text is refused. `tags` that are a list or a set are taken literally, whatever
@@ -81,7 +84,7 @@ def checked_expression(topic: str, tags: str | Collection[str] | Sql | None) -> 
     """
     if tags is None:
         return ALL
-    if isinstance(tags, Sql):
+    if isinstance(tags, Sql | Predicate):
         return tags
     if not isinstance(tags, str):
         return _literal(topic, tags)

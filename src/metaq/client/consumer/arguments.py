@@ -15,18 +15,27 @@ from metaq.client.names import EARLIEST, checked, start_of
 from metaq.client.options import check_whole, checked_seconds
 from metaq.errors import ConfigError
 from metaq.model import ConsumeFrom
+from metaq.model.predicates import Predicate
 from metaq.model.sql import Sql
 from metaq.model.subscription import ALL, Expression, checked_expression
 from metaq.model.topic import check_topic
 
-Topics = str | Sequence[str] | Mapping[str, str] | Mapping[str, Sql] | Mapping[str, str | Collection[str] | Sql]
+Topics = (
+    str
+    | Sequence[str]
+    | Mapping[str, str]
+    | Mapping[str, Sql]
+    | Mapping[str, Predicate]
+    | Mapping[str, str | Collection[str] | Sql | Predicate]
+)
 
 Patterns = (
     re.Pattern[str]
     | Sequence[str | re.Pattern[str]]
-    | Mapping[str | re.Pattern[str], str | Collection[str] | Sql]
+    | Mapping[str | re.Pattern[str], str | Collection[str] | Sql | Predicate]
     | Mapping[re.Pattern[str], str]
     | Mapping[re.Pattern[str], Sql]
+    | Mapping[re.Pattern[str], Predicate]
 )
 """Topics of which some are given by what their names look like."""
 
@@ -37,7 +46,7 @@ KEEP_SECONDS_MAX = 600.0
 
 def topics_of(topics: Topics) -> dict[str, Expression]:
     """Topic → tag expression or SQL filter. Raises ConfigError, TypeError."""
-    given: Mapping[str, str | Collection[str] | Sql]
+    given: Mapping[str, str | Collection[str] | Sql | Predicate]
     if isinstance(topics, Mapping):
         given = topics
     else:

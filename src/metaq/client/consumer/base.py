@@ -94,7 +94,7 @@ class ConsumerBase(Closable):
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; by default the environment's NAMESRV_ADDR.
               group: its members share the messages; each group gets all. topics: one name, several, or name → tag
-              expression such as `"paid || refunded"`, a list of tags, or `metaq.Sql("amount > 10")` (docs/filters.md). A
+              expression such as `"paid || refunded"`, a list of tags, `metaq.Sql("amount > 10")` (docs/filters.md) or `metaq.Predicate("name")` (docs/predicates.md). A
               name may be a pattern, `re.compile("orders-.*")`: all topics whose whole name matches, new ones within
               `poll_name_server_interval`. start: where a group without progress begins: "earliest",
               "latest" (or RocketMQ's "first", "last"), or a time (datetime, or seconds since the epoch). broadcast: every member gets every message, progress

@@ -1,0 +1,125 @@
+"""The program of a helper process: asked for a predicate and some records, it answers which of them pass.
+
+    python -m metaq.broker.predicate_helper '{"predicates": {"large": "shop:is_large"}, "memory": 268435456}'
+
+Over standard input and output go frames: 4 bytes of length (big-endian) and so many bytes.
+
+    first answer   JSON: {"errors": {name: why it cannot be used}}
+    request        1 byte length of the name, the name, records as the log holds them
+    answer         a byte for each record (0 no, 1 yes, 2 it raised), then the text of the first exception
+    or             0xFF alone: out of memory; the process ends
+
+It ends with its input. What predicates print goes to standard error, which is the broker's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, BinaryIO
+
+from metaq.model import StoredMessage, SysFlag
+from metaq.model.message import BODY_BYTES_MAX
+from metaq.wire import compression, hot
+
+NO, YES, RAISED, OUT_OF_MEMORY = 0, 1, 2, 0xFF
+_TEXT_CHARS_MAX = 500
+_PR_SET_PDEATHSIG = 1
+_RESERVE_BYTES = 1 << 20
+
+
+def main() -> None:
+    """Serve until the input ends."""
+    asked = json.loads(sys.argv[1])
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    requests = os.fdopen(os.dup(0), "rb")
+    _die_with_parent()
+    predicates, errors = _imported(asked["predicates"])
+    _limit_memory(asked["memory"])
+    _answer(answers, json.dumps({"errors": errors}).encode())
+    with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
+        while (frame := _read(requests)) is not None:
+            end = 1 + frame[0]
+            reserve = bytearray(_RESERVE_BYTES)
+            try:
+                verdicts, text = _judge(predicates[frame[1:end].decode()], frame[end:])
+            except MemoryError:
+                del reserve
+                _answer(answers, bytes([OUT_OF_MEMORY]))
+                return
+            _answer(answers, verdicts + text.encode("utf-8", "replace"))
+
+
+def _imported(places: dict[str, str]) -> tuple[dict[str, Callable[[StoredMessage], Any]], dict[str, str]]:
+    found: dict[str, Callable[[StoredMessage], Any]] = {}
+    errors: dict[str, str] = {}
+    for name, place in places.items():
+        module, _, path = place.partition(":")
+        try:
+            value: Any = importlib.import_module(module)
+            for part in path.split("."):
+                value = getattr(value, part)
+        except BaseException as error:  # noqa: BLE001  importing runs the operator's own code
+            errors[name] = f"{type(error).__name__}: {error}"[:_TEXT_CHARS_MAX]
+            continue
+        if callable(value):
+            found[name] = value
+        else:
+            errors[name] = f"{place} is no function"
+    return found, errors
+
+
+def _die_with_parent() -> None:
+    """A broker that is killed must leave nobody behind in a predicate without end. Linux only."""
+    import ctypes
+
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 9)
+
+
+def _limit_memory(more: int) -> None:
+    """Let the process take so many bytes more than it has now. Where that cannot be limited it is not."""
+    try:
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        limit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit + more
+        resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
+    except (ImportError, OSError, ValueError) as error:
+        sys.stderr.write(f"the memory of predicates is not limited here: {error}\n")
+
+
+def _judge(predicate: Callable[[StoredMessage], Any], records: bytes) -> tuple[bytes, str]:
+    verdicts, text = bytearray(), ""
+    for message in hot.decode_records(records, 0, len(records), StoredMessage, "", 0, 0):
+        try:
+            if message.sys_flag & int(SysFlag.COMPRESSED):
+                message.body = compression.decompress(message.body, message.sys_flag, 4 * BODY_BYTES_MAX)
+            verdicts.append(YES if predicate(message) else NO)
+        except MemoryError:
+            raise
+        except Exception as error:  # noqa: BLE001  a predicate may raise what it likes
+            verdicts.append(RAISED)
+            text = text or f"{type(error).__name__}: {error}"[:_TEXT_CHARS_MAX]
+    return bytes(verdicts), text
+
+
+def _read(requests: BinaryIO) -> bytes | None:
+    head = requests.read(4)
+    if len(head) < 4:
+        return None
+    return requests.read(int.from_bytes(head, "big"))
+
+
+def _answer(answers: BinaryIO, data: bytes) -> None:
+    answers.write(len(data).to_bytes(4, "big") + data)
+    answers.flush()
+
+
+if __name__ == "__main__":
+    main()
