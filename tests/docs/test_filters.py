@@ -9,7 +9,7 @@ import sys
 import pytest
 
 import metaq
-from metaq.broker import filters, pull
+from metaq.broker import filters, hold, pull
 from metaq.model import sql
 from metaq.options import MIB, BrokerOptions
 from metaq.wire import hot
@@ -65,8 +65,11 @@ def test_numbers_of_the_page_are_true():
     assert table["length of an expression"] == f"{sql.TEXT_BYTES_MAX} bytes"
     assert table["nesting of parentheses, NOT and signs"] == str(sql.DEPTH_MAX)
     assert table["different properties"] == str(sql.NAMES_MAX)
+    assert table[f"CONTAINS, and lists of more than {sql.FEW_TEXTS} texts"] == str(sql.SEARCHES_MAX)
+    assert f"none after {pull.LOOK_SECONDS * 1000:g} ms" in PAGE
+    assert f"At one queue, {hold.READING_MAX} may".lower() in PAGE
     assert table["steps (operands and operators)"] == str(sql.STEPS_MAX)
-    assert f"a pull makes up to {pull.LOOKS_PER_PULL + 1} before" in PAGE
+    assert f"a pull makes up to {pull.LOOKS_PER_PULL + 1}, and" in PAGE
     assert f"take {filters.COMPILED_BYTES_MAX // MIB} MiB at most" in PAGE
     options = BrokerOptions()
     assert (options.enable_property_filter, options.filter_support_retry) == (True, False)

@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from metaq.broker import filters
+from metaq.broker import filters, hold
 from metaq.clock import FakeClock
 from metaq.model import ConsumerView, Heartbeat, SubscriptionData
 from metaq.model.filters import GroupFilter
@@ -278,6 +278,21 @@ def test_texts_that_are_kept_are_bounded(door, client, monkeypatch, caplog):
     assert {group for _, group in door.broker.filters.table} == {"one", "two"}
     assert "that of group three for topic orders is not saved" in caplog.text
     assert bodies_of(pull(client, group="three")[0]) == [b"1"]
+
+
+def test_pulls_by_an_expression_that_wait_at_a_queue_are_bounded(door, client, monkeypatch):
+    """Each new message is looked at for all of them: those beyond the limit are answered at once. Pulls by tag still wait."""
+    monkeypatch.setattr(hold, "READING_MAX", 3)
+    client.send("orders")
+    wait = {"sys_flag": 6, "suspend_ms": 15_000}
+    answers = [client.pull("orders", 0, 1, subscription="a = 1", expression_type="SQL92", **wait) for _ in range(5)]
+    assert [len(answer) for answer in answers] == [0, 0, 0, 1, 1]
+    assert client.pull("orders", 0, 1, **wait) == []
+    assert client.pull("orders", 1, 0, subscription="a = 1", expression_type="SQL92", **wait) == []
+    Client(door).send("orders", b"2", properties={"a": "2"})
+    Client(door).send("orders", b"1", properties={"a": "1"})
+    assert sorted(bodies_of(answer)[-1] for answer in client.received()) == [b"1", b"1", b"1", b"2"]
+    assert client.pull("orders", 0, 3, subscription="a = 1", expression_type="SQL92", **wait) == []
 
 
 def test_compiled_expressions_are_bounded(door, client, monkeypatch):

@@ -112,7 +112,7 @@ def test_a_program_that_is_none_is_refused(steps):
     """Operands that are missing, jumps that lead astray, steps and names that there are not: never run."""
     assert NATIVE is not None
     with pytest.raises(ValueError, match=r"."):
-        NATIVE.Condition(Program("", (b"a", b"b"), steps, 2))
+        NATIVE.Condition(Program("", (b"a", b"b"), steps, 2, 1, 0))
 
 
 NUMBERS = [

@@ -8,6 +8,7 @@ The queue's `QueueTail.watched` is set while anybody waits: the fast lane report
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
@@ -23,6 +24,9 @@ QueueKey = tuple[str, int]
 CHANNEL_HELD_MIN = 1024
 """One connection may hold a quarter of the table, but at least this many: nobody can take it all from the others."""
 
+READING_MAX = 128
+"""Pulls by an expression that wait at one queue: a message that comes there is looked at for each of them, in one go."""
+
 
 class HeldPull(Struct, eq=False):
     """One waiting pull. `place` is the QueueOffset that must appear before it can be answered."""
@@ -34,12 +38,14 @@ class HeldPull(Struct, eq=False):
     """Monotonic seconds."""
     request: Any
     """What the door needs to run the pull again and answer it; opaque to us."""
+    reads: bool = False
+    """It looks at messages, not at their tags alone: each new one costs it some work."""
     over: bool = False
     """Answered, dropped, or its connection closed."""
 
     def renewed(self) -> HeldPull:
         """The same pull, to be held again until the same deadline."""
-        return HeldPull(self.channel, self.key, self.place, self.deadline, self.request)
+        return HeldPull(self.channel, self.key, self.place, self.deadline, self.request, self.reads)
 
 
 class HeldPulls:
@@ -49,6 +55,7 @@ class HeldPulls:
         self._store, self._clock, self._held_max = store, clock, held_max
         self._waiting: dict[QueueKey, list[HeldPull]] = {}
         self._by_channel: dict[Channel, set[HeldPull]] = {}
+        self._reading: Counter[QueueKey] = Counter()
         self._deadlines: list[tuple[float, int, HeldPull]] = []
         self.grown: dict[QueueKey, None] = {}
         """Queues that somebody waits on and that grew since `ready` was called last."""
@@ -59,10 +66,14 @@ class HeldPulls:
         return self._count
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull. False when the table, or the connection's share of it, is full: answer it now."""
+        """Keep a pull. False when the table, or the share in it of the connection or of the queue, is full: answer it now."""
         mine = self._by_channel.get(pull.channel, ())
         if self._count >= self._held_max or len(mine) >= max(CHANNEL_HELD_MIN, self._held_max // 4):
             return False
+        if pull.reads:
+            if self._reading[pull.key] >= READING_MAX:
+                return False
+            self._reading[pull.key] += 1
         self._waiting.setdefault(pull.key, []).append(pull)
         self._by_channel.setdefault(pull.channel, set()).add(pull)
         self._serial += 1
@@ -117,6 +128,10 @@ class HeldPulls:
         self._count -= 1
         waiting = self._waiting[pull.key]
         waiting.remove(pull)
+        if pull.reads:
+            self._reading[pull.key] -= 1
+            if not self._reading[pull.key]:
+                del self._reading[pull.key]
         if not waiting:
             del self._waiting[pull.key]
             self._watch(pull.key, watched=False)

@@ -46,6 +46,8 @@ HOLD_SECONDS_MAX = 600.0
 """Who asks to be held for longer is answered after this."""
 LOOKS_PER_PULL = 7
 """As many more until a pull by an expression is answered with how far it came."""
+LOOK_SECONDS = 0.002
+"""No further look begins after this."""
 LOOKS_PER_WAKE = 8
 """More that the filter refuses than these looks pass over is answered with how far they came; the client asks on."""
 ADMISSIONS_MAX = 100_000
@@ -342,7 +344,8 @@ class PullService:
             held_max = HOLD_SECONDS_MAX if pulled.status is not ReadStatus.OFFSET_FOUND_NULL else REPAIR_SECONDS
             deadline = self._clock.monotonic() + min(pull.hold_ms / 1000, held_max)
             key = (admission.topic, pull.request.queue_id)
-            if self._hold.hold(HeldPull(pull.channel, key, offset, deadline, pull)):
+            reads = admission.wanted is not None and admission.wanted.reads
+            if self._hold.hold(HeldPull(pull.channel, key, offset, deadline, pull, reads)):
                 return None
         if answer.outcome is PullOutcome.NOTHING_NEW and offset > pull.request.offset:
             answer = _gone_on(answer)
@@ -352,7 +355,10 @@ class PullService:
     def _further(self, pull: Pull, pulled: ReadResult, place: int) -> tuple[ReadResult, int]:
         """Look on behind messages that an expression refused, some milliseconds at most. Returns what the last look found,
         and from where."""
+        until = self._clock.monotonic() + LOOK_SECONDS
         for _ in range(LOOKS_PER_PULL):
+            if self._clock.monotonic() > until:
+                break
             following = self.read(pull, pulled.next_offset)
             if following.status is ReadStatus.COLD:  # not here and now: the client asks on
                 return pulled, place

@@ -22,11 +22,16 @@ SQL92: Final = "SQL92"
 TEXT_BYTES_MAX: Final = 64 * 1024
 DEPTH_MAX: Final = 64
 """Of parentheses and of NOT, + and - before an operand."""
-STEPS_MAX: Final = 4096
+STEPS_MAX: Final = 1024
+SEARCHES_MAX: Final = 64
+"""CONTAINS, and lists of IN with more than `FEW_TEXTS` texts: each goes through a whole value."""
+FEW_TEXTS: Final = 8
 NAMES_MAX: Final = 64
 """Different properties that one expression may name."""
 STACK_MAX: Final = 256
 """More values than nesting of `DEPTH_MAX` can put on the stack: three for each level."""
+_STEP_COST: Final = 8
+_COMPARISON_COST: Final = 64
 _INT_MAX: Final = (1 << 31) - 1
 _LONG_MAX: Final = (1 << 63) - 1
 
@@ -100,6 +105,10 @@ class Program(Struct, frozen=True):
     steps: tuple[Step, ...]
     stack_max: int
     """So many values at most are on the stack at once."""
+    cost: int
+    """What one run of it costs beside the look at the properties, as bytes of properties that are looked at meanwhile."""
+    searches: int
+    """Of its steps those that go through a whole value."""
     never: str = ""
     """Why a condition in it is never true, if one is: RocketMQ takes such a text and delivers nothing."""
 
@@ -212,7 +221,7 @@ class _Compiler:
     def __init__(self, text: str) -> None:
         self._text = text
         self._names: dict[str, int] = {}
-        self._depth = self._steps = 0
+        self._depth = self._steps = self._searches = 0
         self._never = ""
         self._at = 0
         self._next = self._scan()
@@ -282,7 +291,9 @@ class _Compiler:
         if self._next.kind != "end" and not comment:
             raise self._unexpected(_AFTER_OPERAND)
         names = tuple(name.encode() for name in self._names)
-        return Program(self._text, names, tuple(whole.steps), whole.stack, self._never)
+        compared = sum(Op.EQUAL <= op <= Op.GREATER_EQUAL for op, _ in whole.steps)
+        cost = _STEP_COST * len(whole.steps) + _COMPARISON_COST * compared + len(self._text) // 4
+        return Program(self._text, names, tuple(whole.steps), whole.stack, cost, self._searches, self._never)
 
     def _or(self) -> _Part:
         left = self._and()
@@ -440,6 +451,13 @@ class _Compiler:
         if self._steps > STEPS_MAX:
             raise self._error(at, f"the expression has more than {STEPS_MAX} steps, which is the limit: shorten it")
 
+    def _count_search(self, at: int) -> None:
+        self._searches += 1
+        if self._searches > SEARCHES_MAX:
+            raise self._error(
+                at, f"the expression has more than {SEARCHES_MAX} CONTAINS and long lists together, which is the limit"
+            )
+
     def _condition(self, part: _Part) -> _Part:
         """The part, which must be one that can be true."""
         if part.kind is _Kind.PROPERTY:
@@ -509,13 +527,18 @@ class _Compiler:
             texts.append(self._literal("a text"))
         if not self._take("sign", ")"):
             raise self._unexpected("',' or ')'")
-        return self._extended(left, Op.NOT_IN if negated else Op.IN, tuple(dict.fromkeys(texts)))
+        texts = list(dict.fromkeys(texts))
+        if len(texts) > FEW_TEXTS:
+            self._count_search(left.at)
+        return self._extended(left, Op.NOT_IN if negated else Op.IN, tuple(texts))
 
     def _search(self, left: _Part, word: str, *, negated: bool) -> _Part:
         at = self._next.at
         wanted = self._literal("a text")
         if not wanted:
             raise self._error(at, f"{word} '' matches nothing: name the text to look for")
+        if word == "CONTAINS":
+            self._count_search(left.at)
         return self._extended(left, _SEARCHES[word][negated], wanted)
 
 

@@ -25,6 +25,9 @@ from metaq.model import StoredMessage
 from metaq.model.message import BODY_BYTES_MAX, as_body
 from metaq.wire._hot_py_sql import NoNumber as _NoNumber, java_double as _java_double, java_integer as _java_integer
 
+cdef extern from "Python.h":
+    double PyOS_string_to_double(const char *s, char **endptr, PyObject *overflow_exception) except? -1.0
+
 cdef extern from "_hot_c.h" nogil:
     int16_t get16(const uint8_t *p)
     int32_t get32(const uint8_t *p)

@@ -9,7 +9,6 @@ cdef struct Stretch:
 cdef enum:
     FEW_TAGS = 8  # so many are compared one by one
     WORK_MAX = 1 << 20  # bytes of properties that one look reads through for an expression, about a millisecond
-    STEP_WORK = 8  # a step of it counts for so many
 
 
 cdef class Selection:
@@ -107,10 +106,10 @@ cdef class Filter:
             return 1
         if condition is None:
             condition = self.retried.get(property_bytes(&record, b"RETRY_TOPIC", 11))
-        work[0] += record.properties_size
         if condition is None:
+            work[0] += record.properties_size
             return 1
-        work[0] += condition.step_count * STEP_WORK
+        work[0] += record.properties_size * (1 + condition.searches) + condition.cost
         return condition.takes(record.properties, record.properties + record.properties_size)
 
 

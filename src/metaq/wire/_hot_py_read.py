@@ -223,7 +223,6 @@ class Filter:
 
 
 _WORK_MAX: Final = 1 << 20
-_STEP_WORK: Final = 8
 
 
 def _takes_record(wanted: Filter, view: memoryview, start: int, size: int) -> tuple[bool, int]:
@@ -241,7 +240,8 @@ def _takes_record(wanted: Filter, view: memoryview, start: int, size: int) -> tu
         condition = wanted.retried.get(property_table(properties).get(b"RETRY_TOPIC", b""))
     if condition is None:
         return True, len(properties)
-    return condition.matches(properties), len(properties) + _STEP_WORK * len(condition.program.steps)
+    program = condition.program
+    return condition.matches(properties), len(properties) * (1 + program.searches) + program.cost
 
 
 class Selection:

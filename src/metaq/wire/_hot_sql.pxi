@@ -7,7 +7,16 @@ cdef enum:
     OP_CONTAINS, OP_NOT_CONTAINS, OP_STARTS, OP_NOT_STARTS, OP_ENDS, OP_NOT_ENDS
     OP_COUNT
     # What a value is: that of the step that pushes it, so that these are compared with OP_NULL ... OP_TEXT
-    FEW_TEXTS = 8  # so many are compared one by one
+    FEW_TEXTS = 8  # so many are compared one by one, as model/sql.py counts on
+    # What is known of a property as a number
+    IS_INT = 1
+    NO_INT = 2
+    IS_LONG = 4
+    NO_LONG = 8
+    IS_DOUBLE = 16
+    NO_DOUBLE = 32
+    SHORT_TEXT = 64
+    SEARCH_SQUARE = 65536  # so many bytes of value times text are searched without care
     STACK_MAX = 256
     NAMES_MAX = 64
     EXACT_DIGITS = 15  # a decimal with so many, and a power of ten up to 22, is exact with one operation
@@ -18,8 +27,10 @@ for _power in range(23):
 
 
 cdef struct Worth:
-    # A value
+    # A value. A property's is read as a number once per message: `known` says what came of it
     int kind
+    int known
+    Worth *home  # of a property: where that is noted, for its copies on the stack
     int64_t number
     double real
     const uint8_t *text
@@ -42,8 +53,10 @@ cdef bint equals(const uint8_t *text, Py_ssize_t size, const uint8_t *other, Py_
     return size == other_size and memcmp(text, other, size) == 0
 
 
-cdef bint is_within(const uint8_t *text, Py_ssize_t size, const uint8_t *wanted, Py_ssize_t wanted_size) noexcept nogil:
+cdef int is_within(const uint8_t *text, Py_ssize_t size, const uint8_t *wanted, Py_ssize_t wanted_size) except -1:
     cdef const uint8_t *at = text
+    if size * wanted_size > SEARCH_SQUARE:  # Python's search is linear, whatever the two look like
+        return to_bytes(wanted, wanted_size) in to_bytes(text, size)
     cdef const uint8_t *end = text + size - wanted_size + 1
     while at < end:
         at = find_byte(at, end, wanted[0])
@@ -99,6 +112,36 @@ cdef int other_integer(const uint8_t *text, Py_ssize_t size, bint wide, int64_t 
     return 1
 
 
+cdef bint is_decimal(const uint8_t *at, const uint8_t *end) noexcept nogil:
+    """Whether a text is a decimal as both Java and Python write it."""
+    cdef const uint8_t *digits
+    cdef Py_ssize_t count
+    if at < end and (at[0] == 45 or at[0] == 43):
+        at += 1
+    digits = at
+    while at < end and <uint8_t>(at[0] - 48) <= 9:
+        at += 1
+    count = at - digits
+    if at < end and at[0] == 46:
+        at += 1
+        digits = at
+        while at < end and <uint8_t>(at[0] - 48) <= 9:
+            at += 1
+        count += at - digits
+    if count == 0:
+        return False
+    if at < end and (at[0] | 32) == 101:
+        at += 1
+        if at < end and (at[0] == 45 or at[0] == 43):
+            at += 1
+        digits = at
+        while at < end and <uint8_t>(at[0] - 48) <= 9:
+            at += 1
+        if at == digits:
+            return False
+    return at == end
+
+
 cdef int double_in(const uint8_t *text, Py_ssize_t size, double *out) except -2:
     """1 if a text is a double as Java reads it; 0 if not."""
     cdef const uint8_t *at = text
@@ -107,6 +150,7 @@ cdef int double_in(const uint8_t *text, Py_ssize_t size, double *out) except -2:
     cdef int seen = 0, digits = 0, behind = 0
     cdef bint negative = False, point = False
     cdef uint8_t digit
+    cdef char copied[SHORT_TEXT]
     if at < end and (at[0] == 45 or at[0] == 43):
         negative = at[0] == 45
         at += 1
@@ -126,6 +170,11 @@ cdef int double_in(const uint8_t *text, Py_ssize_t size, double *out) except -2:
         out[0] = <double>number / TENS[behind]
         if negative:
             out[0] = -out[0]
+        return 1
+    if size < SHORT_TEXT and is_decimal(text, text + size):
+        memcpy(copied, text, size)
+        copied[size] = 0
+        out[0] = PyOS_string_to_double(copied, NULL, NULL)
         return 1
     try:
         out[0] = _java_double(to_bytes(text, size))
@@ -149,10 +198,31 @@ cdef int like(Worth *text, const Worth *other) except -2:
     if kind <= OP_TRUE:
         text.kind = OP_TRUE if text.size == 4 and same_word(text.text) else OP_FALSE
         return 1
-    text.kind = kind
+    return number_in(text, kind)
+
+
+cdef int number_in(Worth *text, int kind) except -2:
+    """Read a text as a number of a kind, or remember that. 0: it is none."""
+    cdef Worth *home = text.home
+    cdef int yes, no
     if kind == OP_DOUBLE:
-        return double_in(text.text, text.size, &text.real)
-    return integer_in(text.text, text.size, kind == OP_LONG, &text.number)
+        yes, no = IS_DOUBLE, NO_DOUBLE
+    elif kind == OP_LONG:
+        yes, no = IS_LONG, NO_LONG
+    else:
+        yes, no = IS_INT, NO_INT
+    text.kind = kind
+    if home == NULL:
+        if kind == OP_DOUBLE:
+            return double_in(text.text, text.size, &text.real)
+        return integer_in(text.text, text.size, kind == OP_LONG, &text.number)
+    if not home.known & (yes | no):
+        if kind == OP_DOUBLE:
+            home.known |= yes if double_in(text.text, text.size, &home.real) else no
+        else:
+            home.known |= yes if integer_in(text.text, text.size, kind == OP_LONG, &home.number) else no
+    text.real, text.number = home.real, home.number
+    return 1 if home.known & yes else 0
 
 
 cdef bint same_word(const uint8_t *text) noexcept nogil:
@@ -163,9 +233,8 @@ cdef int order(Worth *left, Worth *right, int *out) except -2:
     """Compare two values that are there: below 0, 0, above 0 into `out`. 0 if they have no order."""
     cdef int64_t one, other
     if left.kind == OP_TEXT and right.kind == OP_TEXT:
-        if not double_in(left.text, left.size, &left.real) or not double_in(right.text, right.size, &right.real):
+        if not number_in(left, OP_DOUBLE) or not number_in(right, OP_DOUBLE):
             return 0
-        left.kind = right.kind = OP_DOUBLE
     elif left.kind == OP_TEXT:
         if like(left, right) == 0:
             return 0
@@ -192,6 +261,7 @@ cdef class Condition:
     cdef SqlName *texts  # of IN
     cdef Py_ssize_t step_count, name_count
     cdef list sets  # of step's texts; None for a step without many
+    cdef int64_t cost, searches
     cdef tuple kept  # whose bytes the pointers point into
     cdef uint8_t firsts[256]  # first byte of a property's name → 1 + the first name with it
     cdef uint8_t *others  # number of a name → 1 + the next one with the same first byte
@@ -201,6 +271,7 @@ cdef class Condition:
         cdef SqlStep *step
         self.program = program
         names, steps = program.names, program.steps
+        self.cost, self.searches = program.cost, program.searches
         self.name_count, self.step_count = len(names), len(steps)
         if not (0 < self.step_count < 65536 and self.name_count <= NAMES_MAX and 0 < program.stack_max <= STACK_MAX):
             raise ValueError("a program without steps, or with too many, or with too many names or values")
@@ -299,6 +370,8 @@ cdef class Condition:
                     and memcmp(at, self.names[number].text, self.names[number].size) == 0
                 ):
                     found[number].kind = OP_TEXT
+                    found[number].known = 0
+                    found[number].home = found + number
                     found[number].text = at + self.names[number].size + 1
                     found[number].size = stop - found[number].text
                     break
