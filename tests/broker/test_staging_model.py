@@ -323,7 +323,10 @@ class StagingModel(RuleBasedStateMachine):
         )
         node = self.nodes[transaction.coordinator]
         if not answered:
-            self.ask_and_crash(node.name, lambda: node.broker.staging.decide(request, SOMEBODY))
+            forgotten = self.is_retained(transaction)
+            self.ask_and_crash(
+                node.name, lambda: node.broker.staging.decide(request, SOMEBODY), may_refuse=forgotten
+            )
             return
         told = []
         try:
@@ -434,12 +437,12 @@ class StagingModel(RuleBasedStateMachine):
 
     # ------------------------------------------------------------------ ends
 
-    def ask_and_crash(self, name: str, act: Callable[[], object]) -> None:
+    def ask_and_crash(self, name: str, act: Callable[[], object], *, may_refuse: bool = False) -> None:
         """The answer is lost: the power goes, or the process, before or behind the disk."""
         try:
             act()
         except (Refused, Saving):
-            if self.nodes[name].disk.room is None:
+            if self.nodes[name].disk.room is None and not may_refuse:
                 raise
         self.crash(name, power=True)
 
