@@ -324,9 +324,7 @@ class StagingModel(RuleBasedStateMachine):
         node = self.nodes[transaction.coordinator]
         if not answered:
             forgotten = self.is_retained(transaction)
-            self.ask_and_crash(
-                node.name, lambda: node.broker.staging.decide(request, SOMEBODY), may_refuse=forgotten
-            )
+            self.ask_and_crash(node.name, lambda: node.broker.staging.decide(request, SOMEBODY), may_refuse=forgotten)
             return
         told = []
         try:

@@ -254,7 +254,14 @@ class StagingService:
         if transaction is not None and transaction.decision is not None:
             return transaction.decision
         found = self._decisions.find(name)
+        if found is not None and transaction is not None:
+            self._drop_late(transaction)
         return found[0] if found else None
+
+    def _drop_late(self, transaction: Transaction) -> None:
+        """What is here came after the transaction's end: a request that was sent again, and took long."""
+        self._table.drop(transaction)
+        self._ends.over(transaction)
 
     def _authorise_all(self, who: Identity, wanted: Decision, transaction: Transaction | None) -> None:
         if self._authorise is not everybody:
@@ -302,14 +309,17 @@ class StagingService:
 
     def _decide(self, decision: Decision, transaction: Transaction | None, *, learned: bool = False) -> Decided:
         """Store a decision, then act on it. Raises Refused: nothing has changed."""
-        record = decide_record(decision, self._clock.now_ms(), self._environment.store_host, learned=learned)
+        missing = self._missing(decision, transaction) if decision.outcome is Outcome.COMMIT else ()
+        record = decide_record(
+            decision, self._clock.now_ms(), self._environment.store_host, learned=learned, missing=missing
+        )
         place = self._appender.put([record]).log_offset
         self._retention.added(place)
         if transaction is None:
             transaction = Transaction(decision.transaction, coordinator_of(decision.transaction))
             if decision.outcome is not Outcome.ROLLBACK:
                 self._table.add(transaction)
-        transaction.decision, transaction.place = decision, place
+        transaction.decision, transaction.place, transaction.missing = decision, place, missing
         if decision.outcome is Outcome.COMMIT:
             self._commit(transaction, decision, learned=learned)
         elif decision.outcome is Outcome.ROLLBACK:
@@ -321,7 +331,6 @@ class StagingService:
         for part_id, part in list(transaction.parts.items()):
             if part_id not in named or not part.fits(named[part_id]):
                 self._table.drop_part(transaction, part_id)
-        transaction.missing = tuple(part for part in named if part not in transaction.parts)
         if transaction.missing:
             log.error(
                 "transaction %s is committed, and its parts %s are not here: they were never staged, or are lost",
@@ -337,6 +346,12 @@ class StagingService:
         self._applier.add(transaction)
         if transaction.bytes <= AT_ONCE_BYTES:
             self._applier.run(transaction, AT_ONCE_BYTES)
+
+    def _missing(self, decision: Decision, transaction: Transaction | None) -> tuple[str, ...]:
+        """Parts that the manifest says are here, and are not, or are others."""
+        parts = transaction.parts if transaction is not None else {}
+        here = (part for part in decision.parts if part.broker == self._name)
+        return tuple(named.part for named in here if (part := parts.get(named.part)) is None or not part.fits(named))
 
     def _over(self, transaction: Transaction) -> None:
         """Nothing is left to do for it."""
@@ -371,7 +386,8 @@ class StagingService:
                 f"{made.outcome.value}: ask its coordinator",
             )
         if transaction is not None and transaction.committed:
-            if own:
+            if own and apply.confirmed and transaction.decision is not None:
+                self._authorise_all(who, transaction.decision, transaction)
                 for broker in apply.confirmed:
                     self.confirmed(transaction, broker, ())
             self._applier.run(transaction, AT_ONCE_BYTES)
@@ -403,8 +419,8 @@ class StagingService:
         transaction = self._table.get(decision.transaction)
         if transaction is None or transaction.final or transaction.coordinator == self._name:
             return
-        if self._decisions.find(decision.transaction) is not None:  # what is here came after the end
-            self._table.drop(transaction)
+        if self._decisions.find(decision.transaction) is not None:
+            self._drop_late(transaction)
             return
         if decision.outcome is Outcome.PREPARED and transaction.decision is not None:
             return
@@ -504,11 +520,14 @@ class StagingService:
         """What is known of a transaction. Raises Refused INVALID: this is no id of one."""
         coordinator_of(name)
         transaction = self._table.get(name)
-        if transaction is None:
+        if transaction is None or transaction.decision is None:
             found = self._decisions.find(name)
             if found is None:
-                return TransactionState(name, Phase.UNKNOWN)
-            return TransactionState(name, PHASES[found[0].outcome], found[0])
+                return TransactionState(name, Phase.UNKNOWN) if transaction is None else state_of(transaction)
+            if transaction is not None:
+                self._drop_late(transaction)
+            decision, place = found
+            return TransactionState(name, PHASES[decision.outcome], decision, missing=self._decisions.missing_at(place))
         return state_of(transaction)
 
     def row(self, key: str) -> RowState | None:

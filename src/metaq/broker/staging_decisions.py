@@ -12,8 +12,9 @@ from typing import Final
 from msgspec import Struct
 
 from metaq.broker.environment import Environment
-from metaq.broker.staging_records import read_decision
+from metaq.broker.staging_records import MISSING, read_decision
 from metaq.errors import Reason, Refused, RemoteProtocolError
+from metaq.model import properties as props
 from metaq.model.staging import Decision, Outcome
 from metaq.model.system import TXN_TOPIC
 from metaq.wire.record import decode_record
@@ -90,6 +91,12 @@ class Decisions:
         return next(
             ((made, where) for made, where in self._by_key(transaction) if made.outcome is not Outcome.PREPARED), None
         )
+
+    def missing_at(self, place: int) -> tuple[str, ...]:
+        """The parts that were missing when the decision at a LogOffset was learned."""
+        record = self._store.outline_at(place)
+        pairs = props.parse(record.properties.decode("utf-8", "replace")) if record is not None else {}
+        return tuple(pairs.get(MISSING, "").split())
 
     def at(self, place: int) -> Decision | None:
         """The decision whose record begins at a LogOffset; None: there is none, or no more."""

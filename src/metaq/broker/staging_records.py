@@ -37,6 +37,9 @@ SEALED: Final = "METAQ_SEAL"
 SINCE: Final = "METAQ_SINCE"
 """Of a record that was written anew: when the first one was stored, milliseconds."""
 LEARNED: Final = "METAQ_LEARNED"
+MISSING: Final = "METAQ_MISSING"
+"""Of a participant's commit: the parts, with blanks between, that the manifest says are here and were not."""
+_MISSING_MAX: Final = 100
 PROGRESS: Final = "METAQ_DONE"
 """Of a decision that was written anew: `1`, its parts here are done; `2`, everywhere."""
 
@@ -178,6 +181,7 @@ def decide_record(
     *,
     learned: bool = False,
     progress: str = "",
+    missing: Sequence[str] = (),
     copy_of: int | None = None,
 ) -> PutRecord:
     """The record of a decision, found by its transaction's id as long as the log holds it."""
@@ -186,6 +190,8 @@ def decide_record(
         pairs[LEARNED] = "1"
     if progress:
         pairs[PROGRESS] = progress
+    if missing:  # the broker's log names them all
+        pairs[MISSING] = " ".join(missing[:_MISSING_MAX])
     return _txn(pairs, msgspec.json.encode(decision), now_ms, host, copy_of)
 
 

@@ -195,7 +195,9 @@ class Retention:
                     return False
         if transaction.decision is not None and transaction.place < self._before:
             progress = "1" if transaction.applied else ""
-            transaction.place = self._write(transaction.decision, transaction.place, progress, transaction.coordinator)
+            transaction.place = self._write(
+                transaction.decision, transaction.place, progress, transaction.coordinator, transaction.missing
+            )
         return True
 
     def _carry_part(self, transaction: Transaction, part: Part, more_time: Callable[[], bool]) -> bool:
@@ -229,13 +231,16 @@ class Retention:
         decision = self._decisions.at(row.place) or Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
         self._write(decision, row.place, "2", self._environment.name)
 
-    def _write(self, decision: Decision, place: int, progress: str, coordinator: str) -> int:
+    def _write(
+        self, decision: Decision, place: int, progress: str, coordinator: str, missing: tuple[str, ...] = ()
+    ) -> int:
         record = decide_record(
             decision,
             self._clock.now_ms(),
             self._environment.store_host,
             learned=coordinator != self._environment.name,
             progress=progress,
+            missing=missing,
             copy_of=place,
         )
         put = self._appender.put([record], carrying=True)
