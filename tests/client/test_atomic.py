@@ -118,7 +118,7 @@ def test_a_broker_that_there_is_not_cannot_be_asked(rocketmq):
             lambda: producer.outcome("4711@gone", timeout=0.5),
             lambda: producer.settle("4711@gone", commit=True, timeout=0.5),
         ):
-            with pytest.raises(metaq.NoRoute, match="no master of the name gone is up"):
+            with pytest.raises(metaq.NoRoute, match="gone"):
                 ask()
 
 
