@@ -239,6 +239,16 @@ def _filters(key: str, scale: float) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _requests(bench: Bench) -> Measured:
+    """Requests of one caller to a responder in another process, in turn with sends."""
+    with processes.metaq_up(bench.disk) as server:
+        result = processes.script(
+            "request_bench.py", "--namesrv", server.namesrv, "--count", str(bench.count(3000, 200))
+        )
+    numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+    return {**numbers, "value": numbers["sends"]}
+
+
 def _orderly(bench: Bench) -> Measured:
     """One Python consumer of 8 queues, in order: an empty handler in 8 threads; the other ways beside it."""
     with processes.metaq_up(bench.disk) as server:
@@ -303,6 +313,10 @@ ROWS = (
     ),
     Row("filter-half", "SQL filter, half pass: delivered, times a tag filter's", "×", 0.5, 1.0, _filters("half_of_tag", 1)),
     Row("filter-few", "SQL filter, 1 in 1 000 passes: scanned", "M msg/s", 2.0, 5.0, _filters("scanned_per_s", 1e6)),
+    Row(
+        "request", "Python client: request and reply 1 × 1, p50, times a send's", "×", 3.0, 2.5, _requests,
+        lower_is_better=True,
+    ),
     Row("orderly", "Python client: 8 queues in order, empty handler, 100 B", "k/s", 100, 400, _orderly),
     Row(
         "rebalance", "1 000 queues, 20 members: all owned after kill -9", "s", 2.0, 0.5, _rebalance, runs=3,

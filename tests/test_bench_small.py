@@ -45,7 +45,7 @@ def test_transactions_row(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
-    keys = "client-submit,client-consume,filter-half,filter-few,orderly"
+    keys = "client-submit,client-consume,filter-half,filter-few,request,orderly"
     assert list(_run(tmp_path, keys)) == keys.split(",")
 
 
