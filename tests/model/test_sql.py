@@ -60,10 +60,10 @@ TOO_LARGE = {
     "minuses": ("-" * 60_000 + "5 = a", "nested more than 64 deep"),
     "bytes": ("a = '" + "x" * (1 << 20) + "'", "an expression of 1048582 bytes, the limit is 65536"),
     "digits": ("a = 1" + "0" * 60_000, "is larger than"),
-    "steps": (" OR ".join(["a = 5"] * 5000), "more than 1024 steps"),
-    "searches": (" OR ".join(["a CONTAINS 'x'"] * 65), "more than 64 CONTAINS and long lists"),
+    "steps": (" OR ".join(["a = 5"] * 5000), "more than 2048 steps"),
+    "searches": (" OR ".join(["a CONTAINS 'x'"] * 17), "more than 16 CONTAINS"),
     "names": (" OR ".join(f"p{number} = 5" for number in range(65)), "names more than 64 properties"),
-    "steps that double": ("-(" * 30 + "a" + " BETWEEN 1 AND 2) " * 29 + ") = 5", "more than 1024 steps"),
+    "steps that double": ("-(" * 30 + "a" + " BETWEEN 1 AND 2) " * 29 + ") = 5", "more than 2048 steps"),
 }
 
 
@@ -79,8 +79,8 @@ def test_limits_are_usable_up_to_their_end():
     compile_sql("(" * 64 + "a = 5" + ")" * 64)
     compile_sql("a IN (" + ",".join(f"'{number:04}'" for number in range(9000)) + ")")
     compile_sql(" OR ".join(f"p{number} = 5" for number in range(64)))
-    compile_sql("TRUE = " * 341 + "TRUE")
-    compile_sql(" OR ".join(["a CONTAINS 'x'"] * 64))
+    compile_sql("TRUE = " * 682 + "TRUE")
+    compile_sql(" OR ".join(["a CONTAINS 'x'"] * 16))
     deep = compile_sql("TRUE OR TRUE AND FALSE = (" * 64 + "TRUE" + ")" * 64)
     assert deep.stack_max == 64 * 3 + 1 < sql.STACK_MAX
 

@@ -22,10 +22,11 @@ SQL92: Final = "SQL92"
 TEXT_BYTES_MAX: Final = 64 * 1024
 DEPTH_MAX: Final = 64
 """Of parentheses and of NOT, + and - before an operand."""
-STEPS_MAX: Final = 1024
-SEARCHES_MAX: Final = 64
-"""CONTAINS, and lists of IN with more than `FEW_TEXTS` texts: each goes through a whole value."""
+STEPS_MAX: Final = 2048
+CONTAINS_MAX: Final = 16
+"""Each goes through a whole value, of up to 32 KiB, and slowly if that looks much like what is searched."""
 FEW_TEXTS: Final = 8
+"""A longer list of IN is looked up by the whole value's hash."""
 NAMES_MAX: Final = 64
 """Different properties that one expression may name."""
 STACK_MAX: Final = 256
@@ -221,7 +222,7 @@ class _Compiler:
     def __init__(self, text: str) -> None:
         self._text = text
         self._names: dict[str, int] = {}
-        self._depth = self._steps = self._searches = 0
+        self._depth = self._steps = self._searches = self._contains = 0
         self._never = ""
         self._at = 0
         self._next = self._scan()
@@ -451,13 +452,6 @@ class _Compiler:
         if self._steps > STEPS_MAX:
             raise self._error(at, f"the expression has more than {STEPS_MAX} steps, which is the limit: shorten it")
 
-    def _count_search(self, at: int) -> None:
-        self._searches += 1
-        if self._searches > SEARCHES_MAX:
-            raise self._error(
-                at, f"the expression has more than {SEARCHES_MAX} CONTAINS and long lists together, which is the limit"
-            )
-
     def _condition(self, part: _Part) -> _Part:
         """The part, which must be one that can be true."""
         if part.kind is _Kind.PROPERTY:
@@ -528,8 +522,7 @@ class _Compiler:
         if not self._take("sign", ")"):
             raise self._unexpected("',' or ')'")
         texts = list(dict.fromkeys(texts))
-        if len(texts) > FEW_TEXTS:
-            self._count_search(left.at)
+        self._searches += len(texts) > FEW_TEXTS
         return self._extended(left, Op.NOT_IN if negated else Op.IN, tuple(texts))
 
     def _search(self, left: _Part, word: str, *, negated: bool) -> _Part:
@@ -538,7 +531,10 @@ class _Compiler:
         if not wanted:
             raise self._error(at, f"{word} '' matches nothing: name the text to look for")
         if word == "CONTAINS":
-            self._count_search(left.at)
+            self._contains += 1
+            self._searches += 1
+            if self._contains > CONTAINS_MAX:
+                raise self._error(at, f"the expression has more than {CONTAINS_MAX} CONTAINS, which is the limit")
         return self._extended(left, _SEARCHES[word][negated], wanted)
 
 

@@ -8,6 +8,7 @@ cdef struct Stretch:
 
 cdef enum:
     FEW_TAGS = 8  # so many are compared one by one
+    PYTHON_WORK = 8192  # what a text that Python reads as a number counts for
     WORK_MAX = 1 << 20  # bytes of properties that one look reads through for an expression, about a millisecond
 
 
@@ -102,6 +103,7 @@ cdef class Filter:
         """1 if the expression is true of a record. One that is not whole passes: who checks it afterwards tells of it."""
         cdef Record record
         cdef Condition condition = self.condition
+        cdef int taken
         if size < RECORD_BYTES_MIN or get32(at) != size or cut(&record, at, at + size, False) != NULL:
             return 1
         if condition is None:
@@ -109,8 +111,10 @@ cdef class Filter:
         if condition is None:
             work[0] += record.properties_size
             return 1
-        work[0] += record.properties_size * (1 + condition.searches) + condition.cost
-        return condition.takes(record.properties, record.properties + record.properties_size)
+        work[0] += record.properties_size * (1 + condition.searches) + condition.cost - PYTHON_WORK * read_by_python
+        taken = condition.takes(record.properties, record.properties + record.properties_size)
+        work[0] += PYTHON_WORK * read_by_python
+        return taken
 
 
 cdef inline bint is_at(const uint8_t *at, int64_t offset, int64_t size, int queue_id, int64_t queue_offset) noexcept nogil:
