@@ -171,6 +171,16 @@ def test_readme_snippet_of_a_transaction_runs():
     assert db.execute("select id from paid").fetchall() == [(message.message_id,)]
 
 
+def test_readme_snippet_of_several_messages_and_a_filter_runs(capsys):
+    """What was sent all or none is there, and the filter lets it pass."""
+    [block] = [block for block in readme_blocks("python") if "atomic" in block]
+    with EmbeddedBroker() as broker:
+        exec(block.replace("localhost:9876", broker.namesrv), {})
+        with metaq.Reader(broker.namesrv, "stock", start="earliest", stop_at_end=True) as reader:
+            assert [message.body for message in reader] == [b'{"item": "lamp", "taken": 1}']
+    assert capsys.readouterr().out == "[b'{\"id\": 42}']\n"
+
+
 @pytest.mark.spark
 def test_readme_snippet_of_spark_runs(metaq_broker, tmp_path):
     """The Spark of the README, in a program of its own, against a topic with a message."""
