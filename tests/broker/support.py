@@ -11,6 +11,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
 from metaq.broker.environment import Environment
 from metaq.broker.schedule import ReadCold, read_at_once
+from metaq.broker.staging_peers import ALONE, Peers
 from metaq.clock import FakeClock
 from metaq.model.access import Authorise, Identity, everybody
 from metaq.model.message import host_bytes
@@ -56,6 +57,7 @@ def open_broker(
     files: Mapping[str, SavedText] | None = None,
     read_cold: ReadCold = read_at_once,
     authorise: Authorise = everybody,
+    peers: Peers = ALONE,
     **options: object,
 ) -> Iterator[Broker]:
     """A broker over the folder `root`; closed in order at the end. `files`: what stands for files of the folder."""
@@ -68,7 +70,7 @@ def open_broker(
 
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
         environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
-        broker = Broker(environment, broker_files(open_file), read_cold=read_cold, authorise=authorise)
+        broker = Broker(environment, broker_files(open_file), read_cold=read_cold, authorise=authorise, peers=peers)
         yield broker
         broker.close()
 

@@ -18,11 +18,13 @@ from metaq.broker.staging_apply import AT_ONCE_BYTES, Applier
 from metaq.broker.staging_decisions import Decisions, Row
 from metaq.broker.staging_parts import Part, Staged, Transaction
 from metaq.broker.staging_reading import ChunkReader, Damaged
-from metaq.broker.staging_records import Checkpoint, checkpoint_record, decide_record, life_text, renewed
+from metaq.broker.staging_records import CHECKPOINT, Checkpoint, checkpoint_record, decide_record, life_text, renewed
 from metaq.errors import Refused
 from metaq.log import RateLimitedLog
 from metaq.model.staging import Decision, Outcome
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
+from metaq.store.consume_queue import Unit
+from metaq.wire.record import tags_code
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +55,9 @@ class Retention:
         self._applier, self._chunks, self._done = applier, chunks, done
         self._oldest: int | None = None
         """As it was at the last look: what has come since lies behind it."""
-        self._look_at = self._checkpoint_at = 0.0
-        self._at = Checkpoint(-1, -1)
+        self._look_at = 0.0
+        self._checkpoint_at = environment.clock.monotonic() + CHECKPOINT_SECONDS
+        self._at = self._ends() if self._is_fresh() else Checkpoint(-1, -1)
         """Where the queues ended at the last checkpoint."""
         self._log_end = 0
         self._carry_before = 0
@@ -115,6 +118,19 @@ class Retention:
     def _ends(self) -> Checkpoint:
         stage, txn = self._store.existing_queue(STAGE_TOPIC, 0), self._store.existing_queue(TXN_TOPIC, 0)
         return Checkpoint(stage.max_offset if stage else 0, txn.max_offset if txn else 0)
+
+    def _is_fresh(self) -> bool:
+        """Whether a checkpoint is the newest record of both queues."""
+        stage, txn = self._newest(STAGE_TOPIC), self._newest(TXN_TOPIC)
+        return (
+            txn is not None
+            and txn.tags_code == tags_code(CHECKPOINT)
+            and (stage is None or stage.log_offset < txn.log_offset)
+        )
+
+    def _newest(self, topic: str) -> Unit | None:
+        queue = self._store.existing_queue(topic, 0)
+        return queue.unit(queue.max_offset - 1) if queue is not None and queue.max_offset > queue.min_offset else None
 
     def _is_due(self, ends: Checkpoint, now: float) -> bool:
         if ends == self._at:
