@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from metaq.broker.requests import Decide
-from metaq.broker.staging import EXPIRY_SLACK
+from metaq.broker.staging_ends import EXPIRY_SLACK
 from metaq.clock import FakeClock
 from metaq.model.staging import Outcome, Phase
 from tests.broker.staging import T, bodies, run_steps, stage, whole_part
@@ -37,5 +37,5 @@ def test_transactions_that_are_over_do_not_stay_in_memory_until_they_would_expir
             )
             if number % 50 == 0:
                 broker.tick()
-        assert len(broker.staging._expiry) <= EXPIRY_SLACK + 100
+        assert len(broker.staging._ends._expiry) <= EXPIRY_SLACK + 100
         assert len(bodies(broker)) == 2 * EXPIRY_SLACK
