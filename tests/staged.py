@@ -70,7 +70,9 @@ class PlannedPart(Struct, frozen=True):
         return tuple(self.section(number, seal=number == last) for number in range(last + 1))
 
 
-def stage(transaction: str, parts: Sequence[PlannedPart], **more: object) -> Stage:
-    """Stage all of these parts."""
-    chunks = tuple(section for part in parts for section in part.sections())
+def stage(
+    transaction: str, parts: Sequence[PlannedPart], *, only: tuple[ChunkSection, ...] = (), **more: object
+) -> Stage:
+    """Stage all of these parts, or only these chunks of them."""
+    chunks = only or tuple(section for part in parts for section in part.sections())
     return Stage(transaction=transaction, chunks=chunks, born_ms=BORN_MS, **more)
