@@ -111,6 +111,17 @@ def test_a_rollback_leaves_no_copy(folder):
     assert (transaction.phase, transaction.problems) == ("rolled back", [])
 
 
+def test_what_an_operator_dropped_is_nobodys_any_more(folder):
+    """Until its writer begins anew, with other content."""
+    chunk = folder.chunk(0, *ROWS[0])
+    folder._put(DECISIONS_TOPIC, 0, json.dumps({"transaction": T, "row": ""}).encode(), {"TAGS": "forget"})
+    assert look(folder).transactions[T].phase == "forgotten"
+    folder.chunk(0, *ROWS[1])
+    folder.copy(chunk, b"a", b"b", queue_id=0)
+    transaction = look(folder).transactions[T]
+    assert (transaction.phase, transaction.parts["p"].rows, transaction.problems) == ("open", 1, [])
+
+
 def commit(folder):
     first, second = folder.chunk(0, *ROWS[0]), folder.chunk(1, *ROWS[1])
     folder.seal(SEAL)

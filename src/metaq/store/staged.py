@@ -23,12 +23,11 @@ STAGE_TOPIC: Final = "rmq_sys_METAQ_STAGE"
 DECISIONS_TOPIC: Final = "rmq_sys_METAQ_TXN"
 _TRANSACTION, _PART, _NUMBER, _SEAL = "METAQ_TX", "METAQ_PART", "METAQ_CHUNK", "METAQ_SEAL"
 _TOPIC, _QUEUE, _PROGRESS = "REAL_TOPIC", "REAL_QID", "METAQ_DONE"
-_CHUNK_TAG, _DECIDE_TAG = "chunk", "decide"
+_CHUNK_TAG, _DECIDE_TAG, _FORGET_TAG = "chunk", "decide", "forget"
 _DONE_TAGS = {"done", "finished"}
 """Nothing is left to do here, or anywhere."""
 
 _decision_of = msgspec.json.Decoder(Decision)
-_names_of = msgspec.json.Decoder(list[str])
 
 
 class StagedRecord(Struct, frozen=True):
@@ -96,10 +95,14 @@ class Transaction(Struct):
     decision: Decision | None = None
     done: bool = False
     """The broker has said that all its parts here are where they belong, or dropped."""
+    forgotten: bool = False
+    """An operator has dropped it."""
     problems: list[str] = field(default_factory=list)
 
     @property
     def phase(self) -> str:
+        if self.forgotten:
+            return "forgotten"
         if self.decision is None:
             return "open"
         if self.decision.outcome is not Outcome.COMMIT:
@@ -158,9 +161,12 @@ class StagedSurvey:
                 self._take_copy(message, self._chunk_at[origin])
         elif record.problem:
             self.problems.append(record.problem)
-        elif record.kind in _DONE_TAGS:
-            for name in _names_of.decode(msgspec.json.encode(record.value)):
-                self._transaction(name).done = True
+        elif record.kind in _DONE_TAGS and isinstance(record.value, list):
+            for name in record.value:
+                self._transaction(str(name)).done = True
+        elif record.kind == _FORGET_TAG and isinstance(record.value, dict):
+            if (gone := self.transactions.get(str(record.value.get("transaction")))) is not None:
+                gone.forgotten = True
         elif record.decision is not None:
             self._take_decision(record.decision)
             self._transaction(record.transaction).done |= record.done
@@ -180,6 +186,9 @@ class StagedSurvey:
 
     def _take_staged(self, record: StagedRecord, message: StoredMessage) -> None:
         transaction = self._transaction(record.transaction)
+        if transaction.forgotten:  # its writer begins anew
+            transaction.forgotten, transaction.parts = False, {}
+            self._chunk_at = {place: key for place, key in self._chunk_at.items() if key[0] != record.transaction}
         part = transaction.parts.setdefault(record.part, Part(record.part, record.topic, record.queue_id))
         if (part.topic, part.queue_id) != (record.topic, record.queue_id):
             transaction.problems.append(
@@ -203,7 +212,9 @@ class StagedSurvey:
     def _take_copy(self, message: StoredMessage, key: tuple[str, str, int]) -> None:
         name, part_name, number = key
         transaction = self._transaction(name)
-        part = transaction.parts[part_name]
+        part = transaction.parts.get(part_name)
+        if transaction.forgotten or part is None or number not in part.chunks:
+            return
         where = f"a copy of chunk {number} of part {part_name} in {message.topic}:{message.queue_id} at {message.queue_offset}"
         if (message.topic, message.queue_id) != (part.topic, part.queue_id):
             transaction.problems.append(f"{where} belongs into {part.topic}:{part.queue_id}")
