@@ -101,6 +101,16 @@ def test_staging_records_of_the_page_are_what_we_write():
     assert (copy.born_ms, copy.born_host_raw, copy.sys_flag) == (chunk.born_ms, chunk.born_host_raw, 0)
 
 
+def test_properties_of_staging_records_are_on_their_page_and_registered():
+    """Each that the code has; what the register says is used."""
+    used = {value for value in vars(staging_records).values() if isinstance(value, str) and value.startswith("METAQ_")}
+    page, register = ((FORMATS / name).read_text() for name in ("staging.md", "extensions.md"))
+    assert len(used) > 5
+    assert {name for name in used if f"   {name} " not in page} == set()
+    [line] = [line for line in register.splitlines() if line.startswith("| `METAQ_TX`")]
+    assert set(re.findall(r"`(METAQ_[A-Z]+)`", line)) == used
+
+
 def test_frame_of_the_page_decodes_to_what_the_page_says():
     """docs/formats/remoting.md: a request for the route of TBW102."""
     frame = example("remoting.md", "frame")
