@@ -7,7 +7,7 @@ import contextlib
 import datetime as dt
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Self
 
 from metaq.client.awaited import run as _run
@@ -16,7 +16,7 @@ from metaq.client.consumer.arguments import Topics
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.options import OnShare
-from metaq.client.consumer.pull_consumer import PullConsumerBase, PulledBatch
+from metaq.client.consumer.pull_consumer import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.loop import LOOK_SECONDS
 from metaq.errors import ConfigError
@@ -43,6 +43,48 @@ class PullConsumer(PullConsumerBase):
         """Up to `count` messages of any queue, from `offset` on. As `metaq.PullConsumer.pull`."""
         self._check_open()
         return await _run(self._core, self._pull(queue, offset, count, tags, wait=wait))
+
+    async def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """These queues are this member's, and no others. As `metaq.PullConsumer.assign`."""
+        self._check_open()
+        await _run(self._core, self._assign(queues), CALL_SECONDS)
+
+    async def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[StoredMessage]:
+        """Up to `count` messages of this member's queues. As `metaq.PullConsumer.poll`."""
+        self._check_open()
+        return await _run(self._core, self._poll(timeout, count))
+
+    async def seek(
+        self, queue: MessageQueue, offset: int | None = None, *, time: float | dt.datetime | None = None
+    ) -> None:
+        """`poll` goes on there. As `metaq.PullConsumer.seek`."""
+        self._check_open()
+        await _run(self._core, self._seek(queue, offset, time), CALL_SECONDS)
+
+    async def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """`seek` to the first message that is kept. As `metaq.PullConsumer.seek_to_beginning`."""
+        self._check_open()
+        await _run(self._core, self._seek_to_end(queues, end=False), CALL_SECONDS)
+
+    async def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """`seek` behind the last message. As `metaq.PullConsumer.seek_to_end`."""
+        self._check_open()
+        await _run(self._core, self._seek_to_end(queues, end=True), CALL_SECONDS)
+
+    async def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """`poll` hands out nothing of these queues until `resume`. As `metaq.PullConsumer.pause`."""
+        self._check_open()
+        await _run(self._core, self._pause(queues), CALL_SECONDS)
+
+    async def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Undo `pause` of these queues."""
+        self._check_open()
+        await _run(self._core, self._resume(queues), CALL_SECONDS)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The group's progress as it is kept. As `metaq.PullConsumer.committed`."""
+        self._check_open()
+        return await _run(self._core, self._committed(queue), CALL_SECONDS)
 
     async def position(self, queue: MessageQueue) -> int:
         """The offset that is next. As `metaq.PullConsumer.position`."""
@@ -126,7 +168,7 @@ class PullConsumer(PullConsumerBase):
     async def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now. Raises RequestTimeout, ClientClosed."""
         self._check_open()
-        await _run(self._core, self._member.persist(), timeout)
+        await _run(self._core, self._commit(), timeout)
 
     async def wait_assigned(self, timeout: float | None = None) -> None:
         """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""

@@ -1,4 +1,4 @@
-"""Pulling by hand with shared work: the group shares out the queues, the program says what is pulled from where.
+"""Pulling by hand: the group shares out the queues, or the program assigns them; it polls, or says what is pulled from where.
 
 `PullConsumer` and `metaq.aio.PullConsumer` share `PullConsumerBase`.
 """
@@ -32,6 +32,7 @@ from metaq.client.consumer.base import (
 )
 from metaq.client.consumer.closing import EXIT_SECONDS, Closable
 from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.consumer.polling import Polling
 from metaq.client.consumer.pull_member import PullMember
 from metaq.client.consumer.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
@@ -44,7 +45,7 @@ from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.loop import LOOK_SECONDS
 from metaq.client.names import LATEST, checked, milliseconds
 from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.options import ClientArguments, check_flag, checked_seconds, client_options
+from metaq.client.options import ClientArguments, check_flag, check_whole, checked_seconds, client_options
 from metaq.client.pulling import Wanted, pull
 from metaq.client.rebalance import Strategy, strategy_of
 from metaq.clock import SYSTEM, Clock
@@ -58,6 +59,8 @@ log = logging.getLogger("metaq.client")
 
 MIB = 1024 * 1024
 HOLD_MS_MAX = 600_000
+POLL_COUNT = 500
+POLL_SECONDS = 1.0
 
 
 class PulledBatch(Struct, frozen=True):
@@ -147,10 +150,12 @@ class PullConsumerBase(Closable):
         self._member.subscriptions.add(first)
         if on_share is not None:
             self._member.listen(first, on_share)
+        self._polling = Polling(self._core, self._member, self._poll_queue)
+        self._member.on_reset = self._polling.moved
         self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)
-        self._stopped = False
+        self._stopped = self._assigned = False
         self._beginning = threading.RLock()
         """`run` begins, or `close` does, one after the other."""
         self._running = False
@@ -168,6 +173,16 @@ class PullConsumerBase(Closable):
             if self._running:
                 raise ConfigError(f"run of the pull consumer of group {self.group} is under way already")
             self._running = True
+
+    @property
+    def paused(self) -> list[MessageQueue]:
+        """Those of them that `pause` holds."""
+        return self._polling.paused
+
+    @property
+    def skipped(self) -> int:
+        """How many messages were deleted before `poll` came to them."""
+        return self._polling.skipped
 
     @property
     def stopped(self) -> bool:
@@ -221,7 +236,67 @@ class PullConsumerBase(Closable):
 
     # -------------------------------------------------------------- in the loop
 
+    async def _assign(self, queues: Iterable[MessageQueue]) -> None:
+        chosen = list(dict.fromkeys(queues))
+        if wrong := [one for one in chosen if not isinstance(one, MessageQueue)]:
+            raise TypeError(f"{wrong[0]!r} is no MessageQueue")
+        if list(self._member.subscriptions):
+            raise ConfigError(
+                f"group {self.group} shares out its registered topics: a member that assigns registers none"
+            )
+        for topic in dict.fromkeys(queue.topic for queue in chosen):
+            there = await self._all_queues(topic)
+            if missing := sorted(queue for queue in chosen if queue.topic == topic and queue not in there):
+                raise ConfigError(
+                    f"assign: there is no queue {', '.join(map(str, missing))}: topic {topic} has {len(there)}, from "
+                    f"{there[0] if there else 'none'} on"
+                )
+        await self._member.assign(chosen)
+        self._assigned = bool(chosen)
+
+    async def _poll_queue(self, queue: MessageQueue, offset: int) -> PulledBatch:
+        return await self._pull(queue, offset, POLL_COUNT, None, wait=True)
+
+    async def _poll(self, timeout: float, count: int) -> list[StoredMessage]:
+        check_whole("count", count)
+        if count < 1:
+            raise ConfigError(f"poll: count={count}: need at least 1")
+        return await self._polling.poll(checked_seconds("timeout", timeout, least=0.0), count)
+
+    async def _seek(self, queue: MessageQueue, offset: int | None, time: float | dt.datetime | None) -> None:
+        if (offset is None) == (time is None):
+            raise ConfigError("seek needs either an offset or time=")
+        if offset is not None:
+            check_whole("offset", offset)
+            if offset < 0:
+                raise ConfigError(f"seek: offset={offset}: offsets begin at 0")
+        assert offset is not None or time is not None
+        self._polling.seek({queue: offset if offset is not None else await self._search(queue, time or 0)})
+
+    async def _seek_to_end(self, queues: Iterable[MessageQueue] | None, *, end: bool) -> None:
+        chosen = list(self._member.queues if queues is None else queues)
+        kept = [await self._kept(queue) for queue in chosen]
+        self._polling.seek({queue: one.stop if end else one.start for queue, one in zip(chosen, kept, strict=True)})
+
+    async def _pause(self, queues: Iterable[MessageQueue]) -> None:
+        self._polling.pause(queues)
+
+    async def _resume(self, queues: Iterable[MessageQueue]) -> None:
+        self._polling.resume(queues)
+
+    async def _committed(self, queue: MessageQueue) -> int | None:
+        await self._find(queue)
+        return await self._member.committed(queue)
+
+    async def _commit(self) -> None:
+        self._polling.consumed()
+        await self._member.persist()
+
     async def _register(self, topics: Topics, listener: OnShare | None) -> None:
+        if self._assigned:
+            raise ConfigError(
+                f"this member of group {self.group} has queues assigned: assign([]) before it registers topics"
+            )
         check_listener("the listener", listener)
         added = self._checked(topics)
         topics_of({**dict.fromkeys(self._member.subscriptions, ALL), **added})  # Not too many together.
@@ -258,6 +333,8 @@ class PullConsumerBase(Closable):
             await self._core.routes.route(queue.topic)
 
     async def _position(self, queue: MessageQueue) -> int:
+        if (polled := self._polling.position(queue)) is not None:
+            return polled
         await self._find(queue)
         return await self._member.position(queue)
 
@@ -288,6 +365,7 @@ class PullConsumerBase(Closable):
         return await self._core.routes.subscribe_queues(topic, fresh=True, patient=True)
 
     async def _close(self) -> None:
+        self._polling.close()
         try:
             await self._member.stop()
         finally:
@@ -330,8 +408,60 @@ class PullConsumer(PullConsumerBase):
         self._check_open()
         return self._core.thread.run(self._pull(queue, offset, count, tags, wait=wait))
 
+    def assign(self, queues: Iterable[MessageQueue]) -> None:
+        """These queues are this member's, and no others, whatever other members of the group have; none: `assign([])`.
+
+        For a member that registers no topics. Raises ConfigError: there is no such queue, or topics are registered; nothing
+        has changed. NoRoute, BrokerError, RequestTimeout, ClientClosed.
+        """
+        self._check_open()
+        self._core.thread.run(self._assign(queues), CALL_SECONDS)
+
+    def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[StoredMessage]:
+        """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds.
+
+        What a poll handed out counts as consumed when the next one begins, or with `commit`: the progress is kept every few
+        seconds. What the last poll before `close` handed out comes again unless it was committed. Raises ConfigError: two
+        polls at a time. ClientClosed.
+        """
+        self._check_open()
+        return self._core.thread.run(self._poll(timeout, count))
+
+    def seek(self, queue: MessageQueue, offset: int | None = None, *, time: float | dt.datetime | None = None) -> None:
+        """`poll` goes on at that offset, or at the first message stored at a moment or later; the progress is kept there.
+
+        Raises ConfigError: the queue is not this member's. And as `position`.
+        """
+        self._check_open()
+        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
+
+    def seek_to_beginning(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """`seek` to the first message that is kept, in these queues or in all of ours. Raises as `seek`."""
+        self._check_open()
+        self._core.thread.run(self._seek_to_end(queues, end=False), CALL_SECONDS)
+
+    def seek_to_end(self, queues: Iterable[MessageQueue] | None = None) -> None:
+        """`seek` behind the last message, in these queues or in all of ours. Raises as `seek`."""
+        self._check_open()
+        self._core.thread.run(self._seek_to_end(queues, end=True), CALL_SECONDS)
+
+    def pause(self, queues: Iterable[MessageQueue]) -> None:
+        """`poll` hands out nothing of these queues until `resume`. Raises ConfigError: one is not this member's."""
+        self._check_open()
+        self._core.thread.run(self._pause(queues), CALL_SECONDS)
+
+    def resume(self, queues: Iterable[MessageQueue]) -> None:
+        """Undo `pause` of these queues."""
+        self._check_open()
+        self._core.thread.run(self._resume(queues), CALL_SECONDS)
+
+    def committed(self, queue: MessageQueue) -> int | None:
+        """The group's progress as it is kept: the offset that is next; None: there is none. Raises as `position`."""
+        self._check_open()
+        return self._core.thread.run(self._committed(queue), CALL_SECONDS)
+
     def position(self, queue: MessageQueue) -> int:
-        """The offset that is next: what `update` told last, else what the group has committed, else its `start`.
+        """The offset that is next: of the next message that `poll` hands out, what `update` told last, else what the group has committed, else its `start`.
 
         Raises NoRoute, BrokerError, RequestTimeout, ClientClosed; what the offset store raised.
         """
@@ -431,7 +561,7 @@ class PullConsumer(PullConsumerBase):
     def commit(self, timeout: float | None = CLOSE_SECONDS) -> None:
         """Keep the progress now; it is kept every few seconds and by `close` anyway. Raises RequestTimeout, ClientClosed."""
         self._check_open()
-        self._core.thread.run(self._member.persist(), timeout)
+        self._core.thread.run(self._commit(), timeout)
 
     def wait_assigned(self, timeout: float | None = None) -> None:
         """Wait until the registered topics are shared out. Raises RequestTimeout, ClientClosed."""

@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from typing import Any
 
 from msgspec import structs
 
@@ -47,6 +48,8 @@ class PullMember:
         self._listeners: dict[str, OnShare] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when our queues are others than before."""
+        self.on_reset: Callable[[MessageQueue], None] = lambda _: None
+        """Called, in the loop, when an administrator moved our progress in a queue."""
         self._tasks: list[asyncio.Task[None]] = []
 
     # -------------------------------------------------------------- what the core needs
@@ -68,6 +71,7 @@ class PullMember:
         for queue in offsets.keys() & self._positions.keys():
             log.info("an administrator moved %s of group %s to %d", queue, self.group, offsets[queue])
             self.update(queue, offsets[queue])
+            self.on_reset(queue)
 
     # -------------------------------------------------------------- life
 
@@ -149,6 +153,21 @@ class PullMember:
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
         """Nothing is handed out by itself here."""
+
+    async def assign(self, queues: Collection[MessageQueue]) -> None:
+        """These are ours, and no others. Raises one of FAULTS: where a new one begins cannot be found out; nothing changed."""
+        new = [queue for queue in queues if queue not in self._positions]
+        starts = await together(self._start_of, new, QUEUES_AT_ONCE)
+        await self.give_up([queue for queue in self._positions if queue not in queues])
+        self._positions.update(zip(new, starts, strict=True))
+        self.on_change()
+
+    def _start_of(self, queue: MessageQueue) -> Coroutine[Any, Any, int]:
+        return start_offset(self._core, self._offsets, queue, self.options)
+
+    async def committed(self, queue: MessageQueue) -> int | None:
+        """The progress that is kept. Raises one of FAULTS; what the offset store raised."""
+        return await self._offsets.load(queue)
 
     async def position(self, queue: MessageQueue) -> int:
         """The offset that is next in a queue, ours or not. Raises one of FAULTS."""
