@@ -106,7 +106,7 @@ def test_properties_of_staging_records_are_on_their_page_and_registered():
     used = {value for value in vars(staging_records).values() if isinstance(value, str) and value.startswith("METAQ_")}
     page, register = ((FORMATS / name).read_text() for name in ("staging.md", "extensions.md"))
     assert len(used) > 5
-    assert {name for name in used if f"   {name} " not in page} == set()
+    assert {name for name in used if f"│ {name} " not in page} == set()
     [line] = [line for line in register.splitlines() if line.startswith("| `METAQ_TX`")]
     assert set(re.findall(r"`(METAQ_[A-Z]+)`", line)) == used
 
