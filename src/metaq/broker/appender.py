@@ -192,6 +192,22 @@ class Appender:
         finally:
             self._grew(outcome.touched, outcome.messages, outcome.size)
 
+    def expand_all(self, places: Sequence[int], gates: Mapping[bytes, TopicGate], outcome: AppendOutcome) -> int:
+        """Append copies of these chunks as far as that is simple. Returns how many are there (see `Writer.expand_all`).
+
+        Raises Refused as `put` does: nothing was appended.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        outcome.touched, outcome.messages, outcome.size = [], 0, 0
+        try:
+            return self._store.expand_all(places, gates, outcome)
+        except (StoreError, OSError) as error:
+            raise self._not_stored(error) from error
+        finally:
+            self._grew(outcome.touched, outcome.messages, outcome.size)
+
     def _not_stored(self, error: Exception) -> Refused:
         self._stats.put_failures += 1
         return Refused(Reason.NOT_STORED, str(error) or type(error).__name__)

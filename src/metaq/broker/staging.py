@@ -20,6 +20,7 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.requests import Apply, Decide, SealPart, Stage
 from metaq.broker.staging_admission import Admission
 from metaq.broker.staging_apply import AT_ONCE_BYTES, Applier
+from metaq.broker.staging_at_once import AtOnce
 from metaq.broker.staging_decisions import Decisions
 from metaq.broker.staging_ends import Ends
 from metaq.broker.staging_judgement import ENDS, PHASES, check_manifest, decision_for, state_of
@@ -101,6 +102,7 @@ class StagingService:
         self._retention = Retention(
             environment, appender, self._table, self._decisions, self._applier, chunks, self._write_done
         )
+        self._at_once = AtOnce(environment, appender, gates, self._admission, self._table, self._retention.added)
 
     def _recover(self) -> None:
         recovery = Recovery(self._store, self._name, self._table, self._decisions)
@@ -146,6 +148,10 @@ class StagingService:
         if decision is not None and decision.outcome is not Outcome.PREPARED:
             return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
         peer = who.name or (channel.remote if channel is not None else who.address)
+        if decision is None and transaction is None and stage.decide is not None and coordinator == self._name:
+            made = self._stage_at_once(stage, stage.decide, peer)
+            if made is not None:
+                return made
         fresh = self._admission.admit(stage, transaction, who, peer)
         if fresh:
             if decision is not None:
@@ -158,6 +164,27 @@ class StagingService:
             return Staged()
         decided = self.decide(stage.decide, who)
         return Staged(decided.decision, decided.first, decided.remaining)
+
+    def _stage_at_once(self, stage: Stage, decide: Decide, peer: str) -> Staged | None:
+        """A transaction that comes as one request and can be applied now; None: take it step by step."""
+        if self._authorise is not everybody or self._applier.waits or stage.lifetime is Lifetime.CONNECTION:
+            return None
+        facts = self._at_once.judge(stage, decide)
+        if facts is None or self._decisions.find(stage.transaction) is not None:
+            return None
+        transaction = self._new(stage, self._name, peer, None)
+        try:
+            self._at_once.run(stage, transaction, facts)
+        finally:
+            if transaction.decision is None:
+                if transaction.parts:
+                    self._ends.watch(transaction)
+            elif transaction.remaining:
+                self._applier.add(transaction)
+                self._applier.run(transaction, AT_ONCE_BYTES)
+            else:
+                self._applied(transaction)
+        return Staged(transaction.decision, first=True, remaining=transaction.remaining)
 
     def _new(self, stage: Stage, coordinator: str, peer: str, channel: Channel | None) -> Transaction:
         """A transaction that gets its first chunk now. It counts once that is stored."""
@@ -480,10 +507,11 @@ class StagingService:
     def _is_done(self, transaction: Transaction) -> None:
         self._done.pop(transaction.id, None)
         transaction.applied = True
-        for part in list(transaction.parts):
-            self._table.drop_part(transaction, part)
         if not transaction.unconfirmed:
             self._over(transaction)
+            return
+        for part in list(transaction.parts):
+            self._table.drop_part(transaction, part)
 
     # ------------------------------------------------------------------ ends that nobody asks for
 

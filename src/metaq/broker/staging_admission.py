@@ -33,6 +33,8 @@ from metaq.wire.record import record_bytes
 RUN_BYTES: Final = 2 << 20
 """Chunks of one request are stored in runs of about so many bytes, each of them whole."""
 _BLANK_BYTES: Final = 8
+COPY_BYTES_MORE: Final = 512
+"""More than a message takes in the log beside its entry in a batch."""
 
 WRITE: Final = int(Perm.WRITE)
 
@@ -68,7 +70,7 @@ class Admission:
         parts = transaction.parts if transaction is not None else {}
         news: dict[str, New] = {}
         for chunk in stage.chunks:
-            if not 0 <= chunk.queue_id < self._open.get(chunk.topic, 0) or not self._takes:
+            if not 0 <= chunk.queue_id < self._open.get(chunk.topic, 0) or not self.takes:
                 self._check_destinations({(chunk.topic, chunk.queue_id) for chunk in stage.chunks}, who)
                 break
         for chunk in stage.chunks:
@@ -90,6 +92,22 @@ class Admission:
         size = sum(len(chunk.body) for new in fresh for chunk in new.chunks)
         self._table.check_room(transaction, peer, sum(new.base is None for new in fresh), size)
         return fresh
+
+    def judged(self, chunk: Chunk) -> int:
+        """Messages in a first chunk that is as plain as most; -1: look at it more closely."""
+        size = len(chunk.body)
+        if (
+            not 0 <= chunk.queue_id < self._open.get(chunk.topic, 0)
+            or not 0 < size <= CHUNK_BYTES_MAX
+            or size > self._environment.store_options.max_message_size
+        ):
+            return -1
+        try:
+            check_part(chunk.part)
+        except Refused:
+            return -1
+        rows = check_batch(chunk.body, self._judge, self._store.log.tail)
+        return rows if size + rows * COPY_BYTES_MORE < self._store.log.file_bytes else -1
 
     def _take(self, new: New, chunk: Chunk) -> None:
         limit = min(CHUNK_BYTES_MAX, self._environment.store_options.max_message_size)
@@ -154,7 +172,7 @@ class Admission:
             raise Saving(*waiting)
 
     @property
-    def _takes(self) -> bool:
+    def takes(self) -> bool:
         """Whether the broker takes messages at all."""
         return bool(self._environment.options.broker_permission & WRITE)
 
@@ -169,7 +187,7 @@ class Admission:
             config = self._topics.auto_create(
                 name, AUTO_CREATE_TOPIC, options.default_topic_queue_nums, queue_id=queue_id
             )
-        if not config.writable or not self._takes:
+        if not config.writable or not self.takes:
             raise Refused(
                 Reason.NO_PERMISSION,
                 f"the topic {name} has permission {config.perm}, the broker {options.broker_permission}: no message may be "

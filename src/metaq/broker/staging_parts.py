@@ -61,7 +61,7 @@ class Part(Struct, eq=False):
     @property
     def holds(self) -> Seal:
         """The seal that would be right."""
-        return Seal(self.chunks, self.rows, self.bytes, self.crc)
+        return Seal(len(self.places), self.rows, self.bytes, self.crc)
 
     @property
     def remaining(self) -> int:
@@ -93,7 +93,7 @@ class Part(Struct, eq=False):
 
     def fits(self, named: ManifestPart) -> bool:
         """Whether this is the part that a manifest means, whole."""
-        return (self.topic, self.queue_id) == (named.topic, named.queue_id) and named.seal == self.holds
+        return self.topic == named.topic and self.queue_id == named.queue_id and named.seal == self.holds
 
 
 class Transaction(Struct, eq=False):
@@ -131,7 +131,11 @@ class Transaction(Struct, eq=False):
     @property
     def remaining(self) -> int:
         """Chunks that are committed and not where they belong."""
-        return sum(part.remaining for part in self.parts.values()) if self.committed else 0
+        left = 0
+        if self.committed:
+            for part in self.parts.values():
+                left += len(part.places) - part.applied
+        return left
 
     @property
     def expires_ms(self) -> int | None:

@@ -48,6 +48,8 @@ FORBIDDEN: Final = (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC)
 FORBIDDEN_BYTES: Final = tuple(name.encode() for name in FORBIDDEN)
 _CHUNK_HEAD: Final = f"{props.TAGS}\x01{CHUNK}\x02{TX}\x01"
 _CHUNK_CODE: Final = tags_code(CHUNK)
+_DECIDE_HEAD: Final = f"{props.TAGS}\x01{DECIDE}\x02{props.KEYS}\x01"
+_DECIDE_CODE: Final = tags_code(DECIDE)
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
 RECORD_BYTES_MORE: Final = 91 + 24
 """Of a record beside body, topic and properties, at most."""
@@ -185,6 +187,12 @@ def decide_record(
     copy_of: int | None = None,
 ) -> PutRecord:
     """The record of a decision, found by its transaction's id as long as the log holds it."""
+    if copy_of is None and not learned and not progress:
+        text = f"{_DECIDE_HEAD}{decision.transaction}"
+        return PutRecord(
+            TXN_TOPIC, 0, msgspec.json.encode(decision), text.encode(), 0, _BORN_V6 if len(host) == HOST_V6 else 0, now_ms,
+            host, tags_code=_DECIDE_CODE, keys=(f"{TXN_TOPIC}#{decision.transaction}".encode(),),
+        )  # fmt: skip
     pairs = {props.TAGS: DECIDE, props.KEYS: decision.transaction}
     if learned:
         pairs[LEARNED] = "1"

@@ -121,11 +121,12 @@ class Writer:
         """
         first = records[0]
         self._check_place(first)
-        bytes_in_log = 0
+        bytes_in_log = keys = 0
         for record in records:
             if record.properties.endswith(b"\0"):
                 record.properties = end_properties(record.properties)
             bytes_in_log += self._check(record)
+            keys += len(record.keys)
         if bytes_in_log + BLANK_BYTES > self._log.file_bytes:
             raise MessageIllegal(
                 f"{len(records)} messages for topic {first.topic} take {bytes_in_log} bytes, and a log file has "
@@ -138,7 +139,6 @@ class Writer:
             queue = self._queues.made(first.topic, first.queue_id) if is_queued(first.sys_flag) else None
             if queue:
                 queue.prepare(len(records))
-            keys = sum(len(record.keys) for record in records)
             if self._index and keys > self._index.tail.room():
                 self._index.grow(keys, now_ms)
             if bytes_in_log + BLANK_BYTES > self._log.tail.room():
@@ -304,6 +304,41 @@ class Writer:
                 self._expand_rest(data, place, gates, now_ms, outcome)
         if log.end > self._populator.due_at:
             self._populator.wake()
+
+    def expand_all(
+        self, places: Sequence[int], gates: Mapping[bytes, hot.TopicGate], outcome: hot.AppendOutcome
+    ) -> int:
+        """Append copies of these chunks, each whole and as long as that is simple: they are in the current log file, and so is
+        room for the copies. Returns how many chunks are there; of the next one, `outcome.row` messages.
+
+        `outcome` covers all of them. Raises StoreFull, StoreFailed: nothing was appended.
+        """
+        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
+        touched, messages, size, done = list[hot.QueueTail](), 0, 0, 0
+        with self._lock:
+            outcome.row = 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            try:
+                for place in places:
+                    data = self._log.recent(place)
+                    if data is None:
+                        break
+                    hot.expand(data, place, 0, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
+                    messages += outcome.messages
+                    size += outcome.size
+                    touched += outcome.touched
+                    if outcome.stop != hot.STOP_END:
+                        break
+                    done += 1
+                    outcome.row = 0
+            except MemoryError:  # some messages of a chunk may be there: the caller goes on behind them
+                messages += outcome.messages
+                size += outcome.size
+            outcome.touched, outcome.messages, outcome.size = touched, messages, size
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+        return done
 
     def _expand_rest(
         self,
