@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
+import random
+import threading
 
 import pytest
 
@@ -162,3 +165,62 @@ def test_every_broker_restarts_before_the_end(cluster, topic, producer):
             broker.start()
     assert tx.outcome is metaq.TransactionOutcome.COMMIT
     eventually(lambda: delivered(cluster, topic) == all_of(count=50), what="everything, once, in order")
+
+
+@pytest.fixture
+def torn():
+    """Three brokers behind networks that tests tear."""
+    with Cluster(brokers=3, networks=True) as running:
+        running.wait_registered()
+        yield running
+
+
+def test_connections_torn_in_any_frame_leave_all_or_none_and_the_truth_is_said(torn, patient):
+    """Each transaction has a connection torn after so many bytes: of requests and of answers, at any of the three."""
+    dice = random.Random(4711)
+    with metaq.admin.Admin(torn.namesrv) as admin:
+        admin.create_topic("torn", queues=1)
+    networks, over = [torn.client_to_broker(broker) for broker in range(3)], threading.Event()
+
+    def mend() -> None:
+        while not over.wait(0.05):
+            for network in networks:
+                if not network.open:
+                    network.mend()
+
+    mending = threading.Thread(target=mend)
+    mending.start()
+    said, ids = {}, {}
+    with metaq.Producer(torn.namesrv, instance_name="torn") as producer, contextlib.ExitStack() as end:
+        end.callback(mending.join)
+        end.callback(over.set)
+        producer.queues("torn")
+        for number in range(80):
+            name = str(number)
+            network = dice.choice(networks)
+            try:
+                with producer.atomic(timeout=dice.choice((0.5, 10))) as tx:
+                    for broker in BROKERS:
+                        tx.send("torn", name.encode(), queue=metaq.MessageQueue("torn", broker, 0))
+                    ids[name] = tx.id
+                    network.cut_after(dice.randrange(1500))
+                    if number % 3 == 0:
+                        tx.prepare()
+                        network.cut_after(dice.randrange(1500))
+                said[name] = "committed"
+            except metaq.TransactionFailed as error:
+                said[name] = error.state
+        for name, state in said.items():
+            if state != "committed":
+                outcome = producer.settle(ids[name], commit=False)
+                assert outcome is metaq.TransactionOutcome.ROLLBACK or state == "unknown"
+                said[name] = "committed" if outcome is metaq.TransactionOutcome.COMMIT else "rolled back"
+            eventually(
+                lambda tx=ids[name]: producer.outcome(tx) in {metaq.Phase.COMMITTED, metaq.Phase.ROLLED_BACK},
+                what=f"the end of {name}",
+            )
+    torn.mend()
+    wanted = [name for name, state in said.items() if state == "committed"]
+    assert len(wanted) > 40
+    for broker in BROKERS:
+        assert delivered(torn, "torn", [broker]) == wanted
