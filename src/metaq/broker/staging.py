@@ -201,8 +201,8 @@ class StagingService:
 
     def _added(self, transaction: Transaction, place: int) -> None:
         """A chunk of it is stored at this LogOffset, and will be entered."""
-        self._retention.added(place)
         if self._table.get(transaction.id) is None:
+            self._retention.added(place, transaction.id)
             self._table.add(transaction)
             self._ends.watch(transaction)
             if transaction.coordinator != self._name:
@@ -341,7 +341,8 @@ class StagingService:
             decision, self._clock.now_ms(), self._environment.store_host, learned=learned, missing=missing
         )
         place = self._appender.put([record]).log_offset
-        self._retention.added(place)
+        if decision.outcome is not Outcome.ROLLBACK:
+            self._retention.added(place, decision.transaction)
         if transaction is None:
             transaction = Transaction(decision.transaction, coordinator_of(decision.transaction))
             if decision.outcome is not Outcome.ROLLBACK:
@@ -367,6 +368,8 @@ class StagingService:
         if not learned:
             transaction.unconfirmed = tuple(sorted({part.broker for part in decision.parts} - {self._name}))
             self._decisions.move_row(decision, transaction.place)
+            if decision.row:
+                self._retention.added(transaction.place, decision.row)
             self._remote.remind(transaction)
         if not transaction.parts:
             self._applied(transaction)

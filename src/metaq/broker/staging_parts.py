@@ -36,6 +36,8 @@ class Part(Struct, eq=False):
     queue_id: int
     places: array[int] = field(default_factory=_places)
     """LogOffset of each chunk's record."""
+    oldest: int = -1
+    """The lowest of them."""
     crcs: array[int] = field(default_factory=_numbers)
     sizes: array[int] = field(default_factory=_numbers)
     """Bytes of each chunk's body."""
@@ -69,6 +71,8 @@ class Part(Struct, eq=False):
 
     def add(self, place: int, crc: int, size: int, rows: int) -> None:
         """One more chunk."""
+        if self.oldest < 0 or place < self.oldest:
+            self.oldest = place
         self.places.append(place)
         self.crcs.append(crc)
         self.sizes.append(size)
@@ -148,7 +152,7 @@ class Transaction(Struct, eq=False):
         """LogOffset of the oldest record that is needed for it; None: none is."""
         found = [self.place] if self.place >= 0 and not (self.applied and not self.unconfirmed) else []
         if not self.applied:
-            found += [min(part.places) for part in self.parts.values()]
+            found += [part.oldest for part in self.parts.values()]
         return min(found, default=None)
 
 

@@ -7,6 +7,7 @@ of rows are written anew at the log's end; what is committed is applied instead.
 
 from __future__ import annotations
 
+import heapq
 import logging
 from collections import deque
 from collections.abc import Callable
@@ -33,6 +34,8 @@ CARRY_RECORDS: Final = 500_000
 CHECKPOINT_RECORDS: Final = 1000
 CHECKPOINT_BYTES: Final = 64 << 20
 CHECKPOINT_SECONDS: Final = 60.0
+NEEDED_SLACK: Final = 1000
+"""So many that are over may still stand among those that are needed."""
 LOOK_SECONDS: Final = 1.0
 """Between two looks at what is needed still."""
 
@@ -55,6 +58,8 @@ class Retention:
         self._applier, self._chunks, self._done = applier, chunks, done
         self._oldest: int | None = None
         """As it was at the last look: what has come since lies behind it."""
+        self._needed: list[tuple[int, str]] = []
+        """(LogOffset, transaction or row), the lowest one first. What an entry says may have gone, or moved on since."""
         self._look_at = 0.0
         self._checkpoint_at = environment.clock.monotonic() + CHECKPOINT_SECONDS
         self._at = self._ends() if self._is_fresh() else Checkpoint(-1, -1)
@@ -66,6 +71,7 @@ class Retention:
         self._todo: deque[Transaction] = deque()
         self._rows: deque[Row] = deque()
         self._told = RateLimitedLog(log, environment.clock)
+        self._gather()
         self.look()
 
     # ------------------------------------------------------------------ what is owed
@@ -74,17 +80,39 @@ class Retention:
         """LogOffset of the oldest record that is needed; None: none is. From any thread."""
         return self._oldest
 
-    def added(self, place: int) -> None:
-        """A record at this LogOffset is needed from now on: it is the newest one."""
+    def added(self, place: int, name: str) -> None:
+        """A record at this LogOffset, the newest one, is the first that is needed of a transaction, or of a row."""
         if self._oldest is None:
             self._oldest = place
+        heapq.heappush(self._needed, (place, name))
+
+    def _gather(self) -> None:
+        self._needed = [(place, tx.id) for tx in self._staged if (place := tx.oldest()) is not None]
+        self._needed += [(row.place, row.key) for row in self._decisions.rows.values()]
+        heapq.heapify(self._needed)
 
     def look(self) -> int:
         """Where the oldest is that is needed; where the log ends if nothing is."""
-        found = [place for transaction in self._staged if (place := transaction.oldest()) is not None]
-        found += [row.place for row in self._decisions.rows.values()]
-        self._oldest = min(found, default=None)
+        if len(self._needed) > 2 * (len(self._staged.table) + len(self._decisions.rows)) + NEEDED_SLACK:
+            self._gather()  # most are over
+        while self._needed:
+            place, name = self._needed[0]
+            now = self._place_of(name)
+            if now is None:
+                heapq.heappop(self._needed)
+            elif now > place:
+                heapq.heapreplace(self._needed, (now, name))
+            else:
+                break
+        self._oldest = self._needed[0][0] if self._needed else None
         return self._store.log_end if self._oldest is None else self._oldest
+
+    def _place_of(self, name: str) -> int | None:
+        if "@" in name:
+            transaction = self._staged.get(name)
+            return transaction.oldest() if transaction is not None else None
+        row = self._decisions.rows.get(name)
+        return row.place if row is not None else None
 
     def carry(self, before: int) -> None:
         """Write anew what is needed of records below this LogOffset, soon. From any thread."""
@@ -207,7 +235,9 @@ class Retention:
                 return False
         if not transaction.applied:
             for part in list(transaction.parts.values()):
-                if not self._carry_part(transaction, part, more_time):
+                done = self._carry_part(transaction, part, more_time)
+                part.oldest = min(part.places)
+                if not done:
                     return False
         if transaction.decision is not None and transaction.place < self._before:
             progress = "1" if transaction.applied else ""
