@@ -199,6 +199,15 @@ def test_limits_hold_for_one_client_and_for_all(tmp_path):
         assert "stagedChunksPerPartMax" in refused(Reason.INVALID, stage, broker, long[2], transaction="w@broker-a")
 
 
+def test_tiny_chunks_are_limited_by_their_number(tmp_path):
+    """Each costs memory at the broker, however few bytes it has."""
+    with open_broker(tmp_path, staged_parts_max=4) as broker:
+        stage(broker, *(chunk(number, batch(b"x")) for number in range(4 * 64 - 1)))
+        assert "larger chunks" in refused(Reason.BUSY, stage, broker, chunk(255), chunk(256))
+        rollback(broker)
+        stage(broker, *(chunk(number, batch(b"x")) for number in range(4 * 64)), transaction="u@broker-a")
+
+
 def test_a_prepared_transaction_takes_no_more_chunks_and_no_other_manifest(broker):
     """Its parts may be repeated; a commit or a rollback may follow, in few words."""
     one, part = whole_part("p", "orders", 0, b"a")

@@ -90,7 +90,8 @@ class Admission:
                     f"{options.staged_chunks_per_part_max} (stagedChunksPerPartMax): make larger chunks, or several parts",
                 )
         size = sum(len(chunk.body) for new in fresh for chunk in new.chunks)
-        self._table.check_room(transaction, peer, sum(new.base is None for new in fresh), size)
+        chunks = sum(len(new.chunks) for new in fresh)
+        self._table.check_room(transaction, peer, sum(new.base is None for new in fresh), chunks, size)
         return fresh
 
     def judged(self, chunk: Chunk) -> int:

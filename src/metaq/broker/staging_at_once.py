@@ -30,7 +30,7 @@ Facts = list[tuple[int, int]]
 class AtOnce:
     """Stages, commits and applies in one go.
 
-    Args: added: told of a LogOffset at which something is needed from now on.
+    Args: added: told of the LogOffset from which on something is needed from now on, and of which transaction.
     """
 
     def __init__(
@@ -40,7 +40,7 @@ class AtOnce:
         gates: GateTable,
         admission: Admission,
         table: Staged,
-        added: Callable[[int], None],
+        added: Callable[[int, str], None],
     ) -> None:
         self._environment, self._clock, self._name = environment, environment.clock, environment.name
         self._appender, self._gates, self._admission, self._table = appender, gates, admission, table
@@ -88,16 +88,18 @@ class AtOnce:
         """
         life = life_text(transaction.lifetime, transaction.seconds)
         records = [chunk_record(stage, chunk, rows, life) for chunk, (rows, _) in zip(stage.chunks, facts, strict=True)]
-        self._table.check_room(None, transaction.peer, len(records), sum([len(chunk.body) for chunk in stage.chunks]))
+        count, size = len(records), sum([len(chunk.body) for chunk in stage.chunks])
+        self._table.check_room(None, transaction.peer, count, count, size)
         put = self._appender.put(records)
         place, since_ms = put.log_offset, put.store_ms
-        self._added(place)
+        self._added(place, transaction.id)
         for chunk, record, (rows, crc) in zip(stage.chunks, records, facts, strict=True):
             size = len(chunk.body)
             assert chunk.seal is not None, "`judge` has seen it"
             transaction.parts[chunk.part] = Part(
                 chunk.part, chunk.topic, chunk.queue_id, array("q", (place,)), array("I", (crc,)), array("I", (size,)),
                 array("I", (rows,)), rows, size, chunk.seal.crc, chunk.seal, since_ms=since_ms,
+                oldest=place,
             )  # fmt: skip
             transaction.bytes += size
             place += record_bytes(record.sys_flag, size, len(record.topic), len(record.properties))

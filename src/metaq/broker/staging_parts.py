@@ -16,6 +16,8 @@ from metaq.options import BrokerOptions
 
 PEER_SHARE: Final = 4
 """One peer may have the fourth part of `stagedPartsMax`."""
+CHUNKS_MEAN: Final = 64
+"""All parts together may have so many chunks for each of `stagedPartsMax`: each costs memory, however small it is."""
 NOBODY: Final = ""
 """Who staged what a start found."""
 
@@ -36,8 +38,6 @@ class Part(Struct, eq=False):
     queue_id: int
     places: array[int] = field(default_factory=_places)
     """LogOffset of each chunk's record."""
-    oldest: int = -1
-    """The lowest of them."""
     crcs: array[int] = field(default_factory=_numbers)
     sizes: array[int] = field(default_factory=_numbers)
     """Bytes of each chunk's body."""
@@ -55,6 +55,8 @@ class Part(Struct, eq=False):
     """Chunks that are where they belong."""
     entries: int = 0
     """Messages of the next one that are, which a crash may leave."""
+    oldest: int = -1
+    """The lowest of `places`."""
 
     @property
     def chunks(self) -> int:
@@ -124,6 +126,11 @@ class Transaction(Struct, eq=False):
     """With Lifetime.CONNECTION: whose end it does not outlast."""
 
     @property
+    def chunks(self) -> int:
+        """Of all its parts."""
+        return sum([part.chunks for part in self.parts.values()])
+
+    @property
     def final(self) -> bool:
         """Whether its end is decided."""
         return self.decision is not None and self.decision.outcome is not Outcome.PREPARED
@@ -162,7 +169,7 @@ class Staged:
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
         self.table: dict[str, Transaction] = {}
-        self.parts = 0
+        self.parts = self.chunks = 0
         self.bytes = 0
         self._peers: dict[str, int] = {}
         """Peer → parts."""
@@ -175,9 +182,15 @@ class Staged:
 
     # ------------------------------------------------------------------ limits
 
-    def check_room(self, transaction: Transaction | None, peer: str, parts: int, size: int) -> None:
-        """Raises Refused: so many more parts and bytes are too much. BUSY if it may be taken later."""
+    def check_room(self, transaction: Transaction | None, peer: str, parts: int, chunks: int, size: int) -> None:
+        """Raises Refused: so many more parts, chunks and bytes are too much. BUSY if it may be taken later."""
         options = self._options
+        if self.chunks + chunks > CHUNKS_MEAN * options.staged_parts_max:
+            raise Refused(
+                Reason.BUSY,
+                f"{self.chunks} chunks of staged transactions are open, the limit is {CHUNKS_MEAN} for each of "
+                f"stagedPartsMax={options.staged_parts_max}: nothing was staged, commit or roll back some, and make larger chunks",
+            )
         if parts:
             if self.parts + parts > options.staged_parts_max:
                 raise Refused(
@@ -210,29 +223,31 @@ class Staged:
 
     def add(self, transaction: Transaction) -> None:
         self.table[transaction.id] = transaction
-        self._count(transaction, len(transaction.parts), transaction.bytes)
+        self._count(transaction, len(transaction.parts), transaction.bytes, transaction.chunks)
 
     def add_part(self, transaction: Transaction, part: Part) -> None:
         transaction.parts[part.part] = part
-        self._count(transaction, 1, part.bytes)
+        self._count(transaction, 1, part.bytes, part.chunks)
         transaction.bytes += part.bytes
 
     def grew(self, transaction: Transaction, size: int) -> None:
-        """A part of it holds so many bytes more."""
+        """A part of it holds one chunk more, of so many bytes."""
         transaction.bytes += size
         self.bytes += size
+        self.chunks += 1
 
     def drop_part(self, transaction: Transaction, part: str) -> None:
         gone = transaction.parts.pop(part)
         transaction.bytes -= gone.bytes
-        self._count(transaction, -1, -gone.bytes)
+        self._count(transaction, -1, -gone.bytes, -gone.chunks)
 
     def drop(self, transaction: Transaction) -> None:
         """Forget it, with its parts."""
         if self.table.pop(transaction.id, None) is not None:
-            self._count(transaction, -len(transaction.parts), -transaction.bytes)
+            self._count(transaction, -len(transaction.parts), -transaction.bytes, -transaction.chunks)
 
-    def _count(self, transaction: Transaction, parts: int, size: int) -> None:
+    def _count(self, transaction: Transaction, parts: int, size: int, chunks: int) -> None:
+        self.chunks += chunks
         self.parts += parts
         self.bytes += size
         if transaction.peer != NOBODY and parts:
