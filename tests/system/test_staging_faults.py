@@ -219,6 +219,9 @@ def test_a_part_of_the_manifest_that_is_not_there_is_reported_by_its_broker(clus
     decision = Decision(elsewhere, Outcome.COMMIT, (PART.manifest, OTHER.manifest), decided_ms=1)
     assert ask(cluster.broker, Apply(elsewhere, decision)).missing == ("q",)
     assert read(cluster) == sorted(PART.bodies)
+    eventually(lambda: not ask(cluster.broker, GetTransaction(elsewhere)).parts, what="it is done with what is there")
+    assert ask(cluster.broker, Apply(elsewhere, decision)).missing == ("q",)
+    assert ask(cluster.broker, GetTransaction(elsewhere)).missing == ("q",)
 
 
 def test_a_topic_that_is_deleted_between_decision_and_apply_is_made_again(cluster):
