@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import msgspec
 import pytest
 
@@ -12,6 +14,7 @@ from metaq.clock import FakeClock
 from metaq.model import properties as props
 from metaq.model.staging import Outcome, Phase
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
+from metaq.store.consume_queue import ConsumeQueue
 from metaq.wire.record import copied_from
 from tests.broker.staging import T, bodies, commit, decide, rollback, run_steps, stage, stored, whole_part
 from tests.broker.support import BORN_HOST, open_broker
@@ -183,3 +186,15 @@ def test_what_lies_far_behind_is_written_anew_so_that_a_start_reads_little(tmp_p
     with open_broker(tmp_path, clock) as broker:
         assert broker.staging.state("old@broker-a").phase is Phase.OPEN
         assert len(bodies(broker)) == 40
+
+
+def test_a_checkpoint_that_cannot_be_made_keeps_no_other_from_an_end_in_order(tmp_path, clock, monkeypatch, caplog):
+    """No file may be opened any more: positions are saved all the same."""
+    with open_broker(tmp_path, clock) as broker:
+        stage(broker, whole_part("p", "orders", 0, b"a")[0])
+
+        def no_file(*_arguments):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        monkeypatch.setattr(ConsumeQueue, "first_at", no_file)
+    assert "no checkpoint of staged transactions: [Errno 24] Too many open files" in caplog.text

@@ -20,7 +20,7 @@ from metaq.broker.staging_decisions import Decisions, Row
 from metaq.broker.staging_parts import Part, Staged, Transaction
 from metaq.broker.staging_reading import ChunkReader, Damaged
 from metaq.broker.staging_records import CHECKPOINT, Checkpoint, checkpoint_record, decide_record, life_text, renewed
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.staging import Decision, Outcome
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
@@ -176,7 +176,10 @@ class Retention:
         stage, txn = self._store.existing_queue(STAGE_TOPIC, 0), self._store.existing_queue(TXN_TOPIC, 0)
         if stage is None and txn is None:
             return
-        found = Checkpoint(stage.first_at(place) if stage else 0, txn.first_at(place) if txn else 0)
+        try:
+            found = Checkpoint(stage.first_at(place) if stage else 0, txn.first_at(place) if txn else 0)
+        except OSError as error:  # no file may be opened: nobody else, at an end, is to lose what is to be saved
+            raise Refused(Reason.NOT_STORED, str(error)) from error
         self._appender.put([checkpoint_record(found, self._clock.now_ms(), self._environment.store_host)])
         self._at, self._log_end = self._ends(), self._store.log_end
         self._checkpoint_at = self._clock.monotonic() + CHECKPOINT_SECONDS
