@@ -11,6 +11,7 @@ from metaq.broker import filters, hold
 from metaq.clock import FakeClock
 from metaq.model import ConsumerView, Heartbeat, SubscriptionData
 from metaq.model.filters import GroupFilter
+from metaq.model.sql import compile_sql
 from metaq.wire import bodies
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.files import CONSUMER_FILTERS
@@ -313,6 +314,38 @@ def test_compiled_expressions_are_bounded(door, client, monkeypatch):
     client.leave()
     other = Client(door)
     assert bodies_of(other.pull("orders", subscription="a = 2", expression_type="SQL92")[0]) == [b"2"]
+
+
+def test_a_heartbeat_brings_a_bounded_amount_of_expressions(client):
+    """More is refused before it is read; what is known already does not count."""
+    long = "a = 1 OR c = '" + "x" * 60_000 + "'"
+    more = [SubscriptionData(f"t{number}", long, "SQL92", version=1) for number in range(3)]
+    refused = beat(client, long, more=more)
+    assert (refused.code, "bytes of new SQL filters at once" in refused.remark) == (1, True)
+    assert beat(client, long, more=more[:1]).code == 0
+    assert beat(client, long, more=more, version=2).code == 0
+
+
+def test_an_expression_that_is_repeated_is_read_once(door, client, monkeypatch):
+    """A wrong one too, or a long one that each pull brings."""
+    read = []
+    monkeypatch.setattr(filters, "compile_sql", lambda text: read.append(text) or compile_sql(text))
+    fill(client, 2)
+    texts = ["a = 1 OR c = '" + "x" * 5_000 + "'", "a ="]
+    for text in texts * 3:
+        client.pull("orders", subscription=text, expression_type="SQL92")
+    assert read == texts
+    for number in range(100):
+        client.pull("orders", subscription=f"a = {number}", expression_type="SQL92")
+    assert len(door.broker.filters._recent) == filters.RECENT_MAX
+
+
+def test_values_with_odd_bytes_are_filtered_like_others(door, client):
+    """NUL and 0x01 in a value, which Java's own check of properties would not send."""
+    client.send("orders", b"odd", properties={"a": "x\x00y\x01z"})
+    client.send("orders", b"even", properties={"a": "x"})
+    for text, body in (("a = 'x\x00y\x01z'", b"odd"), ("a = 'x'", b"even"), ("a ENDSWITH '\x01z'", b"odd")):
+        assert bodies_of(client.pull("orders", subscription=text, expression_type="SQL92")[0]) == [body]
 
 
 ABSURD = {

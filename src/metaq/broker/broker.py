@@ -273,6 +273,7 @@ class Broker:
         joining, waiting = [], list[Pending]()
         for view in beat.consumers:
             try:
+                self.filters.check_amount(view.group, view.subscriptions)
                 config = self.groups.require(view.group)
                 unit = UNIT_SUBSCRIBED if view.unit_mode else 0
                 self.topics.ensure(check_topic(RETRY_PREFIX + view.group), max(1, config.retry_queues), unit)

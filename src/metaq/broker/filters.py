@@ -20,7 +20,7 @@ from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.filters import GroupFilter
 from metaq.model.predicates import PREDICATE
-from metaq.model.sql import SQL92, Program, SqlError, compile_sql
+from metaq.model.sql import SQL92, TEXT_BYTES_MAX, Program, SqlError, compile_sql
 from metaq.model.subscription import SubscriptionData
 from metaq.options import MIB, BrokerOptions
 from metaq.saved import TextFile
@@ -32,6 +32,9 @@ KEPT_BYTES_MAX = 16 * MIB
 """Text of all filters that are remembered. Of those of groups that are gone, the oldest leave first."""
 COMPILED_BYTES_MAX = 128 * MIB
 """Of all compiled expressions that pulls use, held ones too."""
+RECENT_MAX = 16
+NEW_BYTES_MAX = 128 * 1024
+"""Text of the expressions that are new in one heartbeat's group: reading them takes some 0.1 s."""
 _ENTRY_BYTES = 512
 """What a filter costs beside its text."""
 _STEP_BYTES = 256
@@ -52,6 +55,8 @@ class Filters:
         self._options, self._clock = options, clock
         self._log = RateLimitedLog(log, clock)
         self._file, self._format = file.file, file.format
+        self._recent: dict[str, Program | str] = {}
+        """Text → what it says, or what is wrong with it."""
         self._compiled: weakref.WeakValueDictionary[str, Condition] = weakref.WeakValueDictionary()
         self._compiled_bytes = 0
         self._released: deque[int] = deque()
@@ -81,23 +86,23 @@ class Filters:
         if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # which has a check of its own
             return
         self._may(wanted.expression_type)
-        _checked(wanted.expression)
+        self._parsed(wanted.expression)
 
     def of_text(self, text: str, expression_type: str) -> Filter:
         """The filter of an expression that a pull brings.
 
         Raises Refused BAD_FILTER: it cannot be parsed; INVALID: not this type, or not on this broker; BUSY.
         """
-        if expression_type == SQL92 and text not in self._compiled:
-            _checked(text)  # a wrong text is told of first, as by RocketMQ
+        if expression_type == SQL92:
+            self._parsed(text)  # a wrong text is told of first, as by RocketMQ
         self._may(expression_type)
         return Filter((), self._compile(text))
 
     def of_group(self, group: str, stored: SubscriptionData) -> Filter:
         """The filter of what a group's heartbeat says. Raises Refused NO_FILTER: it cannot be parsed; INVALID, BUSY."""
-        if stored.expression_type == SQL92 and stored.expression not in self._compiled:
+        if stored.expression_type == SQL92:
             try:
-                _checked(stored.expression)
+                self._parsed(stored.expression)
             except Refused as error:
                 raise Refused(
                     Reason.NO_FILTER,
@@ -136,12 +141,31 @@ class Filters:
                 Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}{why}"
             )
 
+    def _parsed(self, text: str) -> Program:
+        """What the text says. The last ones are remembered, wrong ones too: what a client repeats costs nothing.
+
+        Raises Refused BAD_FILTER: what is wrong, and where.
+        """
+        found = self._recent.get(text)
+        if found is None:
+            try:
+                found = compile_sql(text)
+            except SqlError as error:
+                found = str(error)
+            if len(text) <= TEXT_BYTES_MAX:
+                if len(self._recent) >= RECENT_MAX:
+                    del self._recent[next(iter(self._recent))]
+                self._recent[text] = found
+        if isinstance(found, str):
+            raise Refused(Reason.BAD_FILTER, found)
+        return found
+
     def _compile(self, text: str) -> Condition:
         """One form for all who want the same, as long as somebody uses it."""
         known = self._compiled.get(text)
         if known is not None:
             return known
-        program = _checked(text)
+        program = self._parsed(text)
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
         if self._in_use() + cost > COMPILED_BYTES_MAX:
             self._relief()
@@ -179,6 +203,19 @@ class Filters:
             if (wants is None or wants.expression_type in TAGS) and not one.dead:
                 self._put(_died(one, now))
 
+    def check_amount(self, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
+        """Raises Refused INVALID for a heartbeat that brings more new expressions than may be read in one go."""
+        new = 0
+        for topic, wanted in subscriptions.items():
+            if wanted.expression_type == SQL92 and len(wanted.expression) <= TEXT_BYTES_MAX:  # longer ones are not read
+                known = self._table.get((topic, group))
+                new += 0 if known is not None and known.expression == wanted.expression else len(wanted.expression)
+        if new > NEW_BYTES_MAX:
+            raise Refused(
+                Reason.INVALID,
+                f"group {group} brings {new} bytes of new SQL filters at once, the limit is {NEW_BYTES_MAX}",
+            )
+
     def _register(self, group: str, wanted: SubscriptionData, now: int) -> None:
         known = self._table.get((wanted.topic, group))
         same = known is not None and (known.expression, known.expression_type) == (
@@ -195,8 +232,8 @@ class Filters:
                 )
             return
         try:
-            self.check(wanted)
-            program = _checked(wanted.expression)
+            self._may(wanted.expression_type)
+            program = self._parsed(wanted.expression)
         except Refused as error:
             if error.reason is Reason.BAD_FILTER:
                 self._drop([(wanted.topic, group)])
@@ -294,14 +331,6 @@ class Filters:
         """Save what changed, and wait until it is on the disk."""
         self.save()
         self._file.flush()
-
-
-def _checked(text: str) -> Program:
-    """The compiled text. Raises Refused BAD_FILTER: what is wrong, and where."""
-    try:
-        return compile_sql(text)
-    except SqlError as error:
-        raise Refused(Reason.BAD_FILTER, str(error)) from None
 
 
 def _nothing() -> None:
