@@ -9,20 +9,28 @@ import pytest
 import metaq
 from metaq.admin import Admin, TraceNotFound
 from metaq.client.observing import Observing
+from metaq.testing import EmbeddedBroker
 from tests.support import ROOT, eventually
 
 PAGE = (ROOT / "docs" / "trace.md").read_text()
 BLOCKS = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 
 
-def test_the_traced_program_can_be_followed(metaq_broker, capsys):
+@pytest.fixture
+def broker():
+    """Of its own: the program has the topic that every page has."""
+    with EmbeddedBroker() as running:
+        yield running
+
+
+def test_the_traced_program_can_be_followed(broker, capsys):
     """Sent, stored and delivered."""
-    names = {"metaq": metaq, "NAMESRV": metaq_broker.namesrv}
+    names = {"metaq": metaq, "NAMESRV": broker.namesrv}
     exec(BLOCKS[0], names)
     assert capsys.readouterr().out == "b'...'\n"
 
     def probe():
-        with Admin(metaq_broker.namesrv) as admin:
+        with Admin(broker.namesrv) as admin:
             try:
                 return [event.what for event in admin.message_trace(names["receipt"].message_id).events]
             except TraceNotFound:

@@ -29,17 +29,13 @@ def topic(server: Server) -> str:
     return name
 
 
-@pytest.fixture(scope="module")
-def go_client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForeignClient]:
-    made = ForeignClient([str(golang.driver())], tmp_path_factory.mktemp("go"))
-    yield made
-    made.close()
-
-
 @pytest.fixture
-def go(go_client: ForeignClient) -> Iterator[ForeignClient]:
-    yield go_client
-    go_client.shutdown_all()
+def go(tmp_path: Path) -> Iterator[ForeignClient]:
+    """A process for each test: the Go client shares one tracing client, and its name servers, in a whole process."""
+    made = ForeignClient([str(golang.driver())], tmp_path)
+    yield made
+    made.shutdown_all()
+    made.close()
 
 
 def told(server: Server, message_id: str, deliveries: int, **arguments: str) -> MessageTrace:
@@ -107,12 +103,15 @@ def test_ours_are_read_by_rocketmqs_own_tool(server: Server, topic: str, tmp_pat
 
 
 def test_go_traces_are_a_timeline(go: ForeignClient, server: Server, topic: str) -> None:
-    """Sent, stored and delivered, with the client's address in the records."""
-    go.producer("gp", server.namesrv, f"{topic}-producers", trace=True)
-    go.consumer("gc", server.namesrv, f"{topic}-group", {topic: "*"}, trace=True)
+    """Sent, stored and delivered, with the client's address in the records; to a topic that must be there before."""
+    traces = f"{topic}-traces"
+    with Admin(server.namesrv) as admin:
+        admin.create_topic(traces, queues=1)
+    go.producer("gp", server.namesrv, f"{topic}-producers", trace=True, trace_topic=traces)
+    go.consumer("gc", server.namesrv, f"{topic}-group", {topic: "*"}, trace=True, trace_topic=traces)
     [receipt] = go.send("gp", topic, ["hello"])
     go.wait("gc", 1)
-    found = told(server, receipt["id"], 1)
+    found = told(server, receipt["id"], 1, trace_topic=traces)
     assert {(event.what, event.group, event.result) for event in found.events} == {
         ("sent", f"{topic}-producers", "ok"), ("stored", "", "ok"), ("delivered", f"{topic}-group", "ok"),
     }  # fmt: skip
