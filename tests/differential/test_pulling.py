@@ -1,9 +1,10 @@
 """Java pull consumers: what each pull answers, offsets, shared work, the scheduled form, the lite pull consumer."""
 
-import pytest
+import itertools
+from collections.abc import Callable
 
 from tests.differential.program import Event
-from tests.differential.world import World, bodies, scenario
+from tests.differential.world import Client, World, bodies, scenario
 from tests.support import eventually
 
 
@@ -100,7 +101,6 @@ def test_the_scheduled_form_calls_for_each_owned_queue(world: World) -> None:
     world.note_set("found", [{key: event[key] for key in ("queue", "offset", "result")} for event in events])
 
 
-@pytest.mark.all
 @scenario
 def test_the_lite_pull_consumer_polls_seeks_and_commits(world: World) -> None:
     """Subscribed and assigned; what was committed, and what comes after a seek."""
@@ -129,3 +129,89 @@ def test_the_lite_pull_consumer_polls_seeks_and_commits(world: World) -> None:
     lite.call("lite_seek", queue=queue, offset=3)
     eventually(lambda: polled(2))
     world.note("from 3", bodies(got))
+
+
+def _lite(world: World, name: str = "lite", **more: object) -> Client:
+    client = world.client("java", name)
+    world.on_close(lambda: client.call("lite_shutdown"))
+    client.call("lite", namesrv=world.peer.namesrv, group=world.group(), **more)
+    return client
+
+
+def _polled(lite: Client, enough: Callable[[list[Event]], bool]) -> list[Event]:
+    got: list[Event] = []
+
+    def probe() -> bool:
+        got.extend(lite.call("lite_poll", timeout_ms=500))
+        return enough(got)
+
+    eventually(probe)
+    return got
+
+
+@scenario
+def test_lite_pull_consumers_that_subscribe_share_the_queues(world: World) -> None:
+    """Two members with a tag, automatic commits; one leaves, and the other goes on where it was."""
+    topic = world.topic(queues=2)
+    producer = world.producer()
+    first, second = (_lite(world, name, topic=topic, expression="red", auto_commit=True) for name in ("l1", "l2"))
+    world.note("queues", first.call("lite_queues", topic=topic))
+    sent = itertools.count()
+
+    def shared() -> bool:
+        number = next(sent)
+        for queue in range(2):
+            producer.send(topic, f"m{number}:{queue}", tag="red", queue=world.queue(topic, queue))
+            producer.send(topic, "unwanted", tag="blue", queue=world.queue(topic, queue))
+        mine, theirs = (
+            {message["queue_id"] for message in lite.call("lite_poll", timeout_ms=1000)} for lite in (first, second)
+        )
+        return len(mine) == len(theirs) == 1 and mine != theirs
+
+    eventually(shared)
+    world.note("shared", True)
+    for number in range(2):
+        producer.send(topic, f"last:{number}", tag="red", queue=world.queue(topic, number))
+    seen: set[str] = set()
+
+    def all_seen() -> bool:
+        for lite in (first, second):
+            seen.update(bodies(lite.call("lite_poll", timeout_ms=500)))
+        return {"last:0", "last:1"} <= seen
+
+    eventually(all_seen)
+    world.note("unwanted", "unwanted" in seen)
+
+
+@scenario
+def test_a_lite_pull_consumer_seeks_to_both_ends(world: World) -> None:
+    topic = world.topic(queues=2)
+    producer = world.producer()
+    queues = [world.queue(topic, number) for number in range(2)]
+    lite = _lite(world, auto_commit=False)
+    lite.call("lite_assign", queues=queues)
+    for queue in queues:
+        lite.call("lite_seek_to", queue=queue, where="begin")
+        for number in range(3):
+            producer.send(topic, f"{queue['queue_id']}:{number}", queue=queue)
+    got = _polled(lite, lambda got: len(got) >= 6)
+    world.note_set("all", bodies(got))
+    lite.call("lite_seek_to", queue=queues[0], where="begin")
+    world.note("again", bodies(_polled(lite, lambda got: len(got) >= 3)))
+    lite.call("lite_seek_to", queue=queues[0], where="end")
+    producer.send(topic, "0:4", queue=queues[0])
+    world.note("behind the end", bodies(_polled(lite, lambda got: len(got) >= 1)))
+
+
+@scenario
+def test_a_lite_pull_consumer_that_assigns_a_queue_that_is_not_there(world: World) -> None:
+    """It gets nothing of it, and what is there all the same; nothing is made."""
+    topic = world.topic(queues=1)
+    producer = world.producer()
+    lite = _lite(world, auto_commit=False)
+    lite.call("lite_assign", queues=[world.queue(topic, 0), world.queue(topic, 9), world.queue("no-such-topic", 0)])
+    lite.call("lite_seek_to", queue=world.queue(topic, 0), where="begin")
+    producer.send(topic, "there", queue=world.queue(topic, 0))
+    world.note("polled", bodies(_polled(lite, lambda got: len(got) >= 1)))
+    world.note("topic", world.queues_of("no-such-topic"))
+    world.note("queues", world.queues_of(topic))

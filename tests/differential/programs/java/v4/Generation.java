@@ -182,6 +182,15 @@ final class Generation {
             case "lite_seek":
                 LITE.get(name).seek(Driver.queue(r), r.getLongValue("offset"));
                 return null;
+            case "lite_seek_to":
+                if (r.getString("where").equals("begin")) {
+                    LITE.get(name).seekToBegin(Driver.queue(r));
+                } else {
+                    LITE.get(name).seekToEnd(Driver.queue(r));
+                }
+                return null;
+            case "lite_queues":
+                return Driver.describe(LITE.get(name).fetchMessageQueues(r.getString("topic")));
             case "lite_commit":
                 LITE.get(name).commitSync();
                 return null;
