@@ -138,6 +138,11 @@ def test_many_decisions_reach_the_others_soon(cluster):
         answers = exchange(broker.listens, [call.request() for call in calls])
         for call, answer in zip(calls, answers, strict=True):
             call.outcome(answer)
+    with Admin(cluster.namesrv) as admin:  # in pages
+        listed, cut = admin.list_transactions(limit=1000), admin.list_transactions(limit=450)
+    assert planned.keys() <= {one.transaction for one in listed.transactions}
+    assert {len(one.parts) for one in listed.transactions if one.transaction in planned} == {2}
+    assert (len(cut.transactions), cut.complete, listed.complete) == (450, False, True)
     calls = [
         Decide(transaction, DecideBody(Outcome.COMMIT, tuple(part.manifest for part in parts)))
         for transaction, parts in planned.items()
