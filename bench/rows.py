@@ -239,6 +239,19 @@ def _filters(key: str, scale: float) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _atomic(part: str, key: str, scale: float = 1) -> Callable[[Bench], Measured]:
+    """Staged transactions of 10 messages over 4 topics: `part` of `atomic_bench.py`."""
+
+    def measure(bench: Bench) -> Measured:
+        result = processes.script(
+            "atomic_bench.py", "--only", part, "--scale", str(bench.scale), "--disk", str(bench.disk)
+        )
+        numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+        return {**numbers, "value": numbers[key] / scale}
+
+    return measure
+
+
 def _requests(bench: Bench) -> Measured:
     """Requests of one caller to a responder in another process, in turn with sends."""
     with processes.metaq_up(bench.disk) as server:
@@ -316,6 +329,22 @@ ROWS = (
     Row(
         "request", "Python client: request and reply 1 × 1, p50, times a send's", "×", 3.0, 2.5, _requests,
         lower_is_better=True,
+    ),
+    Row(
+        "atomic", "staged transactions of 10 messages over 4 topics, times as plain batches", "×", 0.05, 0.4,
+        _atomic("rates", "ratio"), runs=3,
+    ),
+    Row(
+        "atomic-commit", "commit p99 at 1 000 transactions/s beside 20 k/s sends", "ms", 100, 10,
+        _atomic("steady", "steady_p99_ms"), runs=3, lower_is_better=True,
+    ),
+    Row(
+        "atomic-open", "start after kill -9 to first ack, 10 000 open parts", "s", 3.0, 1.0,
+        _atomic("open", "recovery_s"), runs=3, lower_is_better=True,
+    ),
+    Row(
+        "client-atomic", "Python client: atomic(), one after the other, 10 messages over 4 topics", "/s", 300, 1500,
+        _atomic("client", "client_tx_per_s"), runs=3,
     ),
     Row("orderly", "Python client: 8 queues in order, empty handler, 100 B", "k/s", 100, 400, _orderly),
     Row(

@@ -43,6 +43,14 @@ def test_transactions_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_rows_of_staged_transactions(tmp_path: Path) -> None:
+    """Every answer is a commit, the queues grow by what was acknowledged, and a start knows the open parts."""
+    rows = _run(tmp_path, "atomic,atomic-commit,atomic-open,client-atomic")
+    assert rows["atomic"]["median"] > 0
+    assert rows["client-atomic"]["median"] > 0
+
+
+@pytest.mark.slow
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
     keys = "client-submit,client-consume,filter-half,filter-few,request,orderly"
