@@ -141,7 +141,7 @@ def test_a_slow_predicate_delays_its_own_group_only(tmp_path, topic):
             assert len(bodies_of(slow, 21)) == 21
 
 
-def test_an_unknown_predicate_is_refused_with_the_names_there_are(broker, topic):
+def test_an_unknown_predicate_is_refused_with_the_names_there_are(broker, topic, caplog):
     """At the pull of a reader, and in what a consumer logs."""
     with metaq.Producer(broker.namesrv) as producer:
         producer.send(topic, b"x")
@@ -150,6 +150,8 @@ def test_an_unknown_predicate_is_refused_with_the_names_there_are(broker, topic)
         pytest.raises(BrokerError, match=f"no predicate 'no-such'; registered are: {REGISTERED}"),
     ):
         next(iter(reader))
+    with consumer_of(broker, topic, "other"):
+        eventually(lambda: f"no predicate 'other'; registered are: {REGISTERED}" in caplog.text, what="the complaint")
 
 
 @pytest.mark.parametrize("code", [RequestCode.REGISTER_FILTER_SERVER, RequestCode.REGISTER_MESSAGE_FILTER_CLASS])
