@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Stage
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Phase, Seal, chunk_crc, part_crc
 from metaq.saved import Saving
@@ -26,6 +26,7 @@ Value = TypeVar("Value")
 HERE: Final = "broker-a"
 ELSEWHERE: Final = "broker-b"
 """A coordinator that never answers: its decision comes with an APPLY."""
+ROWS: Final = "w1", "w2"
 ROUNDS: Final = 50
 """In which everything that was decided is surely where it belongs."""
 
@@ -65,6 +66,8 @@ class Planned:
     lifetime: Lifetime
     commit: bool
     """What the writer says whenever it decides."""
+    row: str = ""
+    sequence: int = -1
     parts: list[PlannedPart] = field(default_factory=list)
 
 
@@ -97,6 +100,7 @@ class StagedTransactions:
         self._life = life
         self._planned: dict[str, Planned] = {}
         self._numbers = 0
+        self._sequences: dict[str, int] = {}
 
     # ------------------------------------------------------------------ steps
 
@@ -163,7 +167,9 @@ class StagedTransactions:
         if found.outcome == "prepared" or (outcome is Outcome.ROLLBACK and self._life.chance.random() < 0.5):
             parts = None
         self._life.tell(f"{outcome.value} {planned.transaction} with {len(whole)} parts")
-        request = Decide(transaction=planned.transaction, outcome=outcome, parts=parts)
+        request = Decide(
+            transaction=planned.transaction, outcome=outcome, parts=parts, row=planned.row, sequence=planned.sequence
+        )
         decided = self._ask(planned, lambda: self._life.broker.staging.decide(request, SOMEBODY))
         if decided is not None:
             now = self._found(planned.transaction)
@@ -186,6 +192,14 @@ class StagedTransactions:
         self._life.tell("staged transactions go on")
         self._go_on()
 
+    def hang_up(self) -> None:
+        """The connection ends over which everything was staged."""
+        self._life.tell("the writer's connection ends")
+        self._life.ledger.in_flight = allowed = self._allowed()
+        with self._life.refusals():
+            self._life.broker.staging.closed(self._life.producer)
+        self._took(allowed)
+
     # ------------------------------------------------------------------ how
 
     def _begin(self) -> Planned:
@@ -195,6 +209,10 @@ class StagedTransactions:
         lifetime = chance.choice((Lifetime.AGE, Lifetime.AGE, Lifetime.PREPARED, Lifetime.CONNECTION))
         transaction = f"s{self._numbers}@{coordinator}"
         planned = self._planned[transaction] = Planned(transaction, coordinator, lifetime, chance.random() < 0.7)
+        if coordinator == HERE and chance.random() < 0.4:
+            planned.row = chance.choice(ROWS)
+            before = self._sequences.get(planned.row, 0)
+            planned.sequence = self._sequences[planned.row] = before + chance.choice((0, 1, 1, 1))
         return planned
 
     def _some(self) -> Planned | None:
@@ -250,7 +268,9 @@ class StagedTransactions:
     def _judge(self, planned: Planned, error: Refused) -> None:
         """A refusal is right for a transaction that is over, and when the disk is in trouble."""
         self._took(self._allowed())
-        if self._life.is_troubled or self._life.had_error or self._found(planned.transaction).outcome:
+        of_its_row = planned.row != "" and error.reason in {Reason.BUSY, Reason.STALE}
+        over = self._found(planned.transaction).outcome != ""
+        if self._life.is_troubled or self._life.had_error or over or of_its_row:
             self._life.tell(f"... refused: {error}")
         else:
             raise Broken(f"{planned.transaction} was refused: {error}") from error
@@ -334,8 +354,21 @@ class StagedTransactions:
                             f"{body[:8]!r} belongs into {part.topic}:{part.queue_id}, and is in {copies[0].topic}"
                         )
 
+    def _rows(self) -> dict[str, tuple[int, str]]:
+        """Row → (sequence, transaction) of its last commit, as the records say."""
+        rows: dict[str, tuple[int, str]] = {}
+        for record in self._life.ledger.log:
+            if record.topic == DECISIONS_TOPIC and props.parse(record.properties.decode())["TAGS"] == "decide":
+                made = json.loads(record.body)
+                if made["row"] and made["outcome"] == "commit" and made["sequence"] > rows.get(made["row"], (-1,))[0]:
+                    rows[made["row"]] = made["sequence"], made["transaction"]
+        return rows
+
     def same(self) -> None:
-        """The broker knows of each transaction what its records say."""
+        """The broker knows of each transaction and row what the records say."""
+        rows = {key: row for key in ROWS if (row := self._life.broker.staging.row(key)) is not None}
+        if (known := {key: (row.sequence, row.transaction) for key, row in rows.items()}) != self._rows():
+            raise Broken(f"the rows are {known}, and their records say {self._rows()}")
         everything = self._all_found()
         for planned in self._planned.values():
             found = everything.get(planned.transaction, Found())

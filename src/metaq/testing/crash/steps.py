@@ -42,6 +42,7 @@ class Steps:
             (self.transactions.end, 4 * self._much), (self.transactions.check, 5 * self._much),
             (self.staged.stage, 8 * self._staged), (self.staged.seal, 2 * self._staged),
             (self.staged.decide, 5 * self._staged), (self.staged.deliver, 3 * self._staged),
+            (self.staged.hang_up, self._staged),
         )  # fmt: skip
         (step,) = self._life.chance.choices([step for step, _ in steps], [weight for _, weight in steps])
         step()
