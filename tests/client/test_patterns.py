@@ -115,6 +115,17 @@ def test_asyncio_has_it_too(metaq_broker, prefix):
     assert asyncio.run(work()) == b"hello"
 
 
+def test_a_topic_that_may_come_can_have_a_rank(metaq_broker, prefix):
+    """One that no pattern matches cannot."""
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        producer.send(f"{prefix}-x", b"hello")
+    arguments = {"group": prefix, "topics": re.compile(f"{prefix}-.*")}
+    with pytest.raises(ConfigError, match="ranks: other is not among the topics"):
+        metaq.Consumer(metaq_broker.namesrv, **arguments, ranks={"other": 1})
+    with metaq.Consumer(metaq_broker.namesrv, **arguments, ranks={f"{prefix}-x": 1}, **SOON) as consumer:
+        assert bodies(consumer, 1) == ["hello"]
+
+
 def test_wrong_patterns_are_refused(metaq_broker):
     """Of bytes, or with tags that no topic could have; and no topic at all stays an error."""
     for wrong, error in (

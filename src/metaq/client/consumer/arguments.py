@@ -115,8 +115,10 @@ def check_keeping(seconds: float, instance_name: str, *, broadcast: bool) -> Non
         raise ConfigError("keep_queues with broadcast=True: every member has all queues anyway")
 
 
-def handover_for(ranks: Ranks | None, low_share: float, topics: Collection[str]) -> Handover[ReceivedMessage]:
-    """Raises ConfigError, TypeError."""
+def handover_for(
+    ranks: Ranks | None, low_share: float, topics: Collection[str], patterns: Collection[re.Pattern[str]] = ()
+) -> Handover[ReceivedMessage]:
+    """Args: topics, patterns: what is consumed. Raises ConfigError, TypeError."""
     if isinstance(low_share, bool) or not isinstance(low_share, int | float):
         raise TypeError(f"low_share={low_share!r}: need a number")
     if not 0 < low_share < 1:
@@ -126,6 +128,7 @@ def handover_for(ranks: Ranks | None, low_share: float, topics: Collection[str])
     if not isinstance(ranks, Mapping):
         raise TypeError(f"ranks={ranks!r}: need a mapping, topic or (topic, range of queue ids) to rank")
     ranking = Ranking(ranks)
-    if unknown := sorted(ranking.topics() - set(topics)):
+    others = ranking.topics() - set(topics)
+    if unknown := sorted(name for name in others if not any(pattern.fullmatch(name) for pattern in patterns)):
         raise ConfigError(f"ranks: {', '.join(unknown)} is not among the topics")
     return RankedHandover(ranking, low_share)

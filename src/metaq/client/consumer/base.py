@@ -164,7 +164,7 @@ class ConsumerBase(Closable):
         checked_seconds("consume_timeout", consume_timeout, least=0.01)
         check_keeping(keep_queues, self._options.instance_name, broadcast=broadcast)
         checked_store(offset_store, broadcast=broadcast)
-        self._handover = handover_for(ranks, low_share, self.topics)
+        self._handover = handover_for(ranks, low_share, self.topics, list(wanted))
         self._core = cores.acquire(namesrv, self._options, clock)
         watchers = Tracer.of(self._core, group, observing, role="CONSUME"), MessageLog.of(self._core, group, observing)
         self._observers: tuple[DeliveryObserver, ...] = tuple(one for one in watchers if one is not None)
