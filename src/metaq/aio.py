@@ -50,6 +50,7 @@ from metaq.client.futures import SendFuture
 from metaq.client.messages import NO_KEYS, Body, Selector, as_message, as_request
 from metaq.client.producer import REQUEST_SECONDS, ProducerBase
 from metaq.client.reader import CALL_SECONDS, ReaderBase
+from metaq.client.requests import AwaitedReply, fails_with
 from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
 from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
@@ -151,7 +152,14 @@ class Producer(ProducerBase):
         self._check_open()
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
-        return await _run(self._core, self._request(message, ordering_key, queue, seconds))
+        reply = AwaitedReply()
+        work = self._core.thread.start(self._request(message, ordering_key, queue, seconds, reply))
+        fails_with(reply, work)
+        try:
+            return await asyncio.wrap_future(reply)
+        except BaseException:
+            work.cancel()
+            raise
 
     async def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
         """Send messages of one topic in one request. As `metaq.Producer.send_batch`."""

@@ -18,7 +18,7 @@ import metaq
 from metaq import Message, aio
 from metaq.admin import Admin
 from metaq.client import core as cores
-from metaq.client.requests import Requests
+from metaq.client.requests import AwaitedReply, Requests
 from metaq.clock import SYSTEM
 from metaq.log import RateLimitedLog
 from metaq.model import StoredMessage
@@ -169,10 +169,11 @@ def test_a_reply_that_cannot_be_read_ends_its_request_at_once():
 
     async def main() -> None:
         requests = Requests(RateLimitedLog(logging.getLogger("metaq.client"), SYSTEM))
-        with requests.awaiting(main, "c-1") as awaited:
+        reply = AwaitedReply()
+        with requests.awaiting(main, "c-1", reply):
             requests.replied(RequestReplied("c-1", StoredMessage(topic="t", body=b"x"), "no zlib"))
             with pytest.raises(metaq.ClientError, match="cannot be read: no zlib"):
-                await awaited.reply
+                await asyncio.wrap_future(reply)
 
     asyncio.run(main())
 

@@ -78,26 +78,37 @@ class ReplyService:
             raise Refused(Reason.ILLEGAL_MESSAGE, "no batch may be a reply: send replies singly")
         pairs = props.parse(send.properties)
         stored = Pushed(queue_id)
+        refused = self._push(send, pairs, lambda: done(stored), done)
         if self._environment.options.store_reply_message_enable:
-            stored = self._store(send, queue_id, pairs)
+            stored = self._store(send, queue_id, pairs)  # When the reply is on its way: somebody waits for it.
+        if refused is not None:
+            done(refused)
+
+    def _push(
+        self, send: Send, pairs: dict[str, str], confirmed: Callable[[], None], failed: Callable[[Refused], None]
+    ) -> Refused | None:
+        """Ask the requester whether it has the reply, and call one of the two when it is known; or return why it is not asked."""
         requester = pairs.get(props.REPLY_TO)
         if requester is None:
-            done(Refused(Reason.INVALID, f"reply message properties[{props.REPLY_TO}] is null"))
-            return
+            return Refused(Reason.INVALID, f"reply message properties[{props.REPLY_TO}] is null")
         channel = self._members.connection_of(requester)
         if channel is None:
-            done(Refused(Reason.INVALID, f"push reply message fail, channel of <{requester:.300}> not found."))
-            return
+            return Refused(Reason.INVALID, f"push reply message fail, channel of <{requester:.300}> not found.")
         if channel.congested:
-            done(Refused(Reason.BUSY, f"the requester {requester:.300} does not read what it is sent: try again later"))
-            return
+            return Refused(
+                Reason.BUSY, f"the requester {requester:.300} does not read what it is sent: try again later"
+            )
         now = self._environment.clock.now_ms()
         question = PushReply(send, props.join(pairs | {props.PUSH_TIME: str(now)}), self._environment.store_host, now)
 
         def answered(answer: object) -> None:
-            done(stored if answer is None else _refused(requester, answer))
+            if answer is None:
+                confirmed()
+            else:
+                failed(_refused(requester, answer))
 
         channel.ask(question, CONFIRM_SECONDS, answered)
+        return None
 
     def _store(self, send: Send, queue_id: int, pairs: dict[str, str]) -> Pushed:
         try:

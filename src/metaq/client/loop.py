@@ -96,11 +96,9 @@ class LoopThread:
         """
         assert not self.current, "waiting in the loop's own thread would never end"
         future = self.start(work)
+        if timeout is None:
+            return self.outcome(future, future)
         try:
-            while timeout is None:
-                with contextlib.suppress(concurrent.futures.TimeoutError):
-                    future.exception(LOOK_SECONDS)
-                    break
             return future.result(timeout)
         except concurrent.futures.TimeoutError:
             if future.done():
@@ -109,6 +107,18 @@ class LoopThread:
             raise RequestTimeout(f"no outcome within {timeout} s") from None
         except BaseException:
             future.cancel()
+            raise
+
+    def outcome(self, future: concurrent.futures.Future[Result], work: concurrent.futures.Future[Any]) -> Result:
+        """Wait for a future that `work`, which runs in the loop, sees settled. An interrupt (Ctrl-C) cancels the work."""
+        assert not self.current, "waiting in the loop's own thread would never end"
+        try:
+            while not future.done():
+                with contextlib.suppress(concurrent.futures.TimeoutError):
+                    future.exception(LOOK_SECONDS)
+            return future.result()
+        except BaseException:
+            work.cancel()
             raise
 
 

@@ -27,6 +27,7 @@ from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message,
 from metaq.client.names import checked
 from metaq.client.observing import ObservedArguments, Observing
 from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
+from metaq.client.requests import AwaitedReply, fails_with, replied
 from metaq.client.sending import Choose, Sender, SendRules
 from metaq.client.serializers import Serialize, encoder_of
 from metaq.client.tracing import Tracer
@@ -314,8 +315,13 @@ class ProducerBase:
         return self._tags[tag]
 
     async def _request(
-        self, message: Message, ordering_key: str | None, queue: MessageQueue | None, timeout: float
-    ) -> StoredMessage:
+        self,
+        message: Message,
+        ordering_key: str | None,
+        queue: MessageQueue | None,
+        timeout: float,
+        reply: AwaitedReply,
+    ) -> None:
         """In the loop: send a request and wait for its reply."""
         receipt: SendReceipt | None = None
         try:
@@ -324,17 +330,18 @@ class ProducerBase:
                 if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
                     await self._find_queues(message.topic)
                 stream = self._stream(message.topic, ordering_key, None, queue).apart()
-                with self._core.requests.awaiting(self._sender, self._core.id_prefixes.next().decode()) as awaited:
+                correlation_id = self._core.id_prefixes.next().decode()
+                with self._core.requests.awaiting(self._sender, correlation_id, reply):
 
                     def finish(outgoing: Outgoing) -> Outgoing:
                         client_id, ttl_ms = self._core.client_id, max(1, round(timeout * 1000))
-                        return asking(outgoing, awaited.correlation_id, client_id, ttl_ms)
+                        return asking(outgoing, correlation_id, client_id, ttl_ms)
 
                     sent = await self._when_room(
                         lambda: self._accumulator.send_alone(message, stream, None, timeout, finish)
                     )
                     receipt = await sent
-                    return await awaited.reply
+                    await replied(reply)
         except TimeoutError:
             told = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
             raise RequestTimeout(
@@ -471,7 +478,10 @@ class Producer(ProducerBase):
         self._check_open()
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
-        return self._core.thread.run(self._request(message, ordering_key, queue, seconds))
+        reply = AwaitedReply()
+        work = self._core.thread.start(self._request(message, ordering_key, queue, seconds, reply))
+        fails_with(reply, work)
+        return self._core.thread.outcome(reply, work)
 
     def send_batch(self, messages: Iterable[Message], *, queue: MessageQueue | None = None) -> list[SendReceipt]:
         """Send messages of one topic in one request, contiguous in one queue, and wait for it.

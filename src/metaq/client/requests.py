@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 
 from metaq.errors import BufferFull, ClientClosed, ClientError
 from metaq.log import RateLimitedLog
@@ -19,11 +20,8 @@ REQUESTS_MAX = 64 * 1024
 """Of one client. What each of them costs is small, but nobody reads so many replies at once."""
 
 
-class Awaited(NamedTuple):
-    """A request that is about to be sent."""
-
-    correlation_id: str
-    reply: asyncio.Future[StoredMessage]
+AwaitedReply = concurrent.futures.Future[StoredMessage]
+"""Whoever asks waits for it in a thread of its own: it is settled as soon as the reply is there, past the loop."""
 
 
 class Requests:
@@ -31,24 +29,22 @@ class Requests:
 
     def __init__(self, told: RateLimitedLog) -> None:
         self._told = told
-        self._waiting: dict[str, tuple[object, asyncio.Future[StoredMessage]]] = {}
+        self._waiting: dict[str, tuple[object, AwaitedReply]] = {}
         """By correlation id: whose request it is, and what gets its reply."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @contextmanager
-    def awaiting(self, owner: object, correlation_id: str) -> Iterator[Awaited]:
+    def awaiting(self, owner: object, correlation_id: str, reply: AwaitedReply) -> Iterator[None]:
         """A request that waits until this is left. Raises BufferFull: too many do."""
         if len(self._waiting) >= REQUESTS_MAX:
             raise BufferFull(f"{len(self._waiting)} requests of this client wait for replies: send them more slowly")
-        future: asyncio.Future[StoredMessage] = asyncio.get_running_loop().create_future()
-        self._waiting[correlation_id] = owner, future
+        self._waiting[correlation_id] = owner, reply
         try:
-            yield Awaited(correlation_id, future)
+            yield
         finally:
             del self._waiting[correlation_id]
-            future.cancel()
 
     def replied(self, what: RequestReplied) -> None:
         """A reply came. The first one counts."""
@@ -60,15 +56,40 @@ class Requests:
                 what.correlation_id,
             )
         elif what.broken:
-            if not future.done():
-                future.set_exception(
-                    ClientError(f"the reply to a request came, and its body cannot be read: {what.broken}")
-                )
-        elif not future.done():
-            future.set_result(what.reply)
+            settle(future, ClientError(f"the reply to a request came, and its body cannot be read: {what.broken}"))
+        else:
+            settle(future, what.reply)
 
     def give_up(self, owner: object) -> None:
         """Its producer is closed: nobody replies to it any more."""
         for whose, future in list(self._waiting.values()):
-            if whose is owner and not future.done():
-                future.set_exception(ClientClosed("the producer was closed before the reply came"))
+            if whose is owner:
+                settle(future, ClientClosed("the producer was closed before the reply came"))
+
+
+def settle(future: AwaitedReply, outcome: StoredMessage | BaseException) -> None:
+    """Any thread: unless it is settled, or whoever waited has given up."""
+    with contextlib.suppress(concurrent.futures.InvalidStateError):
+        if isinstance(outcome, BaseException):
+            future.set_exception(outcome)
+        else:
+            future.set_result(outcome)
+
+
+async def replied(reply: AwaitedReply) -> None:
+    """Return when there is a reply. Raises its error. Giving up leaves it to whoever else waits."""
+    waiter = asyncio.wrap_future(reply)
+    waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # Seen, also when nobody waits here.
+    await asyncio.shield(waiter)
+
+
+def fails_with(reply: AwaitedReply, work: concurrent.futures.Future[None]) -> None:
+    """Let an error of the work that waits for a reply be the reply's."""
+
+    def ended(done: concurrent.futures.Future[None]) -> None:
+        if done.cancelled():
+            settle(reply, ClientClosed("the client was closed before the reply came"))
+        elif (error := done.exception()) is not None:
+            settle(reply, error)
+
+    work.add_done_callback(ended)
