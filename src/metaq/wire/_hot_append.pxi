@@ -205,9 +205,7 @@ cdef inline uint8_t *put_head(
     return at + 16 + body_size
 
 
-cdef inline int64_t write_entry(
-    Target *t, Entry *e, int born_size, int store_size, int64_t prepared_offset
-) except -1:
+cdef int64_t write_entry(Target *t, Entry *e) except -1:
     """One record, its unit and its index entries; the room was looked at. Returns the record's LogOffset."""
     cdef LogTail log = <LogTail>t.log
     cdef QueueTail queue = <QueueTail>t.queue
@@ -216,9 +214,7 @@ cdef inline int64_t write_entry(
     cdef const uint8_t *text = t.text + e.text
     cdef bytes topic = gate.topic
     cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), cluster_size = PyBytes_GET_SIZE(log.cluster)
-    cdef int32_t size = <int32_t>(
-        RECORD_BYTES_MIN - 16 + born_size + store_size + topic_size + e.body.size + e.stored
-    )
+    cdef int32_t size = <int32_t>(RECORD_BYTES_MIN + topic_size + e.body.size + e.stored)
     cdef int64_t offset = log.end
     cdef uint8_t *record = log.file.data + (offset - log.base)
     cdef uint8_t *at
@@ -244,8 +240,7 @@ cdef inline int64_t write_entry(
             prefetch_write(index.slot(hashes[place]))  # slots lie anywhere in 20 MB: fetched while the record is copied
     at = put_head(
         record, t.body + e.body.at, <int32_t>e.body.size, queue.queue_id, e.flag, queue.next_offset, offset, t.sys_flag,
-        t.born_ms, t.born_host, born_size, t.store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), store_size,
-        t.reconsume_times, prepared_offset,
+        t.born_ms, t.born_host, 8, t.store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, t.reconsume_times, 0,
     )
     at[0] = <uint8_t>topic_size
     memcpy(at + 1, PyBytes_AS_STRING(topic), topic_size)
@@ -404,7 +399,7 @@ def append(
         log.store_ms = t.store_ms
         queue_offset = queue.next_offset
         for place in range(count):
-            size = write_entry(&t, &entries[place], 8, 8, 0)
+            size = write_entry(&t, &entries[place])
             if answer:
                 replies.put_id(log.host_hex, size, place > 0)
         if answer:
