@@ -11,6 +11,7 @@ import pathlib
 import shutil
 import tempfile
 from collections.abc import Callable
+from unittest import mock
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -18,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from msgspec import Struct, field
 
 from metaq.app.files import broker_files
+from metaq.broker import staging
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Send, Stage
@@ -106,6 +108,8 @@ class Node:
         self.broker = Broker(
             environment, broker_files(lambda name: ConfigFile(config / name, self.disk)), peers=Link(self._world)
         )
+        turns = itertools.count()
+        self.broker.staging.stopwatch = lambda: float(next(turns))  # a chunk a turn
         for topic in ("orders", "stock"):
             self.broker.topics.update(TopicConfig(topic, 2, 2))
         self.store.flush()
@@ -147,6 +151,8 @@ class StagingModel(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.patch = mock.patch.object(staging, "AT_ONCE_BYTES", 4000)  # so that commits take several steps
+        self.patch.start()
         self.base = pathlib.Path(tempfile.mkdtemp(prefix="metaq-staging-"))
         self.folders = (self.base / str(number) for number in itertools.count())
         self.clock = FakeClock(START_MS)
@@ -172,6 +178,7 @@ class StagingModel(RuleBasedStateMachine):
             node.store.close()
             node.disk.close()
         shutil.rmtree(self.base)
+        self.patch.stop()
 
     # ------------------------------------------------------------------ requests
 
@@ -250,12 +257,12 @@ class StagingModel(RuleBasedStateMachine):
         )  # fmt: skip
         if transaction.first_ms < 0:
             transaction.first_ms = self.clock.now_ms()
-        staging = self.nodes[broker].broker.staging
+        service = self.nodes[broker].broker.staging
         if not answered:
-            self.ask_and_crash(broker, lambda: staging.stage(request, SOMEBODY, self.channels[broker]))
+            self.ask_and_crash(broker, lambda: service.stage(request, SOMEBODY, self.channels[broker]))
             return
         told = []
-        if self.do(broker, lambda: told.append(staging.stage(request, SOMEBODY, self.channels[broker]))):
+        if self.do(broker, lambda: told.append(service.stage(request, SOMEBODY, self.channels[broker]))):
             if told[0].decision is not None:
                 self.look_for_the_end(transaction)
                 assert transaction.outcome is told[0].decision.outcome
@@ -343,6 +350,36 @@ class StagingModel(RuleBasedStateMachine):
     def is_retained(self, transaction: ModelTransaction) -> bool:
         """Whether the log's beginning may have taken what was decided."""
         return self.nodes[transaction.coordinator].store.min_log > 0 and transaction.outcome is not None
+
+    @rule(broker=st.sampled_from(NAMES), queues=st.lists(st.sampled_from(QUEUES), min_size=1, max_size=3),
+          answered=st.booleans(), large=st.booleans())  # fmt: skip
+    def commit_at_once(self, broker: str, queues: list[tuple[str, int]], answered: bool, large: bool) -> None:
+        """A small transaction of one broker, in one request; sent once more if there was no answer."""
+        self.begin(broker, Lifetime.AGE)
+        transaction = self.pick(0)
+        assert transaction is not None
+        for number, queue in enumerate(queues):
+            rows = tuple(self.body().ljust(3000 if large else 1, b".") for _ in range(2))
+            transaction.parts[broker, f"p{number}"] = ModelPart(broker, f"p{number}", *queue, [rows], 1, sealed=True)
+        models = list(transaction.parts.values())
+        transaction.manifest = tuple(model.named() for model in models)
+        transaction.asked.add(Outcome.COMMIT)
+        transaction.first_ms = self.clock.now_ms()
+        chunks = tuple(
+            Chunk(part=model.part, number=0, topic=model.topic, queue_id=model.queue_id, body=model.data[0],
+                  seal=model.named().seal)
+            for model in models
+        )  # fmt: skip
+        request = Stage(
+            transaction=transaction.id, chunks=chunks, born_ms=self.clock.now_ms(), born_host=BORN_HOST, seconds=SECONDS,
+            decide=Decide(transaction=transaction.id, outcome=Outcome.COMMIT, parts=transaction.manifest),
+        )  # fmt: skip
+        told = []
+        if not answered:
+            self.ask_and_crash(broker, lambda: self.nodes[broker].broker.staging.stage(request, SOMEBODY))
+        if self.do(broker, lambda: told.append(self.nodes[broker].broker.staging.stage(request, SOMEBODY))):
+            assert told[0].decision.outcome is Outcome.COMMIT
+            self.learn(transaction, Outcome.COMMIT)
 
     @rule(which=st.integers(0, 99))
     def commit(self, which: int) -> None:

@@ -64,6 +64,8 @@ class Recovery:
     def __init__(self, store: MessageStore, name: str, staged: Staged, decisions: Decisions) -> None:
         self._store, self._name, self._staged, self._decisions = store, name, staged, decisions
         self._known: dict[str, _Known] = {}
+        self._over: set[str] = set()
+        """Transactions of which nothing is left to do: most that there are, and no more of them is kept than this."""
         self._forgotten: dict[str, int] = {}
         self._found: dict[str, dict[str, _Found]] = {}
         self.commits: list[Transaction] = []
@@ -129,6 +131,7 @@ class Recovery:
             if (known := self._known.get(name)) is not None:
                 known.done = True
                 known.finished = known.finished or kind == FINISHED
+                self._let_go(name, known)
 
     def _take(self, decision: Decision, record: StoredMessage) -> None:
         before, progress = self._known.get(decision.transaction), record.properties.get(PROGRESS, "")
@@ -141,19 +144,27 @@ class Recovery:
             if not known.learned:
                 self._decisions.move_row(decision, record.log_offset)
                 self._decisions.moved(decision, record.log_offset)
+            self._let_go(decision.transaction, known)
+
+    def _let_go(self, name: str, known: _Known) -> None:
+        """Keep no more of it than that it is over, if it is."""
+        decision = known.decision
+        if decision.outcome is Outcome.PREPARED or (decision.outcome is Outcome.COMMIT and not known.done):
+            return
+        if decision.outcome is Outcome.ROLLBACK or known.finished or not self._others(decision):
+            self._decisions.ended(name, known.place)
+            self._over.add(name)
+            del self._known[name]
+
+    def _others(self, decision: Decision) -> tuple[str, ...]:
+        """The brokers that have to confirm a decision of this one."""
+        if coordinator_of(decision.transaction) != self._name or decision.outcome is not Outcome.COMMIT:
+            return ()
+        return tuple(sorted({part.broker for part in decision.parts} - {self._name}))
 
     def _decided(self, name: str, known: _Known, parts: dict[str, Part]) -> None:
         """A transaction whose decision is known, with those of its parts that may have to be applied."""
         decision = known.decision
-        if decision.outcome is Outcome.ROLLBACK:
-            self._decisions.ended(name, known.place)
-            return
-        own = coordinator_of(name) == self._name
-        others = tuple(sorted({part.broker for part in decision.parts} - {self._name}))
-        unconfirmed = others if own and decision.outcome is Outcome.COMMIT and not known.finished else ()
-        if decision.outcome is Outcome.COMMIT and known.done and not unconfirmed:
-            self._decisions.ended(name, known.place)
-            return
         here = [part.part for part in decision.parts if part.broker == self._name]
         committed = decision.outcome is Outcome.COMMIT
         transaction = Transaction(
@@ -164,7 +175,7 @@ class Recovery:
             decision=decision,
             place=known.place,
             applied=known.done,
-            unconfirmed=unconfirmed,
+            unconfirmed=self._others(decision),
             missing=tuple(part for part in here if part not in parts) if committed and not known.done else (),
             since_ms=min((part.since_ms for part in parts.values()), default=decision.decided_ms),
         )
@@ -181,7 +192,7 @@ class Recovery:
             log.error("the record of a staged transaction at log offset %d cannot be understood", unit.log_offset)
             return
         known = self._known.get(staging.transaction)
-        if known is not None and (known.done or known.decision.outcome is Outcome.ROLLBACK):
+        if staging.transaction in self._over or (known is not None and known.done):
             return
         if staging.log_offset < self._forgotten.get(staging.transaction, -1):
             return

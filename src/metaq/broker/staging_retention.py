@@ -29,7 +29,7 @@ from metaq.wire.record import tags_code
 
 log = logging.getLogger(__name__)
 
-CARRY_RECORDS: Final = 500_000
+CARRY_RECORDS: Final = 200_000
 """What lies so many records of its topic behind the newest is written anew: a start reads no more."""
 CHECKPOINT_RECORDS: Final = 1000
 CHECKPOINT_BYTES: Final = 64 << 20
