@@ -79,6 +79,8 @@ class ModelTransaction(Struct, eq=False):
     first_ms: int = -1
     may_end: bool = False
     """Its age, or its connection's end, may have rolled it back."""
+    unsure: bool = False
+    """What its manifest names may not be staged: the disk was full."""
 
 
 class Node:
@@ -330,14 +332,14 @@ class StagingModel(RuleBasedStateMachine):
         )
         node = self.nodes[transaction.coordinator]
         if not answered:
-            forgotten = self.is_retained(transaction)
+            forgotten = transaction.unsure or self.is_retained(transaction)
             self.ask_and_crash(node.name, lambda: node.broker.staging.decide(request, SOMEBODY), may_refuse=forgotten)
             return
         told = []
         try:
             done = self.do(node.name, lambda: told.append(node.broker.staging.decide(request, SOMEBODY)))
         except Refused:  # what is over is forgotten when the log is, and its parts are not there any more
-            assert self.is_retained(transaction), "a right manifest was refused"
+            assert transaction.unsure or self.is_retained(transaction), "a right manifest was refused"
             return
         if done:
             decision: Decision = told[0].decision
@@ -380,6 +382,8 @@ class StagingModel(RuleBasedStateMachine):
         if self.do(broker, lambda: told.append(self.nodes[broker].broker.staging.stage(request, SOMEBODY))):
             assert told[0].decision.outcome is Outcome.COMMIT
             self.learn(transaction, Outcome.COMMIT)
+        else:
+            transaction.unsure = True
 
     @rule(which=st.integers(0, 99))
     def commit(self, which: int) -> None:
