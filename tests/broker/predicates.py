@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import pathlib
+import subprocess
 import time
+
+RESERVED = mmap.mmap(-1, 600 << 20, flags=mmap.MAP_PRIVATE)
+"""As libraries do when they are imported, for the stacks of their threads."""
 
 
 def large(message):
@@ -56,3 +61,17 @@ def waits(message):
     while message.body.startswith(b"wait ") and not pathlib.Path(message.body[5:].decode()).exists():
         time.sleep(0.05)
     return True
+
+
+def leaves(message):
+    """A process behind that has all of its open files, and dies."""
+    if b"leave" in message.body:
+        if os.fork() == 0:
+            time.sleep(600)
+        os._exit(7)
+    return True
+
+
+def counts(message):
+    """By a program that reads its standard input."""
+    return subprocess.run(["cat"], stdout=subprocess.PIPE, check=True).stdout == b"" and b"no" not in message.body

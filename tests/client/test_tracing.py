@@ -289,6 +289,32 @@ def test_after_a_failure_the_rest_is_not_tried():
     assert len(records_of(made)) == 2
 
 
+def test_nothing_is_lost_by_a_close_in_the_midst_of_a_writing():
+    """What has been taken to be written is written, and what came meanwhile."""
+
+    async def work():
+        made, going_on = tracer(per_second=1000), asyncio.Event()
+        send, begun = made._sender.send, asyncio.Event()
+
+        async def slow(outgoing, timeout):
+            begun.set()
+            await going_on.wait()
+            await send(outgoing, timeout)
+
+        made._sender.send = slow
+        made.sent(sends(150))
+        made._ticking = asyncio.create_task(made.write())
+        await begun.wait()
+        made.sent(sends(10))
+        closing = asyncio.create_task(made.close())
+        await asyncio.sleep(0)
+        going_on.set()
+        await closing
+        return made
+
+    assert len(records_of(asyncio.run(work()))) == 160
+
+
 def test_records_are_shared_out_over_messages_that_fit():
     """At most 100 in one, 118 000 characters, and keys that fit the properties; one that is larger goes alone."""
     records = [Begun(time_ms=1, request_id="r", message_id=f"id{number}", keys="k") for number in range(250)]

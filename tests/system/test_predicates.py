@@ -19,7 +19,7 @@ from tests.interop.remoting_client import RemotingClient
 from tests.support import ROOT, eventually
 
 _numbers = itertools.count()
-NAMES = ("blue", "dies", "eats", "large", "none", "raises", "sleeps", "waits")
+NAMES = ("blue", "counts", "dies", "eats", "large", "leaves", "none", "raises", "sleeps", "waits")
 PLACES = ";".join(f"{name}=tests.broker.predicates:{name}" for name in NAMES)
 REGISTERED = ", ".join(NAMES)
 OPTIONS = {"filterPredicates": PLACES, "filterPredicatePath": str(ROOT)}
@@ -103,11 +103,12 @@ def test_a_failed_message_comes_again_without_being_chosen_anew(broker, topic):
         ("sleeps", b"sleep", "the predicate sleeps failed with a message of group {}, which is delivered: it took longer than 500 ms"),
         ("eats", b"eat 2 GB", "the predicate eats failed with a message of group {}, which is delivered: it needed more than"),
         ("dies", b"die", "the predicate dies failed with a message of group {}, which is delivered: it ended with exit code 7"),
+        ("leaves", b"leave", "the predicate leaves failed with a message of group {}, which is delivered: it took longer than 500 ms"),
         ("raises", b"raise", "the predicate raises raised for 1 messages of group {}, which are delivered: ValueError: not that one"),
     ],
 )  # fmt: skip
 def test_what_a_predicate_cannot_judge_is_delivered(broker, topic, name, bad, said):
-    """It sleeps 10 s, wants 2 GB, ends its process or raises: its group gets every message in the end, and others meanwhile."""
+    """It sleeps 10 s, wants 2 GB, ends its process (and leaves another behind) or raises: its group gets every message in the end, and others meanwhile."""
     with metaq.Producer(broker.namesrv) as producer:
         for number in range(5):
             producer.send(topic, b"good %d" % number, properties={"colour": "blue"})
@@ -118,6 +119,18 @@ def test_what_a_predicate_cannot_judge_is_delivered(broker, topic, name, bad, sa
             assert sorted(bodies_of(bystander, 7)) == wanted
             assert sorted(bodies_of(harmed, 7)) == wanted
     assert said.format(f"{topic}-{name}") in broker.log.read_text()
+
+
+def test_a_predicate_may_run_a_program(topic):
+    """Its standard input is empty, and not what the broker asks."""
+    with (
+        EmbeddedBroker(options={**OPTIONS, "filterTimeLimit": 60_000}) as broker,
+        metaq.Producer(broker.namesrv) as producer,
+    ):
+        for body in (b"one", b"no", b"two"):
+            producer.send(topic, body)
+        with consumer_of(broker, topic, "counts") as consumer:
+            assert sorted(bodies_of(consumer, 2)) == [b"one", b"two"]
 
 
 def test_a_slow_predicate_delays_its_own_group_only(tmp_path, topic):

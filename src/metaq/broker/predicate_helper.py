@@ -18,6 +18,7 @@ import contextlib
 import importlib
 import json
 import os
+import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
@@ -38,6 +39,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     requests = os.fdopen(os.dup(0), "rb")
+    _read_nothing()
     _die_with_parent()
     predicates, errors = _imported(asked["predicates"])
     _limit_memory(asked["memory"])
@@ -82,16 +84,33 @@ def _die_with_parent() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, 9)
 
 
+def _read_nothing() -> None:
+    """A predicate that reads standard input, or starts a program that does, must not take our requests."""
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
 def _limit_memory(more: int) -> None:
     """Let the process take so many bytes more than it has now. Where that cannot be limited it is not."""
     try:
         import resource
 
-        unit = 1 if sys.platform == "darwin" else 1024
-        limit = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit + more
+        limit = _data_bytes() + more
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     except (ImportError, OSError, ValueError) as error:
         sys.stderr.write(f"the memory of predicates is not limited here: {error}\n")
+
+
+def _data_bytes() -> int:
+    """What RLIMIT_DATA counts: what is reserved, such as the stacks of threads that an import began, whether it is used or not."""
+    try:
+        return int(pathlib.Path("/proc/self/statm").read_text("ascii").split()[5]) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):  # not Linux: what is used
+        import resource
+
+        unit = 1 if sys.platform == "darwin" else 1024
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _judge(predicate: Callable[[StoredMessage], Any], records: bytes) -> tuple[bytes, str]:

@@ -7,6 +7,7 @@ import json
 import logging
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -55,7 +56,7 @@ class HelperProcess:
         with self._lock:
             self._killed = self._killed or why
             if self._process is not None:
-                self._process.kill()
+                _kill(self._process)
         self._questions.put(None)
 
     def close(self) -> None:
@@ -95,7 +96,7 @@ class HelperProcess:
         with self._lock:
             self._process = process
             if self._killed:
-                process.kill()
+                _kill(process)
                 return None
         return process
 
@@ -110,12 +111,19 @@ class HelperProcess:
         try:
             return process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:
-            process.kill()
+            _kill(process)
             return process.wait()
 
     def _tell(self, answer: bytes | None, why: str) -> None:
         with contextlib.suppress(RuntimeError):  # The loop is closed: nobody wants to know.
             self._call_soon(lambda: self._told(self, answer, why))
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """It and what it has started, which may hold its ends of our pipes, so that we would never hear of its end."""
+    if process.returncode is None:  # so the number is still its own
+        with contextlib.suppress(OSError):
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def _read(process: subprocess.Popen[bytes]) -> bytes | None:

@@ -90,7 +90,8 @@ class Tracer:
     async def close(self) -> None:
         """In the loop: write what is there."""
         if self._ticking is not None:
-            self._ticking.cancel()
+            async with self._writing:  # In the midst of a writing a cancellation would lose what that has taken.
+                self._ticking.cancel()
         await self.write()
         self._told.tick()
 
