@@ -172,11 +172,11 @@ class StagedTransactions:
         )
         decided = self._ask(planned, lambda: self._life.broker.staging.decide(request, SOMEBODY))
         if decided is not None:
-            now = self._found(planned.transaction)
-            if decided.decision.outcome.value != now.outcome:
-                raise Broken(
-                    f"{planned.transaction}: {decided.decision.outcome} was answered, and {now.outcome} stored"
-                )
+            made = decided.decision  # that of its row's last transaction, if that had the same number
+            if made.outcome.value != (now := self._found(made.transaction)).outcome:
+                raise Broken(f"{made.transaction}: {made.outcome} was answered, and {now.outcome} stored")
+            if made.transaction != planned.transaction and (made.row, made.sequence) != (planned.row, planned.sequence):
+                raise Broken(f"{planned.transaction} is answered with the decision of {made.transaction}")
 
     def _learn(self, planned: Planned, whole: Sequence[PlannedPart]) -> None:
         """The coordinator has decided elsewhere."""
