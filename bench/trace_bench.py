@@ -38,7 +38,8 @@ def run(namesrv: str, topic: str, count: int, *, trace: bool) -> tuple[float, fl
         futures = [submit(topic, body) for _ in range(count)]
         producer.flush(60)
         seconds, used = time.perf_counter() - began, time.process_time() - cpu
-        assert all(future.exception() is None for future in futures)
+        failed = [error for future in futures if (error := future.exception()) is not None]
+    assert not failed, f"{len(failed)} of {count} sends failed: {failed[0]}"
     return used, seconds
 
 

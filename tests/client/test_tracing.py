@@ -260,6 +260,19 @@ def test_what_is_above_the_rate_is_left_out_and_told(caplog):
     assert len(records_of(made)) == 60
 
 
+def test_a_batch_beyond_the_rate_is_paid_for_by_the_next_half_second():
+    """It is traced whole, and over time the rate holds."""
+    made = tracer()
+    traced = []
+    for _ in range(10):
+        for _ in range(5):
+            made.sent(sends(80))
+        asyncio.run(made.write())
+        traced.append(len(records_of(made)))
+    assert traced[0] == 80
+    assert traced[-1] <= 10 * 50 + 80
+
+
 def test_bodies_that_wait_are_bounded():
     """A batch is kept until it is traced: not more than some megabytes of them."""
     made = tracer(per_second=1_000_000)

@@ -150,7 +150,7 @@ class Tracer:
     async def write(self) -> None:
         """Write all that has gathered. Raises nothing but a cancellation."""
         async with self._writing:
-            self._left, self._bytes = self._limit, 0
+            self._left, self._bytes = self._limit + min(0, self._left), 0  # A batch is traced whole: the next pays.
             lines = self._lines(self._taken())
             for body, keys in _messages(lines):
                 if not await self._send(body, keys):
