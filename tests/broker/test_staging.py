@@ -120,3 +120,21 @@ def test_a_decision_outlives_a_restart_and_is_done_once(tmp_path, clock):
             assert commit(broker, part).first is False
             assert rollback(broker).decision.outcome is Outcome.COMMIT
             assert broker.staging.apply(Apply(transaction=T), SOMEBODY).remaining == 0
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_request_that_comes_again_after_a_restart_is_not_done_again(tmp_path, clock, index):
+    """Its answer was lost with the connection. A broker without an index has to know it too."""
+    chunk, part = whole_part("p1", "orders", 0, b"a")
+    commits = Decide(transaction=T, outcome=Outcome.COMMIT, parts=(part,))
+    options = {"message_index_enable": index}
+    with open_broker(tmp_path, clock, store=options) as broker:
+        assert stage(broker, chunk, decide=commits).first
+        assert rollback(broker, "t-2@broker-a").first
+    for _ in range(2):  # the end in order has written a checkpoint behind it
+        with open_broker(tmp_path, clock, store=options) as broker:
+            assert stage(broker, chunk, decide=commits).first is False
+            assert rollback(broker).decision.outcome is Outcome.COMMIT
+            assert broker.staging.state("t-2@broker-a").phase is Phase.ROLLED_BACK
+            run_steps(broker)
+            assert bodies(broker) == [b"a"]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from metaq.broker.requests import Apply
+from metaq.broker.staging_decisions import ENDED_MAX
 from metaq.clock import FakeClock
 from metaq.errors import Reason
 from metaq.model.staging import Outcome, Phase
-from tests.broker.staging import SOMEBODY, bodies, commit, decide, refused, stage, whole_part
+from tests.broker.staging import SOMEBODY, bodies, commit, decide, refused, rollback, stage, whole_part
 from tests.broker.support import open_broker
 
 
@@ -79,3 +80,35 @@ def test_a_row_goes_on_when_its_last_transaction_is_finished_everywhere(tmp_path
         broker.staging.apply(Apply(transaction=names(1), confirmed=("broker-b",)), SOMEBODY)
         assert commit(broker, transaction=names(2), row="writer", sequence=2).first
         assert decide(broker, Outcome.ROLLBACK, None, names(1)).decision.outcome is Outcome.COMMIT
+
+
+def test_a_prepared_transaction_whose_number_another_one_took_is_rolled_back(tmp_path):
+    """It can never be committed: its parts would stay for good."""
+    with open_broker(tmp_path, FakeClock()) as broker:
+        for number in (1, 2):
+            chunk, part = whole_part("p", "orders", 0, b"%d" % number)
+            stage(broker, chunk, transaction=names(number))
+            decide(broker, Outcome.PREPARED, [part], names(number), row="writer", sequence=5)
+        assert decide(broker, Outcome.COMMIT, None, names(1)).first
+        told = decide(broker, Outcome.COMMIT, None, names(2))
+        assert (told.first, told.decision.transaction) == (False, names(1))
+        assert broker.staging.state(names(2)).phase is Phase.ROLLED_BACK
+        broker.tick()
+        assert broker.staging.held == (0, 0)
+        assert bodies(broker) == [b"1"]
+
+
+def test_the_last_transaction_of_a_row_stays_committed_however_long_ago_it_was(tmp_path):
+    """Without an index nothing but the row knows of it."""
+    no_index = {"message_index_enable": False, "mapped_file_size_commit_log": 32 << 20}
+    with open_broker(tmp_path, FakeClock(), store=no_index) as broker:
+        commit_row(broker, names(1), 7, b"a")
+        broker.tick()
+        for number in range(ENDED_MAX + 1):
+            rollback(broker, f"o{number}@broker-a")
+        assert broker.staging.state(names(1)).phase is Phase.UNKNOWN
+        again = commit_row(broker, names(1), 7, b"a")
+        assert (again.first, again.decision.outcome) == (False, Outcome.COMMIT)
+        assert broker.staging.state(names(1)).phase is not Phase.ROLLED_BACK
+        assert broker.staging.held == (0, 0)
+        assert bodies(broker) == [b"a"]

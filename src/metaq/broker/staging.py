@@ -313,7 +313,10 @@ class StagingService:
             decision = last.decision if last is not None else self._decisions.at(row.place)
             if decision is None:
                 decision = Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
-            if made is None:  # its parts, here and elsewhere, are for nothing
+            if row.transaction == wanted.transaction:  # it is over, so long ago that nothing else is known
+                if transaction is not None:
+                    self._drop_late(transaction)
+            elif made is None or made.outcome is Outcome.PREPARED:  # its parts, here and elsewhere, are for nothing
                 self._decide(Decision(wanted.transaction, Outcome.ROLLBACK, decided_ms=wanted.decided_ms), transaction)
             return Decided(decision, first=False, remaining=last.remaining if last is not None else 0)
         if made is not None and made.outcome is Outcome.ROLLBACK:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Iterator
 from typing import Final
 
 from msgspec import Struct, field
 
-from metaq.broker.staging_decisions import Decisions
+from metaq.broker.staging_decisions import ENDED_MAX, Decisions
 from metaq.broker.staging_parts import Part, Staged, Transaction
 from metaq.broker.staging_records import (
     CHECKPOINT,
@@ -76,6 +77,8 @@ class Recovery:
         txn, stage = self._store.existing_queue(TXN_TOPIC, 0), self._store.existing_queue(STAGE_TOPIC, 0)
         place = self._checkpoint(txn) if txn else Checkpoint(0, 0)
         if txn:
+            if self._store.index is None:
+                self._remember(txn, place.txn)
             for unit in _units(txn, place.txn):
                 if (record := self._record(unit)) is not None:
                     self._take_decision(record)
@@ -104,6 +107,16 @@ class Recovery:
                         return place
             stop = start
         return Checkpoint(0, 0)
+
+    def _remember(self, txn: ConsumeQueue, stop: int) -> None:
+        """What is over: without an index the newest ends before the checkpoint can be found no other way."""
+        wanted, start = tags_code(DECIDE), max(txn.min_offset, stop - ENDED_MAX)
+        for unit in itertools.islice(_units(txn, start), max(0, stop - start)):
+            if unit.tags_code != wanted or (record := self._record(unit)) is None:
+                continue
+            decision = read_decision(record.body)
+            if decision is not None and decision.outcome is not Outcome.PREPARED:
+                self._decisions.ended(decision.transaction, record.log_offset)
 
     def _record(self, unit: Unit) -> StoredMessage | None:
         data = self._store.record_at(unit.log_offset) if unit.size > 0 and not unit.is_fill else None
