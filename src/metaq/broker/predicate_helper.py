@@ -18,13 +18,13 @@ import contextlib
 import importlib
 import json
 import os
-import pathlib
 import sys
 from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from metaq.model import StoredMessage, SysFlag
 from metaq.model.message import BODY_BYTES_MAX
+from metaq.store.memory import data_bytes
 from metaq.wire import compression, hot
 
 NO, YES, RAISED, OUT_OF_MEMORY = 0, 1, 2, 0xFF
@@ -86,9 +86,10 @@ def _die_with_parent() -> None:
 
 def _read_nothing() -> None:
     """A predicate that reads standard input, or starts a program that does, must not take our requests."""
-    nothing = os.open(os.devnull, os.O_RDONLY)
+    nothing, ended = os.pipe()
     os.dup2(nothing, 0)
     os.close(nothing)
+    os.close(ended)
 
 
 def _limit_memory(more: int) -> None:
@@ -96,21 +97,10 @@ def _limit_memory(more: int) -> None:
     try:
         import resource
 
-        limit = _data_bytes() + more
+        limit = data_bytes() + more
         resource.setrlimit(resource.RLIMIT_DATA, (limit, limit))
     except (ImportError, OSError, ValueError) as error:
         sys.stderr.write(f"the memory of predicates is not limited here: {error}\n")
-
-
-def _data_bytes() -> int:
-    """What RLIMIT_DATA counts: what is reserved, such as the stacks of threads that an import began, whether it is used or not."""
-    try:
-        return int(pathlib.Path("/proc/self/statm").read_text("ascii").split()[5]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError):  # not Linux: what is used
-        import resource
-
-        unit = 1 if sys.platform == "darwin" else 1024
-        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _judge(predicate: Callable[[StoredMessage], Any], records: bytes) -> tuple[bytes, str]:

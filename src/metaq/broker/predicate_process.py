@@ -7,7 +7,6 @@ import json
 import logging
 import os
 import queue
-import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +15,8 @@ from collections.abc import Callable, Mapping
 log = logging.getLogger(__name__)
 
 END_SECONDS = 2.0
+_KILL = 9
+"""SIGKILL."""
 
 
 class HelperProcess:
@@ -123,7 +124,7 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     """It and what it has started, which may hold its ends of our pipes, so that we would never hear of its end."""
     if process.returncode is None:  # so the number is still its own
         with contextlib.suppress(OSError):
-            os.killpg(process.pid, signal.SIGKILL)
+            os.killpg(process.pid, _KILL)
 
 
 def _read(process: subprocess.Popen[bytes]) -> bytes | None:
