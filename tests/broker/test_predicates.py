@@ -116,6 +116,22 @@ def test_an_unknown_name_is_refused_with_the_registered_ones():
     bench.predicates.check("b")
 
 
+def test_what_came_before_an_import_failed_is_not_judged():
+    """It comes when the broker has just started, and nothing of it may be delivered: its pull is told to come again."""
+    bench = Bench()
+    bench.helpers[0].end()
+    bench.after(1.0)
+    helper = bench.helpers[-1]
+    bench.judge("g", b"one", b"two")
+    bench.judge("g", b"three", predicate="b")
+    helper.ready(a="ModuleNotFoundError: no m")
+    assert bench.verdicts == [("g", [])]
+    assert bench.done[0].why == "the predicate a cannot be used: ModuleNotFoundError: no m"
+    assert helper.asked == [b"\x01bthree"]
+    helper.answer([1])
+    assert bench.verdicts == [("g", []), ("g", [1])]
+
+
 def test_one_that_takes_too_long_is_ended_and_its_messages_judged_one_by_one(caplog):
     """The message with which it fails alone is delivered, and so the group goes on."""
     bench = Bench()

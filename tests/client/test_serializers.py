@@ -21,6 +21,8 @@ import metaq
 from metaq import Json, Message, Text, aio
 from metaq.client.serializers import decoder_of, encoder_of
 from metaq.model import properties as props
+from metaq.options import MIB
+from metaq.testing import EmbeddedBroker
 from tests.client import process_handlers
 from tests.support import PATIENCE, eventually
 
@@ -272,6 +274,31 @@ def test_an_undecodable_body_is_a_dead_letter_with_the_reason_and_harms_no_other
     assert dead.properties[props.UNDECODABLE].startswith("DecodeError: ")
     assert dead.properties[props.RETRY_TOPIC] == topic
     assert caplog.text.count("no value can be made") == 1
+
+
+@pytest.mark.parametrize("orderly", [False, True])
+@pytest.mark.parametrize(
+    ("options", "size", "why"), [({}, 6 * MIB, "DecodeError: "), ({"maxMessageSize": 100_000}, MIB, "")]
+)
+def test_a_body_that_is_too_long_when_expanded_does_not_hold_up_its_queue(orderly, options, size, why):
+    """No broker takes a plain copy of it: it is compressed again, and where that does not help given back, with no reason."""
+    with (
+        EmbeddedBroker(options=options) as broker,
+        metaq.Producer(broker.namesrv, max_message_bytes=16 * MIB) as producer,
+        metaq.Consumer(
+            broker.namesrv,
+            group="g",
+            topics="t",
+            start="earliest",
+            deserialize="json",
+            max_reconsume_times=0,
+            orderly=orderly,
+        ),
+    ):
+        producer.send("t", b"x" * size)
+        (dead,) = dead_letters(broker.namesrv, "g", 1)
+        assert len(dead.body) == size
+        assert dead.properties.get(props.UNDECODABLE, "").startswith(why)
 
 
 def test_it_is_tried_again_and_may_be_decoded_then(metaq_broker, topic):

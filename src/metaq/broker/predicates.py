@@ -205,6 +205,17 @@ class Predicates:
             if self._errors.get(name) != text:
                 log.error("the predicate %s (%s) cannot be used: %s", name, self.places[name], text)
         self._errors = errors
+        self._refuse_broken()
+
+    def _refuse_broken(self) -> None:
+        """What came before it was known that its predicate cannot be used: nothing of it may pass unjudged."""
+        for name, group in list(self._groups.items()):
+            for job in list(group.jobs)[1 if group.trip else 0 :]:
+                if job.predicate in self._errors:
+                    group.jobs.remove(job)
+                    job.why = f"the predicate {job.predicate} cannot be used: {self._errors[job.predicate]}"
+                    self._finish(job)
+            self._forget_if_done(name, group)
 
     def _judged(self, busy: _Busy, answer: bytes) -> None:
         group, job = self._groups[busy.group], busy.job

@@ -309,7 +309,7 @@ class OrderedDelivery:
         """To the dead letters at once: trying it again here would hold up its queue for nothing."""
         while not self._broadcast and not run.lost:
             try:
-                await self._send_back.file_undecodable(message, error)
+                await self._send_back.file_undecodable(run.chunk, message, error)
                 break
             except MetaqError as failure:
                 log.warning("%s, of which no value can be made, is not with the dead letters yet: %s", message, failure)

@@ -26,8 +26,11 @@ from metaq.client.conversation.sending import GiveBack, Outgoing
 from metaq.client.core import ClientCore
 from metaq.client.sending import Sender, SendRules
 from metaq.errors import MetaqError
+from metaq.model import SysFlag
 from metaq.model import properties as props
+from metaq.model.message import BODY_BYTES_MAX, COMPRESSION_ZLIB
 from metaq.model.topic import RETRY_PREFIX
+from metaq.wire import compression
 
 log = logging.getLogger("metaq.client")
 
@@ -67,18 +70,29 @@ class SendBack:
     ) -> None:
         """A broker that takes a message back adds no property to it: so a copy is sent to the retry topic."""
         while not chunk.window.dropped:
+            level = delay_level_of(error)
             try:
-                await self._send_failed_copy(message, delay_level_of(error), reason_for(message, error))
+                try:
+                    await self._send_failed_copy(message, level, reason_for(message, error))
+                except MetaqError as failure:  # Perhaps it never takes one, such as of a body above its limit.
+                    log.warning(
+                        "%s, of which no value can be made, is given back without saying why: %s", message, failure
+                    )
+                    await self._give_back(chunk, message, level)
                 break
             except MetaqError as failure:
                 log.warning("%s, of which no value can be made, is not in the retry topic yet: %s", message, failure)
             await asyncio.sleep(self._seconds.again)
         chunk.flags[message.queue_offset - chunk.base] = 1
 
-    async def file_undecodable(self, message: ReceivedMessage, error: Exception) -> None:
+    async def file_undecodable(self, chunk: Chunk[ReceivedMessage], message: ReceivedMessage, error: Exception) -> None:
         """The same to the dead letters at once. Raises MetaqError."""
         times = message.reconsume_times
-        await self._send_copy(message, DEAD_LETTER_LEVEL, times, times, reason_for(message, error))
+        try:
+            await self._send_copy(message, DEAD_LETTER_LEVEL, times, times, reason_for(message, error))
+        except MetaqError as failure:
+            log.warning("%s, of which no value can be made, is filed without saying why: %s", message, failure)
+            await self._give_back(chunk, message, DEAD_LETTER_LEVEL)
 
     async def drain(self) -> None:
         """Wait a while for those under way; the rest stay unfinished and come again."""
@@ -165,9 +179,14 @@ class SendBack:
         if delay_level != DEAD_LETTER_LEVEL:
             pairs[props.DELAY] = str(delay_level)
         pairs.update(more)
+        body, sys_flag = message.body, 0
+        if len(body) > BODY_BYTES_MAX:  # It came compressed: no broker takes it otherwise.
+            body = await asyncio.to_thread(compression.compress, body, COMPRESSION_ZLIB)
+            sys_flag = int(SysFlag.COMPRESSED | COMPRESSION_ZLIB)
         outgoing = Outgoing(
             RETRY_PREFIX + self._group,
-            message.body,
+            body,
+            sys_flag,
             flag=message.flag,
             properties=props.join(pairs),
             reconsume_times=times,
