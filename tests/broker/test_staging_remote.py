@@ -110,6 +110,33 @@ def test_a_coordinator_tells_participants_that_the_client_did_not_reach(pair):
         assert broker.staging.listing("", 10) == []
 
 
+def test_no_other_broker_is_told_of_a_decision_that_a_power_cut_could_take_back(tmp_path):
+    """With SYNC_FLUSH, and a disk that is slow: a participant would deliver what the coordinator then knows nothing of."""
+    asked, clock = [], FakeClock()
+
+    class Peers:
+        def ask(self, broker, question, done):
+            asked.append(question)
+            done(NoAnswer("away"))
+
+    options = small_store(tmp_path, flush_disk_type="SYNC_FLUSH")
+    with MessageStore(options, clock, STORE_HOST, "DefaultCluster", threads=False) as store:
+        table = BrokerOptions(broker_name="broker-a", broker_cluster_name="DefaultCluster")
+        environment = Environment(table, options, clock, store, "broker-a", STORE_HOST)
+        files = broker_files(lambda file: ConfigFile(tmp_path / "config" / file))
+        broker = Broker(environment, files, peers=Peers())
+        assert commit(broker, TWO, transaction=T).first
+        for _ in range(5):
+            clock.advance(2)
+            broker.tick()
+        assert asked == []
+        store.flush()
+        clock.advance(2)
+        broker.tick()
+        assert [type(question) for question in asked] == [Finish]
+        broker.close()
+
+
 def test_a_client_that_applies_everywhere_spares_the_brokers_their_questions(pair):
     """It brings the participant the decision, and tells the coordinator who has confirmed."""
     pair.stage()

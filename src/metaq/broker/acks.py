@@ -87,6 +87,12 @@ class AckPolicy:
             return Due(end - slack, 0, promised=False)
         return None
 
+    def covers(self, place: int) -> bool:
+        """Whether what acknowledgements promise holds for the record at this LogOffset."""
+        return (not self._flushes or self._state.flushed > place) and (
+            not self.copies.required or self.copies.copied > place
+        )
+
     def lack(self, due: Due) -> Lack | None:
         """What is still missing of what was due."""
         if self._state.flushed < due.flushed:

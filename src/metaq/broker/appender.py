@@ -77,6 +77,10 @@ class Appender:
             )
         return None
 
+    def is_kept(self, place: int) -> bool:
+        """Whether the record at this LogOffset is as durable as acknowledgements promise: others may act on it."""
+        return self._acks.covers(place)
+
     def put(self, records: Sequence[PutRecord], *, carrying: bool = False, through: bool = False) -> Put:
         """Store records of one queue, contiguously. `carrying`: see `Writer.put`. `through`: also into a closed queue.
 

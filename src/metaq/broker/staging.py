@@ -97,7 +97,7 @@ class StagingService:
         chunks = ChunkReader(environment, read_cold)
         self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._applied)
         self._admission = Admission(environment, tables.topics, appender, self._table, authorise)
-        self._remote = Remote(environment.clock, peers, self._table, self)
+        self._remote = Remote(environment.clock, peers, self._table, self, appender.is_kept)
         self._recover()
         self._retention = Retention(
             environment, appender, self._table, self._decisions, self._applier, chunks, self._write_done
@@ -274,6 +274,8 @@ class StagingService:
             check_manifest(wanted, self._name, transaction)
         if made is not None and wanted.outcome is Outcome.PREPARED:
             return Decided(made, first=False)
+        if transaction is None and wanted.outcome is not Outcome.ROLLBACK:
+            self._table.check_count()
         return self._decide(wanted, transaction)
 
     def _made(self, name: str, transaction: Transaction | None) -> Decision | None:

@@ -10,6 +10,7 @@ import enum
 import heapq
 import itertools
 import logging
+from collections.abc import Callable
 from typing import Final, Protocol
 
 from metaq.broker.staging_parts import Staged, Transaction
@@ -54,10 +55,16 @@ _Key = tuple[str, str, Kind]
 
 
 class Remote:
-    """The questions of one broker."""
+    """The questions of one broker.
 
-    def __init__(self, clock: Clock, peers: Peers, staged: Staged, learner: Learner) -> None:
+    Args: is_kept: whether the record at a LogOffset cannot be lost any more: no other broker acts on a decision before that.
+    """
+
+    def __init__(
+        self, clock: Clock, peers: Peers, staged: Staged, learner: Learner, is_kept: Callable[[int], bool]
+    ) -> None:
         self._clock, self._peers, self._staged, self._learner = clock, peers, staged, learner
+        self._is_kept = is_kept
         self._due: list[tuple[float, int, _Key]] = []
         self._serial = itertools.count()
         self._pauses: dict[_Key, float] = {}
@@ -83,7 +90,7 @@ class Remote:
     def _want(self, key: _Key, seconds: float, pause: float) -> None:
         if key not in self._pauses:
             self._pauses[key] = pause
-            heapq.heappush(self._due, (self._clock.monotonic() + seconds, next(self._serial), key))
+            self._later(key, seconds)
 
     # ------------------------------------------------------------------ time
 
@@ -96,6 +103,9 @@ class Remote:
             question = self._question(key)
             if question is None:
                 del self._pauses[key]
+                continue
+            if isinstance(question, Finish) and not self._is_kept(self._staged.table[key[0]].place):
+                self._later(key, PAUSE_SECONDS)
                 continue
             self._asked += 1
             self._ask(key, question)
@@ -149,4 +159,7 @@ class Remote:
             del self._pauses[key]
             return
         self._pauses[key] = min(2 * pause, PAUSE_SECONDS_MAX)
-        heapq.heappush(self._due, (self._clock.monotonic() + pause, next(self._serial), key))
+        self._later(key, pause)
+
+    def _later(self, key: _Key, seconds: float) -> None:
+        heapq.heappush(self._due, (self._clock.monotonic() + seconds, next(self._serial), key))
