@@ -164,6 +164,73 @@ def test_a_commit_that_was_cut_behind_any_record_goes_on_there(tmp_path, clock):
                 assert found == (([b"1", b"2", b"3", b"4", b"5"], [b"6", b"7"]) if cut > decided else ([], [])), cut
 
 
+def test_thousands_of_tiny_parts_come_in_bounded_turns_too(tmp_path, clock):
+    """What is a few bytes takes time all the same."""
+    with open_broker(tmp_path, clock, {"mapped_file_size_commit_log": 16 << 20}) as broker:
+        broker.topics.update(TopicConfig("orders", 4, 4))
+        parts = [whole_part(f"p{number}", "orders", number % 4, b"%d" % number) for number in range(2000)]
+        stage(broker, *(chunk for chunk, _ in parts[:1000]))
+        stage(broker, *(chunk for chunk, _ in parts[1000:]))
+        remaining = commit(broker, *(part for _, part in parts)).remaining
+        assert remaining >= 2000 - 512
+        state = broker.staging.apply(Apply(transaction=T), SOMEBODY)
+        assert remaining - 512 <= state.remaining < remaining
+        run_steps(broker)
+        assert sorted(int(body) for queue_id in range(4) for body in bodies(broker, "orders", queue_id)) == list(
+            range(2000)
+        )
+        broker.tick()
+        assert broker.staging.state(T).phase is Phase.COMMITTED
+
+
+def test_queues_that_have_to_wait_are_not_looked_at_all_in_one_turn(tmp_path, clock):
+    """There may be thousands, and a full disk stops each of them."""
+    disk = FaultyDisk()
+    with open_broker(tmp_path, clock, disk=disk) as broker:
+        broker.topics.update(TopicConfig("orders", 64, 64))
+        parts = [whole_part(f"p{number}", "orders", number, b"a") for number in range(64)]
+        stage(broker, *(chunk for chunk, _ in parts))
+        rollback(broker, "u@broker-a")
+        disk.room = 0
+        assert commit(broker, *(part for _, part in parts)).remaining == 64
+        looks = 0
+
+        def stopwatch():
+            nonlocal looks
+            looks += 1
+            return float(looks)
+
+        broker.staging.stopwatch = stopwatch
+        assert broker.staging.step() > 0
+        assert looks < 8
+        disk.room = None
+        for _ in range(100):
+            broker.staging.step()
+        assert all(bodies(broker, "orders", number) == [b"a"] for number in range(64))
+
+
+def test_old_chunks_are_read_a_few_at_a_time(tmp_path, clock):
+    """What threads read is memory: a start may find thousands that are committed. What nobody wants any more makes room."""
+    parts = [whole_part(f"p{number}", "orders", number, b"%d" % number) for number in range(200)]
+    jobs, small = [], {"mapped_file_size_commit_log": 64 << 10, "hot_bytes": 0}
+    with open_broker(tmp_path, clock, small, read_cold=lambda job, done: jobs.append((job, done))) as broker:
+        broker.topics.update(TopicConfig("orders", 200, 200))
+        stage(broker, *(chunk for chunk, _ in parts))
+        commit(broker, *(part for _, part in parts))
+        for _ in range(20):
+            broker.staging.step()
+        assert len(jobs) == 64
+        taken = 0
+        for _ in range(200):
+            while jobs:
+                job, done = jobs.pop(0)
+                done(job())
+                taken += 1
+            broker.staging.step()
+        assert taken > 128
+        assert all(bodies(broker, "orders", number) == [b"%d" % number] for number in range(200))
+
+
 def test_a_topic_that_was_deleted_after_the_decision_is_made_again(tmp_path, clock, caplog):
     """What was acknowledged is not lost; the log says what happened."""
     with open_broker(tmp_path, clock) as broker:

@@ -199,6 +199,45 @@ def test_limits_hold_for_one_client_and_for_all(tmp_path):
         assert "stagedChunksPerPartMax" in refused(Reason.INVALID, stage, broker, long[2], transaction="w@broker-a")
 
 
+def test_parts_count_for_the_client_whose_transaction_it_is(tmp_path):
+    """Whoever adds to another's transaction, or after a restart: there is no way around the share."""
+    parts = [whole_part(f"p{number}", "orders", number, b"x")[0] for number in range(4)]
+    one, two = FakeChannel("10.0.0.1:1"), FakeChannel("10.0.0.2:2")
+    with open_broker(tmp_path, staged_parts_max=8) as broker:
+        stage(broker, *parts[:2], channel=one)
+        assert "this client" in refused(Reason.BUSY, stage, broker, parts[2], channel=two)
+        rollback(broker)
+        stage(broker, parts[0], transaction="v@broker-a", channel=one)
+    with open_broker(tmp_path, staged_parts_max=8) as broker:
+        stage(broker, parts[1], transaction="v@broker-a", channel=two)
+        for channel in (one, two):
+            assert "this client" in refused(
+                Reason.BUSY, stage, broker, parts[2], transaction="v@broker-a", channel=channel
+            )
+        assert "this client" in refused(Reason.BUSY, stage, broker, parts[2], transaction="u@broker-a", channel=two)
+        rollback(broker, "v@broker-a")
+        stage(broker, *parts[:2], transaction="u@broker-a", channel=two)
+
+
+def test_transactions_that_wait_for_other_brokers_are_limited_too(tmp_path):
+    """They hold no parts here, and cost memory all the same."""
+    here, mine = whole_part("p", "orders", 0, b"a")
+    _, named = whole_part("q", "orders", 0, b"a", broker="broker-z")
+    with open_broker(tmp_path, staged_parts_max=8) as broker:
+        for number in range(4):
+            commit(broker, named, transaction=f"t-{number}@broker-a")
+            stage(broker, here, transaction=f"u-{number}@broker-a")
+            commit(broker, mine, named, transaction=f"u-{number}@broker-a")
+            broker.tick()
+        assert broker.staging.held == (0, 0)
+        assert "stagedPartsMax" in refused(Reason.BUSY, commit, broker, named, transaction="v@broker-a")
+        assert "stagedPartsMax" in refused(Reason.BUSY, stage, broker, here, transaction="v@broker-a")
+        rollback(broker, "v@broker-a")
+        broker.staging.apply(Apply(transaction="t-0@broker-a", confirmed=("broker-z",)), SOMEBODY)
+        broker.tick()
+        assert commit(broker, named, transaction="w@broker-a").first
+
+
 def test_tiny_chunks_are_limited_by_their_number(tmp_path):
     """Each costs memory at the broker, however few bytes it has."""
     with open_broker(tmp_path, staged_parts_max=4) as broker:

@@ -91,6 +91,10 @@ class Admission:
                 )
         size = sum(len(chunk.body) for new in fresh for chunk in new.chunks)
         chunks = sum(len(new.chunks) for new in fresh)
+        if not fresh:
+            return fresh
+        if transaction is not None:
+            self._table.adopt(transaction, peer)
         self._table.check_room(transaction, peer, sum(new.base is None for new in fresh), chunks, size)
         return fresh
 

@@ -29,6 +29,8 @@ log = logging.getLogger(__name__)
 QueueKey = tuple[str, int]
 AT_ONCE_BYTES: Final = 1 << 20
 """What is staged up to this size is applied in the request that commits it."""
+CHUNK_BYTES_LEAST: Final = 4096
+"""A chunk counts as so many bytes at least: it takes time, however small it is."""
 
 
 class Applier:
@@ -50,6 +52,8 @@ class Applier:
         self._waiting: dict[QueueKey, deque[tuple[Transaction, Part]]] = {}
         self._turns: deque[QueueKey] = deque()
         """The queues that parts wait for, the next one first."""
+        self._reading: dict[QueueKey, None] = {}
+        """Those whose next chunk a thread reads, or has read."""
         self._told = RateLimitedLog(log, environment.clock)
 
     def tick(self) -> None:
@@ -65,6 +69,7 @@ class Applier:
         for part in transaction.parts.values():
             if not part.remaining:
                 continue
+            transaction.waiting += 1
             key = part.topic, part.queue_id
             waiting = self._waiting.get(key)
             if waiting is None:
@@ -94,17 +99,22 @@ class Applier:
 
     def step(self, more_time: Callable[[], bool]) -> bool:
         """Go on as long as there is time, a part at a time. Returns whether something was done."""
-        done, blocked, touched = False, 0, dict[QueueKey, None]()
-        while self._turns and blocked < len(self._turns):
+        done, blocked, touched = False, 0, dict.fromkeys(self._reading)
+        for key in touched:
+            self._reading.pop(key, None)
+            done = bool(self._chunk(key)) or done
+            if not more_time():
+                break
+        while self._turns and blocked < len(self._turns) and not self._chunks.full:
             key = self._turns[0]
             touched[key] = None
             if self._chunk(key):
                 done, blocked = True, 0
-                if not more_time():
-                    break
             else:
                 blocked += 1
                 self._turns.rotate(-1)
+            if not more_time():
+                break
         self._close_halves(touched)
         return done
 
@@ -129,6 +139,7 @@ class Applier:
             if not self._expand(part, None, carrying=carrying):
                 record = self._chunks.record(part.places[number])
                 if record is None:
+                    self._reading[key] = None
                     return 0
                 if not self._expand(part, record, carrying=carrying):
                     self._put(part, decoded(record), carrying=carrying)
@@ -151,14 +162,16 @@ class Applier:
         part.applied, part.entries = number + 1, 0
         if not part.remaining:
             self._part_is_there(key, waiting, transaction)
-        return max(1, part.sizes[number])
+        return max(CHUNK_BYTES_LEAST, part.sizes[number])
 
     def _part_is_there(self, key: QueueKey, waiting: deque[tuple[Transaction, Part]], transaction: Transaction) -> None:
         waiting.popleft()
         if not waiting:
             del self._waiting[key]
             self._turns.remove(key)
-        if not transaction.remaining:
+            self._reading.pop(key, None)
+        transaction.waiting -= 1
+        if not transaction.waiting:
             self._applied(transaction)
         if not (waiting and (waiting[0][1].applied or waiting[0][1].entries)):
             self._closed.open(*key)

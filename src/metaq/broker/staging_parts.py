@@ -117,6 +117,8 @@ class Transaction(Struct, eq=False):
     """LogOffset of its decision's record."""
     applied: bool = False
     """Nothing of it is left to do here, and the log says so."""
+    waiting: int = 0
+    """Its parts that wait to be applied (`Applier`)."""
     unconfirmed: tuple[str, ...] = ()
     """Brokers that have still to tell that they applied the commit; at the coordinator."""
     missing: tuple[str, ...] = ()
@@ -183,8 +185,15 @@ class Staged:
     # ------------------------------------------------------------------ limits
 
     def check_room(self, transaction: Transaction | None, peer: str, parts: int, chunks: int, size: int) -> None:
-        """Raises Refused: so many more parts, chunks and bytes are too much. BUSY if it may be taken later."""
+        """Raises Refused: so many more parts, chunks and bytes are too much. BUSY if it may be taken later.
+
+        A part counts for the peer that its transaction counts for; `peer`: that of a new one.
+        """
         options = self._options
+        if transaction is None:
+            self.check_count()
+        else:
+            peer = transaction.peer
         if self.chunks + chunks > CHUNKS_MEAN * options.staged_parts_max:
             raise Refused(
                 Reason.BUSY,
@@ -219,7 +228,24 @@ class Staged:
                 "staged, commit or roll back some",
             )
 
+    def check_count(self) -> None:
+        """Raises Refused BUSY: one transaction more is too many, whether there are parts of it here or not."""
+        limit = self._options.staged_parts_max
+        if len(self.table) >= limit:
+            raise Refused(
+                Reason.BUSY,
+                f"{len(self.table)} staged transactions are not over, the limit is {limit} (stagedPartsMax): commit or roll back "
+                "some; those that wait for other brokers are over once these have answered (metaq transaction list)",
+            )
+
     # ------------------------------------------------------------------ changes
+
+    def adopt(self, transaction: Transaction, peer: str) -> None:
+        """One that a start found gets more: from now on it counts for whoever stages that."""
+        if transaction.peer == NOBODY:
+            transaction.peer = peer
+            if peer != NOBODY and transaction.parts:
+                self._peers[peer] = self._peers.get(peer, 0) + len(transaction.parts)
 
     def add(self, transaction: Transaction) -> None:
         self.table[transaction.id] = transaction

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from metaq.broker.environment import Environment
 from metaq.broker.transactions_checks import ReadCold
 from metaq.errors import RemoteProtocolError
 from metaq.model import StoredMessage
 from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire.record import decode_record
+
+READS_MAX: Final = 64
+"""Chunks that threads read at a time, or have read: each may have a MiB."""
+KEPT_SECONDS: Final = 10.0
+"""So long a chunk that was read waits to be asked for: what it was read for may be over."""
 
 
 class Damaged(Exception):
@@ -27,8 +34,21 @@ class ChunkReader:
 
     def __init__(self, environment: Environment, read_cold: ReadCold) -> None:
         self._store, self._options, self._read_cold = environment.store, environment.store_options, read_cold
+        self._clock = environment.clock
         self._found: dict[int, bytes | None] = {}
         """LogOffset → the record that a thread has read; None: it reads."""
+        self._read_at: dict[int, float] = {}
+        """LogOffset → when it was read; the oldest first."""
+
+    @property
+    def full(self) -> bool:
+        """Whether so many are read, or wait to be asked for, that no more are read now."""
+        if len(self._found) < READS_MAX:
+            return False
+        late = self._clock.monotonic() - KEPT_SECONDS
+        for place in [place for place, read_at in self._read_at.items() if read_at < late]:
+            del self._found[place], self._read_at[place]
+        return len(self._found) >= READS_MAX
 
     def get(self, place: int) -> StoredMessage | None:
         """The chunk; None: a thread reads it, ask again. Raises Damaged."""
@@ -40,6 +60,8 @@ class ChunkReader:
         if self._store.log_end - place <= self._options.hot_bytes:
             return self._store.record_at(place) or b""
         if place not in self._found:
+            if self.full:
+                return None
             self._found[place] = None
             self._read_cold(
                 lambda: ReadResult(ReadStatus.FOUND, 0, 0, 0, self._store.record_at(place) or b""),
@@ -47,7 +69,7 @@ class ChunkReader:
             )
         found = self._found.get(place)
         if found is not None:
-            del self._found[place]
+            del self._found[place], self._read_at[place]
         return found
 
     def _take(self, place: int, found: ReadResult | None) -> None:
@@ -55,3 +77,4 @@ class ChunkReader:
             self._found.pop(place, None)
         else:
             self._found[place] = bytes(found.body)
+            self._read_at[place] = self._clock.monotonic()
