@@ -21,6 +21,8 @@ from tests.broker.staging import SOMEBODY, bodies, commit, decide, refused, roll
 from tests.broker.support import STORE_HOST, FakeChannel, small_store
 
 T = "t@broker-a"
+AGE = 60
+"""Seconds that a transaction may be open: the brokers' time, which tests own."""
 HERE, ONE = whole_part("p", "orders", 0, b"a")
 THERE, TWO = whole_part("q", "orders", 1, b"b", broker="broker-b")
 
@@ -184,7 +186,7 @@ def test_brokers_that_cannot_be_reached_are_asked_ever_more_seldom(pair):
 
 def test_what_has_expired_at_a_participant_is_rolled_back_by_its_coordinator(pair):
     """Which had nothing of it: from then on it says so to everybody."""
-    stage(pair.b, THERE, transaction=T, seconds=60)
+    stage(pair.b, THERE, transaction=T, seconds=AGE)
     pair.up = False
     pair.time_passes(100, step=5)
     assert pair.b.staging.state(T).phase is Phase.OPEN
@@ -196,7 +198,7 @@ def test_what_has_expired_at_a_participant_is_rolled_back_by_its_coordinator(pai
 
 def test_what_was_committed_does_not_expire(pair):
     """The participant hears of the commit instead."""
-    stage(pair.b, THERE, transaction=T, seconds=60)
+    stage(pair.b, THERE, transaction=T, seconds=AGE)
     pair.up = False
     commit(pair.a, TWO, transaction=T)
     pair.time_passes(100, step=5)
@@ -227,7 +229,7 @@ def test_the_end_of_a_connection_rolls_back_what_lasts_as_long(pair):
 
 def test_what_is_prepared_waits_for_its_end_however_long(pair):
     """Also at participants whose parts had an age; a rollback by a client ends it."""
-    pair.stage(seconds=60)
+    pair.stage(seconds=AGE)
     decide(pair.a, Outcome.PREPARED, [ONE, TWO], T)
     pair.time_passes(1000, step=10)
     pair.restart("broker-a")

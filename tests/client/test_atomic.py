@@ -26,6 +26,9 @@ from tests.client.cluster import FakeCluster
 from tests.scripted import Fate, Later, ScriptedCluster, goes_on
 from tests.support import PATIENCE, environment, eventually
 
+BRIEF = 2.0
+"""Before a transaction that cannot be completed is given up."""
+
 
 @pytest.fixture
 def rocketmq():
@@ -44,8 +47,8 @@ def test_a_rocketmq_is_not_supported_and_nothing_is_stored(rocketmq):
             tx.send("orders", b"x")
         assert tx.outcome is metaq.TransactionOutcome.ROLLBACK
         for ask in (
-            lambda: producer.outcome("4711@broker-a", timeout=5),
-            lambda: producer.settle("4711@broker-a", commit=False, timeout=5),
+            lambda: producer.outcome("4711@broker-a", timeout=PATIENCE),
+            lambda: producer.settle("4711@broker-a", commit=False, timeout=PATIENCE),
         ):
             with pytest.raises(metaq.NotSupported, match="broker broker-a"):
                 ask()
@@ -60,7 +63,7 @@ def test_a_rocketmq_is_not_supported_in_asyncio(rocketmq):
                 async with producer.atomic() as tx:
                     await tx.send("orders", b"x")
             with pytest.raises(metaq.NotSupported):
-                await producer.outcome("4711@broker-a", timeout=5)
+                await producer.outcome("4711@broker-a", timeout=PATIENCE)
 
     asyncio.run(main())
 
@@ -423,14 +426,14 @@ def test_what_nobody_can_tell_is_unknown_and_settled_later(cluster, producer, ar
         cluster.script = lambda command: Fate.HANG_UP if staging(command) else None
     with (
         pytest.raises(metaq.TransactionFailed, match=r"unknown: ask producer\.outcome") as caught,
-        producer.atomic(timeout=2) as tx,
+        producer.atomic(timeout=BRIEF) as tx,
     ):
         tx.send("orders", b"x")
     error = caught.value
     assert (error.state, error.transaction_id, error.retriable) == ("unknown", tx.id, False)
     assert tx.outcome is metaq.TransactionOutcome.UNKNOWN
     with pytest.raises(metaq.ConnectionFailed):
-        producer.outcome(tx.id, timeout=2)
+        producer.outcome(tx.id, timeout=BRIEF)
     cluster.script = cluster.answer_script = goes_on
     assert producer.outcome(tx.id) is (metaq.Phase.COMMITTED if arrived else metaq.Phase.UNKNOWN)
     wanted = metaq.TransactionOutcome.COMMIT if arrived else metaq.TransactionOutcome.ROLLBACK
@@ -442,7 +445,7 @@ def test_what_nobody_can_tell_is_unknown_and_settled_later(cluster, producer, ar
 def test_what_could_not_be_staged_ends_the_transaction(cluster, producer):
     """The send says so; a block that passes over it does not end well."""
     cluster.script = lambda command: Fate.HANG_UP if command.code == RequestCode.STAGE else None
-    with pytest.raises(metaq.TransactionFailed) as last, producer.atomic(timeout=2) as tx:
+    with pytest.raises(metaq.TransactionFailed) as last, producer.atomic(timeout=BRIEF) as tx:
         with pytest.raises(metaq.TransactionFailed, match=r"not completed: .* broke") as first:
             for _ in range(100):
                 tx.send("orders", bytes(100_000))
@@ -459,7 +462,7 @@ def test_a_broker_that_is_gone_leaves_it_open(cluster, producer, patient):
     patient.setattr("metaq.client.conversation.atomic.ROLLBACK_SECONDS", 0.5)
     with (
         pytest.raises(metaq.TransactionFailed, match="the brokers drop it after 60 s") as caught,
-        producer.atomic(timeout=2, expire_after=60) as tx,
+        producer.atomic(timeout=BRIEF, expire_after=60) as tx,
     ):
         for _ in range(60):
             tx.send("orders", bytes(100_000))
@@ -553,7 +556,7 @@ def test_a_preparation_that_is_not_confirmed_is_rolled_back(cluster, producer):
         )
 
     cluster.script = script
-    with pytest.raises(metaq.TransactionFailed) as caught, producer.atomic(timeout=2) as tx:
+    with pytest.raises(metaq.TransactionFailed) as caught, producer.atomic(timeout=BRIEF) as tx:
         tx.send("orders", b"x")
         tx.prepare()
     assert (caught.value.state, tx.outcome) == ("rolled back", metaq.TransactionOutcome.ROLLBACK)

@@ -15,7 +15,7 @@ from metaq.admin import Admin
 from metaq.client.consumer.patterns import LOOKS_UNTIL_GONE, Discovery
 from metaq.client.names import Namespace
 from metaq.errors import ConfigError, ConnectionFailed
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 _numbers = itertools.count()
 SOON = {"poll_name_server_interval": 0.1, "start": "earliest"}
@@ -29,7 +29,7 @@ def prefix():
 def bodies(consumer, count):
     found = []
     while len(found) < count:
-        message = consumer.receive(60)
+        message = consumer.receive(PATIENCE)
         assert message is not None, found
         with message:
             found.append(message.body.decode())

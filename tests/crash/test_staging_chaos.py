@@ -20,6 +20,8 @@ WRITERS = 4
 TOPICS = ("bills", "orders", "stock")
 QUEUES = 2
 MESSAGES = 9
+BRIEF = 3.0
+"""Before a writer gives up a request: brokers are away for longer."""
 STEP_SECONDS = 20.0
 """Of a transaction's steps: longer than any fault lasts."""
 
@@ -37,7 +39,7 @@ class Writer(threading.Thread):
 
     def run(self):
         try:
-            with metaq.Producer(self._namesrv, timeout=3.0) as producer:
+            with metaq.Producer(self._namesrv, timeout=BRIEF) as producer:
                 for n in range(1_000_000):
                     if self._stopped.is_set():
                         return

@@ -48,8 +48,8 @@ def test_python_asks_and_a_foreign_client_replies(program: ForeignProgram, serve
     program.call("push", name="c", namesrv=server.namesrv, group=f"{topic}-g", topics={topic: "*"}, options=options)
     try:
         with metaq.Producer(server.namesrv, instance_name="asker") as producer:
-            first = producer.request(topic, b"ping", timeout=60)
-            second = producer.request(topic, b"ping" * 5000, timeout=60)
+            first = producer.request(topic, b"ping", timeout=PATIENCE)
+            second = producer.request(topic, b"ping" * 5000, timeout=PATIENCE)
     finally:
         program.call("shutdown", name="c")
         program.call("shutdown", name="by")
@@ -92,7 +92,7 @@ def test_python_asks_python_by_way_of_any_broker(server: Server, topic: str) -> 
         ) as consumer,
         ThreadPoolExecutor(1) as thread,
     ):
-        asked = thread.submit(producer.request, topic, b"ping", timeout=60)
+        asked = thread.submit(producer.request, topic, b"ping", timeout=PATIENCE)
         with consumer.receive(PATIENCE) as message:
             message.reply(b"pong" * 5000).result(PATIENCE)
         assert asked.result(PATIENCE).body == b"pong" * 5000

@@ -14,6 +14,8 @@ from metaq.testing import Cluster
 from tests.support import PATIENCE, eventually
 
 _names = itertools.count()
+BRIEF = 3.0
+"""Before a transaction that cannot be completed is given up."""
 BROKERS = ("broker-0", "broker-1", "broker-2")
 
 
@@ -111,7 +113,7 @@ def test_a_participant_that_dies_delivers_when_it_is_back(cluster, topic, produc
 @pytest.mark.parametrize("commit", [True, False])
 def test_a_coordinator_that_dies_is_asked_later(cluster, topic, producer, commit):
     """What was prepared stays so, at all three, until somebody decides."""
-    with pytest.raises(metaq.TransactionFailed) as caught, producer.atomic(timeout=3) as tx:
+    with pytest.raises(metaq.TransactionFailed) as caught, producer.atomic(timeout=BRIEF) as tx:
         send_everywhere(tx, topic)
         tx.prepare()
         cluster.brokers[0].kill()
@@ -134,7 +136,7 @@ def test_a_broker_that_is_away_keeps_all_others_from_delivering(cluster, topic, 
     cluster.brokers[1].kill()
     with (
         pytest.raises(metaq.TransactionFailed, match=r"rolled back: nothing of it .* do it again") as caught,
-        producer.atomic(timeout=2) as tx,
+        producer.atomic(timeout=BRIEF) as tx,
     ):
         send_everywhere(tx, topic)
     assert caught.value.state == "rolled back"

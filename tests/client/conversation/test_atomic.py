@@ -41,6 +41,8 @@ from metaq.wire.codes import ResponseCode
 from metaq.wire.record import decode_batch
 
 T = "4711@a"
+SECONDS = 3
+"""Of the world's time, which tests own."""
 COMMIT, ROLLBACK, PREPARED = Outcome.COMMIT, Outcome.ROLLBACK, Outcome.PREPARED
 
 
@@ -352,7 +354,7 @@ def test_prepared_is_settled_by_its_id(commit):
     world.drive(steps_of(world, [("a", 0), ("b", 0)]).finish(PREPARED, 10))
     wanted = Standing.COMMITTED if commit else Standing.ROLLED_BACK
     for again in (commit, not commit):
-        ending = world.drive(settled(T, commit=again, seconds=3, now=lambda: world.now))
+        ending = world.drive(settled(T, commit=again, seconds=SECONDS, now=lambda: world.now))
         assert ending.standing is wanted
 
 
@@ -361,8 +363,10 @@ def test_what_is_not_prepared_is_not_committed_by_its_id():
     world = World()
     world.drive(steps_of(world, [("a", 0)] * 9).overflow("a", 3))
     with pytest.raises(BrokerError):
-        world.drive(settled(T, commit=True, seconds=3, now=lambda: world.now))
-    assert world.drive(settled(T, commit=False, seconds=3, now=lambda: world.now)).standing is Standing.ROLLED_BACK
+        world.drive(settled(T, commit=True, seconds=SECONDS, now=lambda: world.now))
+    assert (
+        world.drive(settled(T, commit=False, seconds=SECONDS, now=lambda: world.now)).standing is Standing.ROLLED_BACK
+    )
     assert world.drive(outcome_of(T, 3, lambda: world.now)) is Phase.ROLLED_BACK
 
 
@@ -405,7 +409,7 @@ def test_a_commit_whose_fate_nobody_can_tell_is_unknown():
     assert isinstance(ending.why, ConnectionFailed)
     world.arrive_late()
     world.fates = iter(())
-    assert world.drive(settled(T, commit=False, seconds=3, now=lambda: world.now)).standing is Standing.COMMITTED
+    assert world.drive(settled(T, commit=False, seconds=SECONDS, now=lambda: world.now)).standing is Standing.COMMITTED
 
 
 def test_a_commit_that_never_left_is_open_and_cannot_be_committed_any_more():
@@ -552,5 +556,5 @@ def test_what_is_said_at_the_end_is_true(data, fates, messages, prepares):
         applied = {(name, part) for name, broker in world.brokers.items() for part in broker.applied}
         assert applied == {(part.broker, part.part) for part in decision.parts}
     world.fates = iter(())
-    sure = world.drive(settled(T, commit=False, seconds=3, now=lambda: world.now))
+    sure = world.drive(settled(T, commit=False, seconds=SECONDS, now=lambda: world.now))
     assert (sure.standing is Standing.COMMITTED) == (outcome is COMMIT)
