@@ -15,7 +15,7 @@ from metaq.client.observing import Sends
 from metaq.client.tracing import KEYS_CHARS_MAX, Tracer, _messages
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, SendFailed
-from metaq.model import MessageQueue, SendStatus
+from metaq.model import MessageQueue, SendStatus, StoredMessage
 from metaq.model.trace import Begun
 from metaq.wire import compression
 from metaq.wire.trace import decode, text_of
@@ -230,13 +230,13 @@ def tracer(per_second=100, error=None):
     return made
 
 
-def sends(count, *, body=b"x", trace=True):
+def sends(count, *, topic="t", body=b"x", trace=True):
     batch = SendBatch(b"7F00000100000000000000000001", 1 << 22)
     for _ in range(count):
         batch.add_message(body, None, None)
     taken = batch.take()
     batch.acknowledge(Stored(MessageQueue("t", "b", 0), 5, OK, ",".join("A" * 32 for _ in range(count)), "r", trace))
-    return Sends.of(Outgoing("t", taken, batch=True), batch, 1000, 2)
+    return Sends.of(Outgoing(topic, taken, batch=True), batch, 1000, 2)
 
 
 def records_of(made):
@@ -287,6 +287,16 @@ def test_a_broker_that_wants_no_traces_gets_none():
     made.sent(sends(3, trace=False))
     asyncio.run(made.write())
     assert made._sender.sent == []
+
+
+def test_traces_are_not_traced():
+    """Whoever consumes the trace topic and traces would do so for ever; by a pattern that is soon done."""
+    made = tracer()
+    made.sent(sends(3, topic="traces"))
+    assert made.begun(StoredMessage(topic="traces", body=b"x")) is None
+    assert made.begun(StoredMessage(topic="t", body=b"x", store_host_raw=bytes(8))) is not None
+    asyncio.run(made.write())
+    assert len(records_of(made)) == 1
 
 
 def test_after_a_failure_the_rest_is_not_tried():

@@ -98,6 +98,8 @@ class Tracer:
     # -------------------------------------------------------------- what happens
 
     def sent(self, sends: Sends) -> None:
+        if sends.outgoing.topic == self._topic:
+            return
         size = sends.body_bytes if sends.outgoing.batch else 0
         if self._left <= 0 or self._bytes + size > BYTES_MAX:
             self._left_out += sends.count
@@ -121,6 +123,8 @@ class Tracer:
         self._waiting.append((record,))
 
     def begun(self, message: StoredMessage) -> object:
+        if message.topic == self._topic:  # The trace of a trace would be traced, and so on for ever.
+            return None
         if self._left <= 0:
             self._left_out += 1
             return None
