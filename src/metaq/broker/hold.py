@@ -26,6 +26,8 @@ CHANNEL_HELD_MIN = 1024
 
 READING_MAX = 128
 """Pulls by an expression that wait at one queue: a message that comes there is looked at for each of them, in one go."""
+DEAF_SECONDS = 1.0
+"""What waits beyond that is not woken, and waits for so long: answered at once, its client would ask again at once, for ever."""
 
 
 class HeldPull(Struct, eq=False):
@@ -40,6 +42,8 @@ class HeldPull(Struct, eq=False):
     """What the door needs to run the pull again and answer it; opaque to us."""
     reads: bool = False
     """It looks at messages, not at their tags alone: each new one costs it some work."""
+    deaf: bool = False
+    """It is not woken when its queue grows: too many are already."""
     over: bool = False
     """Answered, dropped, or its connection closed."""
 
@@ -66,13 +70,13 @@ class HeldPulls:
         return self._count
 
     def hold(self, pull: HeldPull) -> bool:
-        """Keep a pull. False when the table, or the share in it of the connection or of the queue, is full: answer it now."""
+        """Keep a pull. False when the table, or the connection's share in it, is full: answer it now."""
         mine = self._by_channel.get(pull.channel, ())
         if self._count >= self._held_max or len(mine) >= max(CHANNEL_HELD_MIN, self._held_max // 4):
             return False
-        if pull.reads:
-            if self._reading[pull.key] >= READING_MAX:
-                return False
+        if pull.reads and self._reading[pull.key] >= READING_MAX:
+            pull.deaf, pull.deadline = True, min(pull.deadline, self._clock.monotonic() + DEAF_SECONDS)
+        elif pull.reads:
             self._reading[pull.key] += 1
         self._waiting.setdefault(pull.key, []).append(pull)
         self._by_channel.setdefault(pull.channel, set()).add(pull)
@@ -103,7 +107,7 @@ class HeldPulls:
             queue = self._store.existing_queue(*key)
             if queue is not None:
                 end = queue.max_offset
-                ready += [pull for pull in self._waiting.get(key, ()) if pull.place < end]
+                ready += [pull for pull in self._waiting.get(key, ()) if pull.place < end and not pull.deaf]
         for pull in ready:
             self._remove(pull)
         return ready
@@ -128,7 +132,7 @@ class HeldPulls:
         self._count -= 1
         waiting = self._waiting[pull.key]
         waiting.remove(pull)
-        if pull.reads:
+        if pull.reads and not pull.deaf:
             self._reading[pull.key] -= 1
             if not self._reading[pull.key]:
                 del self._reading[pull.key]
