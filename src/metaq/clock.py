@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import secrets
 import time
 from typing import Protocol
 
@@ -22,6 +23,10 @@ class Clock(Protocol):
         """A number in [0, stop), for choices that must spread."""
         ...
 
+    def token(self) -> str:
+        """32 hex characters that nobody can guess."""
+        ...
+
 
 class SystemClock:
     """The machine's own time and randomness."""
@@ -38,6 +43,9 @@ class SystemClock:
 
     def random_below(self, stop: int) -> int:
         return int(self._random.random() * stop)
+
+    def token(self) -> str:
+        return secrets.token_hex(16)
 
 
 class FakeClock:
@@ -58,6 +66,9 @@ class FakeClock:
 
     def random_below(self, stop: int) -> int:
         return self._random.randrange(stop)
+
+    def token(self) -> str:
+        return f"{self._random.getrandbits(128):032x}"
 
     def advance(self, seconds: float) -> None:
         """Move both the wall clock and the monotonic clock forward."""

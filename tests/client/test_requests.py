@@ -100,6 +100,22 @@ def test_each_of_many_requests_at_once_gets_its_own_reply(metaq_broker, producer
         assert list(threads.map(ask, range(100))) == [body.upper() for body in bodies]
 
 
+def test_nobody_can_guess_the_number_of_another_s_request(metaq_broker, producer, topic):
+    """Who knows one could reply to the next ones in the name of those who are asked: it is no count, and no message id."""
+    seen = []
+
+    def handle(message):
+        seen.append((message.properties[props.CORRELATION_ID], message.message_id))
+        message.reply(b"pong")
+
+    with Responder(metaq_broker.namesrv, topic, handle):
+        for _ in range(20):
+            producer.request(topic, b"ping", timeout=PATIENCE)
+    assert {len(one) for one, _ in seen} == {32}
+    assert len({one[:8] for one, _ in seen}) == len({one[-8:] for one, _ in seen}) == 20
+    assert not any(one[:8].upper() == message_id[:8] for one, message_id in seen)
+
+
 def test_asyncio_asks_and_replies(metaq_broker, topic):
     """`await producer.request`, `await message.reply`; a thousand under way at once."""
 

@@ -330,7 +330,7 @@ class ProducerBase:
                 if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
                     await self._find_queues(message.topic)
                 stream = self._stream(message.topic, ordering_key, None, queue).apart()
-                correlation_id = self._core.id_prefixes.next().decode()
+                correlation_id = self._core.clock.token()  # Who could guess it could reply in another's name.
                 with self._core.requests.awaiting(self._sender, correlation_id, reply):
 
                     def finish(outgoing: Outgoing) -> Outgoing:
