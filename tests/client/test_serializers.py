@@ -51,6 +51,10 @@ class Model(pydantic.BaseModel):
     tags: list[str] = pydantic.Field(default_factory=list)
 
 
+class Basket(msgspec.Struct):
+    models: dict[str, Model]
+
+
 VALUES = [
     (Json(), {"id": 42, "tags": ["a", "ä"], "none": None, "pi": 3.5}),
     (Json(), [1, "two", False]),
@@ -59,6 +63,9 @@ VALUES = [
     (Json(Total), {"cents": 5}),
     (Json(list[int]), [1, 2, 3]),
     (Json(Model), Model(id=1, tags=["a"])),
+    (Json(list[Model]), [Model(id=1), Model(id=2, tags=["a"])]),
+    (Json(Model | None), Model(id=1)),
+    (Json(Basket), Basket({"a": Model(id=1)})),
     (Text(), "grüße 🙂"),
     (Text("latin-1"), "grüße"),
 ]
@@ -92,7 +99,7 @@ def test_any_plain_value_is_json_that_others_can_read(value):
     [
         (Json(), b"{"), (Json(), b""), (Json(), b"\xff"), (Json(), b"[" * 100_000), (Json(), b"1" * 10_000 + b"x"),
         (Json(Order), b'{"id": "seven"}'), (Json(Order), b"[]"), (Json(Order), b'{"note": "no id"}'),
-        (Json(Model), b'{"id": "x"}'), (Json(Model), b"nonsense"), (Text(), b"\xff\xfe"), (Text("ascii"), "ä".encode()),
+        (Json(Model), b'{"id": "x"}'), (Json(list[Model]), b'[{"id": "x"}]'), (Json(Basket), b'{"models": {"a": []}}'), (Json(Model), b"nonsense"), (Text(), b"\xff\xfe"), (Text("ascii"), "ä".encode()),
     ],
 )  # fmt: skip
 def test_a_body_that_is_none_raises(serializer, body):
@@ -119,6 +126,13 @@ def test_a_value_that_makes_no_body_is_refused_before_it_is_sent(metaq_broker, t
             with pytest.raises(metaq.InvalidMessage, match=words) as caught:
                 send(topic, value)
             assert caught.value.__cause__ is not None
+
+
+def test_a_type_that_nothing_makes_of_json_is_refused_when_it_is_named():
+    """And not by each of the messages, which would all be dead letters."""
+    for wrong in (itertools.count, ThreadPoolExecutor):
+        with pytest.raises(metaq.ConfigError, match="nothing says how one is made of JSON"):
+            Json(wrong)
 
 
 PICKLES = [

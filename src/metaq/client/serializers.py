@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar, cast, is_typeddict, runtime_checkable
 
 import msgspec
+import msgspec.inspect
 
 from metaq.errors import ConfigError, InvalidMessage
 from metaq.model.message import as_body
@@ -59,9 +60,15 @@ class Json(Generic[T]):
         self._decoder: msgspec.json.Decoder[Any] | None = None
         if self._model is None:
             try:
-                self._decoder = msgspec.json.Decoder(type)
+                self._decoder = msgspec.json.Decoder(type, dec_hook=_of_model)
+                known = not isinstance(msgspec.inspect.type_info(type), msgspec.inspect.CustomType)
             except TypeError as error:
                 raise ConfigError(f"Json({type!r}): {error}") from None
+            if not known:
+                raise ConfigError(
+                    f"Json({type!r}): nothing says how one is made of JSON: use a msgspec Struct, a dataclass, a TypedDict, a "
+                    "pydantic model, or a serializer of your own with encode and decode"
+                )
 
     def encode(self, value: T) -> bytes:
         """Raises TypeError: of another type than the serializer's, or of one that JSON has not."""
@@ -69,7 +76,7 @@ class Json(Generic[T]):
             raise TypeError(f"{self!r} got {_type(value)}")
         if hasattr(value, "model_dump_json"):  # pydantic's
             return cast("str", value.model_dump_json()).encode()
-        return msgspec.json.encode(value)
+        return msgspec.json.encode(value, enc_hook=_as_model)
 
     def decode(self, body: bytes) -> T:
         """Raises ValueError (of msgspec or pydantic): no JSON, or none of the type. RecursionError: nested too deeply."""
@@ -79,6 +86,20 @@ class Json(Generic[T]):
 
     def __repr__(self) -> str:
         return f"Json({'' if self.type is Any else getattr(self.type, '__name__', self.type)})"
+
+
+def _as_model(value: Any) -> Any:
+    """For what msgspec does not know: a pydantic model within something else. Raises NotImplementedError: it is none."""
+    if not hasattr(value, "model_dump_json"):
+        raise NotImplementedError(f"JSON has no {_type(value)}")
+    return msgspec.Raw(cast("str", value.model_dump_json()).encode())
+
+
+def _of_model(wanted: Any, found: Any) -> Any:
+    """The same the other way round. Raises what the model raises, which msgspec makes a ValidationError of."""
+    if not hasattr(wanted, "model_validate_json"):
+        raise NotImplementedError(f"JSON cannot be made a {wanted!r}")
+    return wanted.model_validate_json(msgspec.json.encode(found))
 
 
 class Text:
