@@ -6,6 +6,9 @@ import shutil
 
 import pytest
 
+from metaq.app.files import broker_files
+from metaq.broker.broker import Broker
+from metaq.broker.environment import Environment
 from metaq.broker.records import put_record
 from metaq.broker.requests import Apply, Chunk, Send
 from metaq.clock import FakeClock
@@ -13,7 +16,9 @@ from metaq.errors import Reason
 from metaq.model import TopicConfig
 from metaq.model.staging import ManifestPart, Phase
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
+from metaq.options import BrokerOptions
 from metaq.saved import Saving
+from metaq.store.config_file import ConfigFile
 from metaq.store.message_store import MessageStore
 from metaq.testing import FaultyDisk
 from tests.broker.staging import (
@@ -229,6 +234,27 @@ def test_old_chunks_are_read_a_few_at_a_time(tmp_path, clock):
             broker.staging.step()
         assert taken > 128
         assert all(bodies(broker, "orders", number) == [b"%d" % number] for number in range(200))
+
+
+def test_what_is_committed_is_applied_by_a_broker_that_got_another_name(tmp_path, clock):
+    """The manifest has the old one."""
+    disk = FaultyDisk()
+    chunk, part = whole_part("p", "orders", 0, b"a")
+    with open_broker(tmp_path, clock, disk=disk) as broker:
+        broker.topics.update(TopicConfig("orders", 4, 4))
+        stage(broker, chunk)
+        rollback(broker, "u@broker-a")
+        disk.room = 0
+        assert commit(broker, part).remaining == 1
+        disk.room = None
+    options = small_store(tmp_path)
+    with MessageStore(options, clock, STORE_HOST, "DefaultCluster") as store:
+        table = BrokerOptions(broker_name="broker-n", broker_cluster_name="DefaultCluster")
+        environment = Environment(table, options, clock, store, "broker-n", STORE_HOST)
+        broker = Broker(environment, broker_files(lambda file: ConfigFile(tmp_path / "config" / file)))
+        run_steps(broker)
+        assert bodies(broker) == [b"a"]
+        broker.close()
 
 
 def test_a_topic_that_was_deleted_after_the_decision_is_made_again(tmp_path, clock, caplog):

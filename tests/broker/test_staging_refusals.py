@@ -149,8 +149,10 @@ def test_who_may_not_send_to_a_topic_may_neither_stage_nor_end_for_it(tmp_path):
             )
         foreign = "t@broker-b"
         stage(broker, one, transaction=foreign, who=anna)
-        brought = Decision(foreign, Outcome.COMMIT, (part,))
-        refused(Reason.NO_PERMISSION, broker.staging.apply, Apply(transaction=foreign, decision=brought), bert)
+        named = Decision(foreign, Outcome.COMMIT, (part,))
+        for brought in (named, Decision(foreign, Outcome.COMMIT), Decision(foreign, Outcome.ROLLBACK)):
+            refused(Reason.NO_PERMISSION, broker.staging.apply, Apply(transaction=foreign, decision=brought), bert)
+        assert broker.staging.state(foreign).phase is Phase.OPEN
         assert bodies(broker) == []
         assert decide(broker, Outcome.COMMIT, [part], who=anna).first
 
@@ -236,6 +238,44 @@ def test_transactions_that_wait_for_other_brokers_are_limited_too(tmp_path):
         broker.staging.apply(Apply(transaction="t-0@broker-a", confirmed=("broker-z",)), SOMEBODY)
         broker.tick()
         assert commit(broker, named, transaction="w@broker-a").first
+
+
+def test_the_parts_that_open_decisions_name_are_limited(tmp_path):
+    """A manifest is memory too, and names parts of brokers that may never answer."""
+    _, part = whole_part("q", "orders", 0, b"a", broker="broker-z")
+    parts = [structs.replace(part, part=f"q{number}") for number in range(100)]
+    with open_broker(tmp_path, staged_parts_max=8) as broker:
+        decide(broker, Outcome.PREPARED, parts, "t@broker-a")
+        text = refused(Reason.BUSY, commit, broker, *parts, transaction="u@broker-a")
+        assert "stagedPartsMax" in text
+        assert decide(broker, Outcome.COMMIT, None, "t@broker-a").first
+        broker.staging.apply(Apply(transaction="t@broker-a", confirmed=("broker-z",)), SOMEBODY)
+        broker.tick()
+        assert commit(broker, *parts, transaction="u@broker-a").first
+
+
+def test_a_page_of_transactions_with_many_parts_is_short(broker):
+    """Its answer has to fit into a frame; the next page begins behind it."""
+    _, part = whole_part("q", "orders", 0, b"a", broker="broker-z")
+    parts = [structs.replace(part, part=f"q{number}") for number in range(4000)]
+    for name in "abcdef":
+        decide(broker, Outcome.PREPARED, parts, f"{name}@broker-a")
+    pages, after = [], ""
+    while page := broker.staging.listing(after, 100):
+        pages.append([state.transaction[0] for state in page])
+        after = page[-1].transaction
+    assert pages == [["a", "b"], ["c", "d"], ["e", "f"]]
+
+
+def test_a_part_that_a_coordinator_cannot_have_named_is_refused(broker):
+    """Names are kept in the properties of a record, among others."""
+    one, part = whole_part("p", "orders", 0, b"a")
+    foreign = "t@broker-b"
+    stage(broker, one, transaction=foreign)
+    odd = structs.replace(part, part="q\x02METAQ_DONE\x012")
+    brought = Decision(foreign, Outcome.COMMIT, (part, odd))
+    refused(Reason.INVALID, broker.staging.apply, Apply(transaction=foreign, decision=brought), SOMEBODY)
+    assert broker.staging.state(foreign).phase is Phase.OPEN
 
 
 def test_tiny_chunks_are_limited_by_their_number(tmp_path):

@@ -104,6 +104,18 @@ def test_rows_outlast_their_file(tmp_path, clock):
         assert (again.first, again.decision.transaction) == (False, T)
 
 
+def test_a_row_that_was_forgotten_does_not_come_back_with_a_decision_that_is_written_anew(tmp_path, clock):
+    """The commit is needed for another broker still, its row is not."""
+    _, there = whole_part("q", "orders", 1, b"b", broker="broker-b")
+    with open_broker(tmp_path, clock, store=SMALL) as broker:
+        commit(broker, there, row="writer", sequence=4)
+        broker.staging.forget("writer")
+        let_files_go(broker, clock)
+    with open_broker(tmp_path, clock, store=SMALL) as broker:
+        assert broker.staging.state(T).unconfirmed == ("broker-b",)
+        assert broker.staging.row("writer") is None
+
+
 class Deaf:
     """A way to other brokers that leads nowhere."""
 

@@ -13,6 +13,8 @@ import heapq
 import logging
 from typing import Final
 
+from msgspec import structs
+
 from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Channel
@@ -67,6 +69,8 @@ PAUSE_SECONDS: Final = 0.1
 DONE_MAX: Final = 256
 """So many transactions that are done are written down before their tick."""
 LISTED_MAX: Final = 1000
+LISTED_PARTS_MAX: Final = 10_000
+"""Parts, held here or named by a decision, of the transactions in one answer."""
 
 
 class StagingService:
@@ -274,8 +278,10 @@ class StagingService:
             check_manifest(wanted, self._name, transaction)
         if made is not None and wanted.outcome is Outcome.PREPARED:
             return Decided(made, first=False)
-        if transaction is None and wanted.outcome is not Outcome.ROLLBACK:
-            self._table.check_count()
+        if wanted.outcome is not Outcome.ROLLBACK:
+            self._table.check_named(wanted, transaction)
+            if transaction is None:
+                self._table.check_count()
         return self._decide(wanted, transaction)
 
     def _made(self, name: str, transaction: Transaction | None) -> Decision | None:
@@ -352,7 +358,8 @@ class StagingService:
             transaction = Transaction(decision.transaction, coordinator_of(decision.transaction))
             if decision.outcome is not Outcome.ROLLBACK:
                 self._table.add(transaction)
-        transaction.decision, transaction.place, transaction.missing = decision, place, missing
+        self._table.decided(transaction, decision, place)
+        transaction.missing = missing
         if decision.outcome is Outcome.COMMIT:
             self._commit(transaction, decision, learned=learned)
         elif decision.outcome is Outcome.ROLLBACK:
@@ -408,7 +415,7 @@ class StagingService:
         own = coordinator_of(name) == self._name
         transaction = self._table.get(name)
         if decision is not None:
-            self._check_brought(name, decision, who)
+            self._check_brought(name, decision, transaction, who)
             if not own and transaction is not None and not transaction.final:
                 self.learn(decision)
             elif not own and transaction is None and self._decisions.find(name) is None:
@@ -428,14 +435,16 @@ class StagingService:
             self._applier.run(transaction, AT_ONCE_BYTES)
         return self.state(name)
 
-    def _check_brought(self, name: str, decision: Decision, who: Identity) -> None:
+    def _check_brought(self, name: str, decision: Decision, transaction: Transaction | None, who: Identity) -> None:
         if decision.transaction != name:
             raise Refused(
                 Reason.INVALID,
                 f"a request for transaction {name} brings the decision of {decision.transaction[:230]!r}",
             )
-        for topic in sorted({part.topic for part in decision.parts if part.broker == self._name}):
-            self._authorise(who, Action.PUBLISH, topic)
+        here = tuple(part for part in decision.parts if part.broker == self._name)
+        for part in here:
+            check_part(part.part)
+        self._authorise_all(who, structs.replace(decision, parts=here), transaction)
 
     def _absent(self, decision: Decision) -> TransactionState:
         """What a participant says of a transaction of which it has nothing."""
@@ -581,9 +590,19 @@ class StagingService:
         return self._table.parts, self._table.bytes
 
     def listing(self, after: str, count: int) -> list[TransactionState]:
-        """Transactions that are not over, in the order of their ids, from the first one behind `after` on."""
+        """Transactions that are not over, in the order of their ids, from the first one behind `after` on.
+
+        Fewer than `count` if they have many parts; none: there are no more.
+        """
         names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in self._table.table if name > after))
-        return [state_of(self._table.table[name]) for name in names]
+        states, parts = list[TransactionState](), 0
+        for name in names:
+            transaction = self._table.table[name]
+            parts += len(transaction.parts) + (len(transaction.decision.parts) if transaction.decision else 0)
+            if states and parts > LISTED_PARTS_MAX:
+                break
+            states.append(state_of(transaction))
+        return states
 
     def rows(self, after: str, count: int) -> list[RowState]:
         """Rows in the order of their keys, from the first one behind `after` on."""

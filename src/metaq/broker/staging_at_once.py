@@ -113,8 +113,7 @@ class AtOnce:
         now_ms = self._clock.now_ms()
         decision = Decision(transaction.id, Outcome.COMMIT, stage.decide.parts, decided_ms=now_ms)
         record = decide_record(decision, now_ms, self._environment.store_host)
-        transaction.place = self._appender.put([record]).log_offset
-        transaction.decision = decision
+        self._table.decided(transaction, decision, self._appender.put([record]).log_offset)
 
     def _apply(self, transaction: Transaction) -> None:
         """As far as it goes: the long way applies the rest, and tells what holds it up."""

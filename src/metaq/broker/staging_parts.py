@@ -18,6 +18,8 @@ PEER_SHARE: Final = 4
 """One peer may have the fourth part of `stagedPartsMax`."""
 CHUNKS_MEAN: Final = 64
 """All parts together may have so many chunks for each of `stagedPartsMax`: each costs memory, however small it is."""
+NAMED_MEAN: Final = 16
+"""All decisions that are not done may name so many parts, of whichever broker, for each of `stagedPartsMax`."""
 NOBODY: Final = ""
 """Who staged what a start found."""
 
@@ -171,7 +173,7 @@ class Staged:
     def __init__(self, options: BrokerOptions) -> None:
         self._options = options
         self.table: dict[str, Transaction] = {}
-        self.parts = self.chunks = 0
+        self.parts = self.chunks = self.named = 0
         self.bytes = 0
         self._peers: dict[str, int] = {}
         """Peer → parts."""
@@ -238,7 +240,26 @@ class Staged:
                 "some; those that wait for other brokers are over once these have answered (metaq transaction list)",
             )
 
+    def check_named(self, decision: Decision, transaction: Transaction | None) -> None:
+        """Raises Refused BUSY: a decision that names so many parts is one too many."""
+        before = transaction.decision.parts if transaction is not None and transaction.decision is not None else ()
+        limit = NAMED_MEAN * self._options.staged_parts_max
+        if self.named - len(before) + len(decision.parts) > limit:
+            raise Refused(
+                Reason.BUSY,
+                f"the decision of transaction {decision.transaction} names {len(decision.parts)} parts, and those that are not "
+                f"done name {self.named}; the limit is {limit}, {NAMED_MEAN} for each of stagedPartsMax: nothing was decided, try "
+                "again when others are done",
+            )
+
     # ------------------------------------------------------------------ changes
+
+    def decided(self, transaction: Transaction, decision: Decision, place: int) -> None:
+        """The transaction has this decision, stored at this LogOffset."""
+        if transaction.id in self.table:
+            before = transaction.decision
+            self.named += len(decision.parts) - (len(before.parts) if before is not None else 0)
+        transaction.decision, transaction.place = decision, place
 
     def adopt(self, transaction: Transaction, peer: str) -> None:
         """One that a start found gets more: from now on it counts for whoever stages that."""
@@ -249,6 +270,7 @@ class Staged:
 
     def add(self, transaction: Transaction) -> None:
         self.table[transaction.id] = transaction
+        self.named += len(transaction.decision.parts) if transaction.decision is not None else 0
         self._count(transaction, len(transaction.parts), transaction.bytes, transaction.chunks)
 
     def add_part(self, transaction: Transaction, part: Part) -> None:
@@ -270,6 +292,7 @@ class Staged:
     def drop(self, transaction: Transaction) -> None:
         """Forget it, with its parts."""
         if self.table.pop(transaction.id, None) is not None:
+            self.named -= len(transaction.decision.parts) if transaction.decision is not None else 0
             self._count(transaction, -len(transaction.parts), -transaction.bytes, -transaction.chunks)
 
     def _count(self, transaction: Transaction, parts: int, size: int, chunks: int) -> None:

@@ -51,6 +51,10 @@ class _Known(Struct):
     done: bool = False
     finished: bool = False
 
+    def broker(self, name: str) -> str:
+        """What the broker that is called `name` was called when it decided: its manifest has that name."""
+        return name if self.learned else coordinator_of(self.decision.transaction)
+
 
 class _Found(Struct):
     """The records of one part, in no order."""
@@ -164,21 +168,22 @@ class Recovery:
         decision = known.decision
         if decision.outcome is Outcome.PREPARED or (decision.outcome is Outcome.COMMIT and not known.done):
             return
-        if decision.outcome is Outcome.ROLLBACK or known.finished or not self._others(decision):
+        if decision.outcome is Outcome.ROLLBACK or known.finished or not self._others(known):
             self._decisions.ended(name, known.place)
             self._over.add(name)
             del self._known[name]
 
-    def _others(self, decision: Decision) -> tuple[str, ...]:
+    def _others(self, known: _Known) -> tuple[str, ...]:
         """The brokers that have to confirm a decision of this one."""
-        if coordinator_of(decision.transaction) != self._name or decision.outcome is not Outcome.COMMIT:
+        if known.learned or known.decision.outcome is not Outcome.COMMIT:
             return ()
-        return tuple(sorted({part.broker for part in decision.parts} - {self._name}))
+        return tuple(sorted({part.broker for part in known.decision.parts} - {known.broker(self._name)}))
 
     def _decided(self, name: str, known: _Known, parts: dict[str, Part]) -> None:
         """A transaction whose decision is known, with those of its parts that may have to be applied."""
         decision = known.decision
-        here = [part.part for part in decision.parts if part.broker == self._name]
+        me = known.broker(self._name)
+        here = [part.part for part in decision.parts if part.broker == me]
         committed = decision.outcome is Outcome.COMMIT
         transaction = Transaction(
             name,
@@ -188,7 +193,7 @@ class Recovery:
             decision=decision,
             place=known.place,
             applied=known.done,
-            unconfirmed=self._others(decision),
+            unconfirmed=self._others(known),
             missing=tuple(part for part in here if part not in parts) if committed and not known.done else (),
             since_ms=min((part.since_ms for part in parts.values()), default=decision.decided_ms),
         )
@@ -219,7 +224,8 @@ class Recovery:
         known = self._known.get(name)
         manifest = None
         if known is not None and known.decision.outcome is Outcome.COMMIT:
-            manifest = {part.part: part for part in known.decision.parts if part.broker == self._name}
+            me = known.broker(self._name)
+            manifest = {part.part: part for part in known.decision.parts if part.broker == me}
         parts, any_chunk = dict[str, Part](), None
         for part_id, records in found.items():
             part = _part_of(part_id, records)

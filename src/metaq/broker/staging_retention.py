@@ -13,6 +13,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final
 
+from msgspec import structs
+
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment
 from metaq.broker.staging_apply import AT_ONCE_BYTES, Applier
@@ -245,9 +247,20 @@ class Retention:
         if transaction.decision is not None and transaction.place < self._before:
             progress = "1" if transaction.applied else ""
             transaction.place = self._write(
-                transaction.decision, transaction.place, progress, transaction.coordinator, transaction.missing
+                self._as_it_counts(transaction.decision),
+                transaction.place,
+                progress,
+                transaction.coordinator,
+                transaction.missing,
             )
         return True
+
+    def _as_it_counts(self, decision: Decision) -> Decision:
+        """A commit whose row was forgotten by hand must not bring it back at the next start."""
+        row = self._decisions.rows.get(decision.row)
+        if decision.outcome is Outcome.COMMIT and (row is None or row.transaction != decision.transaction):
+            return structs.replace(decision, row="", sequence=-1)
+        return decision
 
     def _carry_part(self, transaction: Transaction, part: Part, more_time: Callable[[], bool]) -> bool:
         for number, place in enumerate(part.places):
