@@ -74,6 +74,22 @@ def test_what_is_too_large_is_refused(text, said):
         compile_sql(text)
 
 
+def test_dashes_are_looked_through_once(monkeypatch):
+    """Each of 60 000 could begin a comment: that its line has no end is seen once, and not by the pattern at each of them."""
+    matched = []
+    pattern = sql._TOKEN
+
+    class Counting:
+        def match(self, text, at):
+            matched.append(at)
+            return pattern.match(text, at)
+
+    monkeypatch.setattr(sql, "_TOKEN", Counting())
+    with pytest.raises(SqlError, match="nested more than 64 deep"):
+        compile_sql("a = " + "-" * 60_000)
+    assert len(matched) < 10
+
+
 def test_limits_are_usable_up_to_their_end():
     """The deepest, the longest and the widest that are allowed compile."""
     compile_sql("(" * 64 + "a = 5" + ")" * 64)

@@ -143,7 +143,7 @@ class SqlError(ConfigError):
 
 _TOKEN: Final = re.compile(
     r"""
-      (?P<skip> [\x20\t\n\r\f]+ | --[^\n\r]*(?:\r\n|\n|\r) | /\*.*?\*/ )
+      (?P<skip> [\x20\t\n\r\f]+ | --[^\n\r]*+(?:\r\n|\n|\r) | /\*.*?\*/ )
     | (?P<float> [0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)? | \.[0-9]+(?:[eE][+-]?[0-9]+)? | [0-9]+[eE][+-]?[0-9]+ )
     | (?P<integer> [1-9][0-9]*[lL]? | 0 )
     | (?P<text> '[^']*(?:''[^']*)*' )
@@ -221,6 +221,7 @@ class _Compiler:
 
     def __init__(self, text: str) -> None:
         self._text = text
+        self._last_line_end = max(text.rfind("\n"), text.rfind("\r"))
         self._names: dict[str, int] = {}
         self._depth = self._steps = self._searches = self._contains = 0
         self._never = ""
@@ -243,6 +244,9 @@ class _Compiler:
         while True:
             if self._at >= len(text):
                 return _Token("end", "", len(text))
+            if self._at > self._last_line_end and text.startswith("--", self._at):
+                self._at += 1  # No comment, which ends with its line; the rest is not searched for that at each dash.
+                return _Token("sign", "-", self._at - 1)
             found = _TOKEN.match(text, self._at)
             if found is None:
                 raise self._unreadable(self._at)
