@@ -170,6 +170,26 @@ def test_members_that_register_share_the_queues_and_poll(broker, topic, queues):
         assert one.poll(0.3) == []
 
 
+def test_a_queue_that_was_another_s_meanwhile_goes_on_where_that_one_came_to(broker, topic, queues):
+    """What was polled of it before, and waits or was handed out, is forgotten: it neither comes again nor sets the progress back."""
+    queue = queues[0]
+    fill(broker, queue, 6)
+    with consumer(broker, topic, instance_name="one") as one, consumer(broker, topic, instance_name="two") as two:
+        one.assign([queue])
+        assert numbers(eventually(lambda: one.poll(0.5, count=2)), queue) == [0, 1]
+        one.assign([])
+        two.assign([queue])
+        assert numbers(drained(two, 6), queue) == list(range(6))
+        two.commit()
+        two.assign([])
+        one.assign([queue])
+        assert one.position(queue) == 6
+        fill(broker, queue, 1, first=6)
+        assert numbers(eventually(lambda: one.poll(0.5)), queue) == [6]
+        one.commit()
+        assert one.committed(queue) == 7
+
+
 def test_an_assign_of_queues_that_do_not_exist_changes_nothing(broker, topic, queues):
     """They are named; the topic's own go on. A topic that there is not is no route; nothing is made of either."""
     fill(broker, queues[0], 1)

@@ -151,7 +151,7 @@ class PullConsumerBase(Closable):
         if on_share is not None:
             self._member.listen(first, on_share)
         self._polling = Polling(self._core, self._member, self._poll_queue)
-        self._member.on_reset = self._polling.moved
+        self._member.on_moved = self._polling.moved
         self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)

@@ -48,8 +48,8 @@ class PullMember:
         self._listeners: dict[str, OnShare] = {}
         self.on_change: Callable[[], None] = lambda: None
         """Called, in any thread, when our queues are others than before."""
-        self.on_reset: Callable[[MessageQueue], None] = lambda _: None
-        """Called, in the loop, when an administrator moved our progress in a queue."""
+        self.on_moved: Callable[[MessageQueue], None] = lambda _: None
+        """Called, in the loop, when an administrator moved our progress in a queue, or it is no longer ours."""
         self._tasks: list[asyncio.Task[None]] = []
 
     # -------------------------------------------------------------- what the core needs
@@ -71,7 +71,7 @@ class PullMember:
         for queue in offsets.keys() & self._positions.keys():
             log.info("an administrator moved %s of group %s to %d", queue, self.group, offsets[queue])
             self.update(queue, offsets[queue])
-            self.on_reset(queue)
+            self.on_moved(queue)
 
     # -------------------------------------------------------------- life
 
@@ -149,6 +149,8 @@ class PullMember:
             left = {queue: self._positions.pop(queue) for queue in queues if queue in self._positions}
             updated = self._updated & left.keys()
             self._updated -= left.keys()
+        for queue in left:
+            self.on_moved(queue)
         await self._offsets.persist({queue: left[queue] for queue in updated})
 
     def announced(self, queues: Sequence[MessageQueue]) -> None:
