@@ -15,6 +15,7 @@ from metaq.model import properties as props
 from metaq.model.staging import Outcome, Phase
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
 from metaq.store.consume_queue import ConsumeQueue
+from metaq.testing import FaultyDisk
 from metaq.wire.record import copied_from
 from tests.broker.staging import T, bodies, commit, decide, rollback, run_steps, stage, stored, whole_part
 from tests.broker.support import BORN_HOST, open_broker
@@ -114,6 +115,46 @@ def test_a_row_that_was_forgotten_does_not_come_back_with_a_decision_that_is_wri
     with open_broker(tmp_path, clock, store=SMALL) as broker:
         assert broker.staging.state(T).unconfirmed == ("broker-b",)
         assert broker.staging.row("writer") is None
+
+
+def test_what_comes_after_a_damaged_part_was_dropped_outlasts_its_file(tmp_path, clock):
+    """The transaction is still open, and its client may go on with it."""
+    lost, _ = whole_part("p", "orders", 0, b"lost")
+    chunk, part = whole_part("q", "orders", 0, b"a")
+    with open_broker(tmp_path, clock, store=SMALL, staged_seconds_max=1_000_000) as broker:
+        stage(broker, lost)
+        place = stored(broker, STAGE_TOPIC, 0)[0].log_offset
+        file = broker.store.log.run.find(place)
+        file.buffer[place - file.start + 100] ^= 1
+        let_files_go(broker, clock)
+        assert [held.part for held in broker.staging.state(T).parts] == []
+        stage(broker, chunk)
+        let_files_go(broker, clock)
+    with open_broker(tmp_path, clock, store=SMALL, staged_seconds_max=1_000_000) as broker:
+        assert commit(broker, part).first
+        assert bodies(broker) == [b"a"]
+
+
+def test_committed_chunks_that_are_lost_are_told_at_the_start(tmp_path, clock, caplog):
+    """A disk that was full to the brim, or a hand, has taken their log file before they were delivered."""
+    disk = FaultyDisk()
+    chunk, part = whole_part("p", "orders", 0, b"a")
+    with open_broker(tmp_path, clock, store=SMALL, disk=disk) as broker:
+        broker.topics.ensure("orders", 4)
+        stage(broker, chunk)
+        while broker.store.log_end < 65 * 1024:
+            send = Send(topic="fill", queue_id=0, body=b"x" * 15_000, born_ms=clock.now_ms(), born_host=BORN_HOST)
+            broker.sends.send(send)
+        rollback(broker, "u@broker-a")  # its queue has room now, and that of the messages has none
+        disk.room = 0
+        assert commit(broker, part).remaining == 1
+        disk.room = None
+    (tmp_path / "commitlog" / f"{0:020}").unlink()
+    with open_broker(tmp_path, clock, store=SMALL) as broker:
+        state = broker.staging.state(T)
+        assert (state.phase, state.missing) == (Phase.COMMITTED, ("p",))
+        assert f"transaction {T} is committed, and its parts p are not in the log" in caplog.text
+        broker.tick()
 
 
 class Deaf:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
+
+import pytest
+
 from metaq.broker.requests import Apply
 from metaq.broker.staging_decisions import ENDED_MAX
 from metaq.clock import FakeClock
 from metaq.errors import Reason
 from metaq.model.staging import Outcome, Phase
-from tests.broker.staging import SOMEBODY, bodies, commit, decide, refused, rollback, stage, whole_part
+from tests.broker.staging import SOMEBODY, T, bodies, commit, decide, refused, rollback, stage, whole_part
 from tests.broker.support import open_broker
 
 
@@ -111,4 +115,24 @@ def test_the_last_transaction_of_a_row_stays_committed_however_long_ago_it_was(t
         assert (again.first, again.decision.outcome) == (False, Outcome.COMMIT)
         assert broker.staging.state(names(1)).phase is not Phase.ROLLED_BACK
         assert broker.staging.held == (0, 0)
+        assert bodies(broker) == [b"a"]
+
+
+@pytest.mark.parametrize("index", [True, False])
+def test_a_commit_that_was_forgotten_before_its_end_stays_a_commit(tmp_path, index):
+    """Nobody waits for the other broker any more; a request that comes again is told what was decided."""
+    options = {"message_index_enable": index}
+    chunk, part = whole_part("p", "orders", 0, b"a")
+    _, there = whole_part("q", "orders", 0, b"a", broker="broker-z")
+    with open_broker(tmp_path / "a", FakeClock(), store=options) as broker:
+        stage(broker, chunk)
+        commit(broker, part, there)
+        broker.tick()
+        broker.staging.forget(T)
+        assert broker.staging.state(T).phase is Phase.COMMITTED
+        shutil.copytree(tmp_path / "a", tmp_path / "crashed")
+    with open_broker(tmp_path / "crashed", FakeClock(), store=options) as broker:
+        assert broker.staging.state(T).phase is Phase.COMMITTED
+        stage(broker, chunk)
+        assert not commit(broker, part, there).first
         assert bodies(broker) == [b"a"]

@@ -211,6 +211,8 @@ class StagingService:
             self._ends.watch(transaction)
             if transaction.coordinator != self._name:
                 self._remote.follow(transaction)
+        elif not transaction.parts:  # those that it had were damaged
+            self._retention.added(place, transaction.id)
 
     def _seal_repeated(self, stage: Stage, who: Identity) -> None:
         """A seal that came with a chunk that was there already, without it."""

@@ -142,7 +142,10 @@ class Recovery:
         elif kind == FORGET:
             forgotten = read_forgotten(record.body)
             self._decisions.rows.pop(forgotten.row, None)
-            self._known.pop(forgotten.transaction, None)
+            dropped = self._known.pop(forgotten.transaction, None)
+            if dropped is not None and dropped.decision.outcome is not Outcome.PREPARED:
+                self._decisions.ended(forgotten.transaction, dropped.place)
+                self._over.add(forgotten.transaction)
             self._forgotten[forgotten.transaction] = record.log_offset
         for name in names:
             if (known := self._known.get(name)) is not None:
@@ -198,6 +201,12 @@ class Recovery:
             since_ms=min((part.since_ms for part in parts.values()), default=decision.decided_ms),
         )
         self._staged.add(transaction)
+        if transaction.missing:
+            log.error(
+                "transaction %s is committed, and its parts %s are not in the log, or not whole: their messages are lost",
+                name,
+                ", ".join(transaction.missing),
+            )
         if committed and not known.done:
             self.commits.append(transaction)
 
