@@ -12,7 +12,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.cli import commands
-from metaq.client.conversation.staging import Decide
+from metaq.client.conversation.staging import Decide, GetTransaction
 from metaq.model.staging import Lifetime, Outcome
 from metaq.testing import Cluster
 from metaq.wire.staging import DecideBody
@@ -131,6 +131,25 @@ def test_transaction_and_row_are_forgotten(cluster, cli):
     assert counted in cli("show", "query-1", "--row").stdout
     assert cli("forget", "query-1", "--row", "--yes").returncode == 0
     assert cli("show", "query-1", "--row").returncode == 3
+
+
+def test_what_waits_for_a_broker_that_is_gone_is_forgotten_though_others_are_done(cluster, cli):
+    """These have nothing left to forget, and do not keep the coordinator from it."""
+    participant, coordinator = sorted(cluster.brokers, key=lambda broker: broker.name)
+    transaction = f"stuck@{coordinator.name}"
+    here = PlannedPart(participant.name, "p", "orders", 0, ((b"stuck-0",),))
+    gone = PlannedPart("broker-gone", "q", "orders", 0, ((b"stuck-1",),))
+    staged.ask(participant.listens, staged.stage(transaction, [here], lifetime=Lifetime.PREPARED))
+    body = DecideBody(Outcome.COMMIT, (here.manifest, gone.manifest))
+    staged.ask(coordinator.listens, Decide(transaction, body))
+    asks = GetTransaction(transaction)
+    eventually(lambda: staged.ask(coordinator.listens, asks).unconfirmed == ("broker-gone",))
+    eventually(lambda: not staged.ask(participant.listens, asks).parts)
+    told = cli("forget", transaction, "--yes", "--json")
+    assert told.returncode == 0, told.stderr
+    assert json.loads(told.stdout)["brokers"] == [coordinator.name]
+    again = cli("forget", transaction, "--yes")
+    assert (again.returncode, "over" in again.stderr) == (3, True), again.stderr
 
 
 @pytest.mark.parametrize(

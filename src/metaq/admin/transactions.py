@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 PAGE: Final = 200
 """Transactions in one answer of a broker."""
+_ENDS: Final = (Phase.COMMITTED, Phase.ROLLED_BACK)
 APPLY_SECONDS: Final = 60.0
 """How long `decide` waits for the messages of a transaction to be where they belong."""
 _NOT_SUPPORTED: Final = 3
@@ -251,7 +252,13 @@ async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | Non
     else:
         coordinator_of(subject)
         shown, unreached = await _states(core, subject, targets)
-        known = list(shown.states)
+        # Where it is over there is nothing left to forget.
+        known = [name for name, state in shown.states.items() if state.parts or state.phase not in _ENDS]
+        if shown.states and not known:
+            ends = ", ".join(f"{state.phase.value} at {name}" for name, state in sorted(shown.states.items()))
+            raise TransactionNotFound(
+                f"transaction {subject} is over, and there is nothing of it that could be forgotten: {ends}"
+            )
     if not known:
         raise TransactionNotFound(_nobody(f"row {subject}" if row else f"transaction {subject}", unreached))
     for name in sorted(known):
