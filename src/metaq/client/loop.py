@@ -18,7 +18,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
-import contextlib
 import logging
 import os
 import threading
@@ -112,10 +111,13 @@ class LoopThread:
     def outcome(self, future: concurrent.futures.Future[Result], work: concurrent.futures.Future[Any]) -> Result:
         """Wait for a future that `work`, which runs in the loop, sees settled. An interrupt (Ctrl-C) cancels the work."""
         assert not self.current, "waiting in the loop's own thread would never end"
+        # The future's own condition would wake us while its lock is still held, and have us wait for that as well.
+        done = threading.Lock()
+        done.acquire()
+        future.add_done_callback(lambda _: done.release())
         try:
             while not future.done():
-                with contextlib.suppress(concurrent.futures.TimeoutError):
-                    future.exception(LOOK_SECONDS)
+                done.acquire(timeout=LOOK_SECONDS)
             return future.result()
         except BaseException:
             work.cancel()

@@ -27,7 +27,7 @@ from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message,
 from metaq.client.names import checked
 from metaq.client.observing import ObservedArguments, Observing
 from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
-from metaq.client.requests import AwaitedReply, fails_with, replied
+from metaq.client.requests import AwaitedReply, fails_with
 from metaq.client.sending import Choose, Sender, SendRules
 from metaq.client.serializers import Serialize, encoder_of
 from metaq.client.tracing import Tracer
@@ -331,7 +331,7 @@ class ProducerBase:
                     await self._find_queues(message.topic)
                 stream = self._stream(message.topic, ordering_key, None, queue).apart()
                 correlation_id = self._core.clock.token()  # Who could guess it could reply in another's name.
-                with self._core.requests.awaiting(self._sender, correlation_id, reply):
+                with self._core.requests.awaiting(self._sender, correlation_id, reply) as replied:
 
                     def finish(outgoing: Outgoing) -> Outgoing:
                         client_id, ttl_ms = self._core.client_id, max(1, round(timeout * 1000))
@@ -341,7 +341,7 @@ class ProducerBase:
                         lambda: self._accumulator.send_alone(message, stream, None, timeout, finish)
                     )
                     receipt = await sent
-                    await replied(reply)
+                    await replied
         except TimeoutError:
             told = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
             raise RequestTimeout(

@@ -29,42 +29,43 @@ class Requests:
 
     def __init__(self, told: RateLimitedLog) -> None:
         self._told = told
-        self._waiting: dict[str, tuple[object, AwaitedReply]] = {}
-        """By correlation id: whose request it is, and what gets its reply."""
+        self._waiting: dict[str, tuple[object, AwaitedReply, asyncio.Future[None]]] = {}
+        """By correlation id: whose request it is, what gets its reply, and what is done when it has."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @contextmanager
-    def awaiting(self, owner: object, correlation_id: str, reply: AwaitedReply) -> Iterator[None]:
-        """A request that waits until this is left. Raises BufferFull: too many do."""
+    def awaiting(self, owner: object, correlation_id: str, reply: AwaitedReply) -> Iterator[asyncio.Future[None]]:
+        """A request that waits until this is left; the future is done when `reply` is. Raises BufferFull: too many do."""
         if len(self._waiting) >= REQUESTS_MAX:
             raise BufferFull(f"{len(self._waiting)} requests of this client wait for replies: send them more slowly")
-        self._waiting[correlation_id] = owner, reply
+        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[correlation_id] = owner, reply, done
         try:
-            yield
+            yield done
         finally:
             del self._waiting[correlation_id]
 
     def replied(self, what: RequestReplied) -> None:
         """A reply came. The first one counts."""
-        _, future = self._waiting.get(what.correlation_id, (None, None))
-        if future is None:
+        waiting = self._waiting.get(what.correlation_id)
+        if waiting is None:
             self._told.warning(
                 "late reply",
                 "a reply to request %.100s came when nobody waited for it any more: it took longer than the timeout",
                 what.correlation_id,
             )
         elif what.broken:
-            settle(future, ClientError(f"the reply to a request came, and its body cannot be read: {what.broken}"))
+            _settle(waiting, ClientError(f"the reply to a request came, and its body cannot be read: {what.broken}"))
         else:
-            settle(future, what.reply)
+            _settle(waiting, what.reply)
 
     def give_up(self, owner: object) -> None:
         """Its producer is closed: nobody replies to it any more."""
-        for whose, future in list(self._waiting.values()):
-            if whose is owner:
-                settle(future, ClientClosed("the producer was closed before the reply came"))
+        for waiting in list(self._waiting.values()):
+            if waiting[0] is owner:
+                _settle(waiting, ClientClosed("the producer was closed before the reply came"))
 
 
 def settle(future: AwaitedReply, outcome: StoredMessage | BaseException) -> None:
@@ -76,11 +77,11 @@ def settle(future: AwaitedReply, outcome: StoredMessage | BaseException) -> None
             future.set_result(outcome)
 
 
-async def replied(reply: AwaitedReply) -> None:
-    """Return when there is a reply. Raises its error. Giving up leaves it to whoever else waits."""
-    waiter = asyncio.wrap_future(reply)
-    waiter.add_done_callback(lambda done: done.cancelled() or done.exception())  # Seen, also when nobody waits here.
-    await asyncio.shield(waiter)
+def _settle(waiting: tuple[object, AwaitedReply, asyncio.Future[None]], outcome: StoredMessage | BaseException) -> None:
+    _, reply, done = waiting
+    settle(reply, outcome)
+    if not done.done():
+        done.set_result(None)
 
 
 def fails_with(reply: AwaitedReply, work: concurrent.futures.Future[None]) -> None:

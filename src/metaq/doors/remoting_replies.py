@@ -9,9 +9,10 @@ from metaq.broker.replies import Outcome, PushReply
 from metaq.doors.asking import Asking, Spelling
 from metaq.doors.handlers import LATER, Answer, Call, Later, Reply, handles
 from metaq.doors.remoting_messages import send_of
+from metaq.doors.remoting_session import session_of
 from metaq.errors import Refused
 from metaq.model.access import Action
-from metaq.model.message import host_bytes, host_of
+from metaq.model.message import host_of
 from metaq.net.address import join_address
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -28,8 +29,7 @@ class ReplyHandlers:
 
     @handles(REPLIES, headers.SendHeader, Action.PUBLISH)
     def _reply(self, call: Call[headers.SendHeader]) -> Later:
-        host, port = call.session.peer.address
-        send = send_of(call.header, call.body, host_bytes(host.partition("%")[0], port), call.version)
+        send = send_of(call.header, call.body, session_of(call).born_host, call.version)
         self._broker.replies.reply(
             send, lambda outcome: call.session.answer_late(call.command, lambda: self._answer(outcome))
         )
