@@ -190,6 +190,16 @@ def test_a_queue_that_was_another_s_meanwhile_goes_on_where_that_one_came_to(bro
         assert one.committed(queue) == 7
 
 
+def test_what_a_filter_passes_over_counts_as_consumed(broker, topic, queues):
+    """Else a group that wants little would lag behind for ever, and look through everything again when it starts."""
+    queue = queues[0]
+    fill(broker, queue, 6)
+    with consumer(broker, topic, topics={topic: metaq.Sql("colour = 'blue'")}, hold=0.2) as one:
+        eventually(lambda: one.queues == queues)
+        eventually(lambda: one.poll(0.1) == [] and one.position(queue) == 6)
+        eventually(lambda: one.poll(0.1) == [] and one.committed(queue) == 6)
+
+
 def test_an_assign_of_queues_that_do_not_exist_changes_nothing(broker, topic, queues):
     """They are named; the topic's own go on. A topic that there is not is no route; nothing is made of either."""
     fill(broker, queues[0], 1)

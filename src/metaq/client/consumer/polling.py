@@ -188,8 +188,8 @@ class Polling:
             place.next_offset = batch.next_offset
             place.waiting.extend(batch.messages)
             self._waiting_bytes += sum(len(message.body) for message in batch.messages)
-            if not place.waiting:
-                place.position = batch.next_offset
+            if not place.waiting and place.position != batch.next_offset:  # A filter passed over what is there.
+                place.position = self._given[queue] = batch.next_offset
         place.task = None
         self._came.set()
 
