@@ -109,6 +109,23 @@ def _record():
     return put_record("orders", 0, b"x", {}, flag=0, sys_flag=0, born_ms=0, born_host=BORN_HOST)
 
 
+def test_a_delayed_message_for_another_queue_of_the_topic_is_delivered_meanwhile(tmp_path, clock, caplog):
+    """Nothing is wrong with it, and nothing is said."""
+    with open_broker(tmp_path, clock) as broker:
+        broker.topics.update(TopicConfig("orders", 4, 4))
+        delayed = Send(topic="orders", queue_id=1, body=b"later", born_ms=clock.now_ms(), born_host=BORN_HOST,
+                       properties="DELAY\x011")  # fmt: skip
+        broker.sends.send(delayed)
+        commit(broker, stage_big(broker))
+        one_chunk_a_turn(broker, clock)
+        broker.staging.step()
+        assert broker.appender.closed_queues.has("orders", 0)
+        clock.advance(5)
+        broker.schedule.deliver()
+        assert bodies(broker, "orders", 1) == [b"later"]
+        assert "no such queue" not in caplog.text
+
+
 def test_commits_for_one_queue_come_in_the_order_of_their_decisions(tmp_path, clock):
     """However large the first one is."""
     with open_broker(tmp_path, clock) as broker:

@@ -294,10 +294,11 @@ class ScheduleService:
         )
         try:
             self._appender.put([record])
-            self._told.warning(
-                ("no queue", topic), "a delayed message was delivered to queue %d of topic %s, which has no such queue now: "
-                "it can be read once the queue is there again", queue_id, topic,
-            )  # fmt: skip
+            if not self._appender.closed_queues.has_of(topic):  # else it has no gate for a while because of that
+                self._told.warning(
+                    ("no queue", topic), "a delayed message was delivered to queue %d of topic %s, which has no such queue "
+                    "now: it can be read once the queue is there again", queue_id, topic,
+                )  # fmt: skip
         except Refused as error:
             if error.reason is not Reason.ILLEGAL_MESSAGE:
                 raise
