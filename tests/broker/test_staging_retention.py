@@ -9,8 +9,10 @@ import pytest
 
 from metaq.broker import staging_retention
 from metaq.broker.requests import Send
+from metaq.broker.staging_apply import Applier
 from metaq.broker.staging_peers import Finish, NoAnswer
 from metaq.clock import FakeClock
+from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.staging import Outcome, Phase
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
@@ -103,6 +105,33 @@ def test_rows_outlast_their_file(tmp_path, clock):
     with open_broker(tmp_path, clock, store=SMALL) as broker:
         again = commit(broker, transaction="u@broker-a", row="writer", sequence=4)
         assert (again.first, again.decision.transaction) == (False, T)
+
+
+def test_rows_are_written_anew_though_a_commit_has_to_wait(tmp_path, clock, monkeypatch):
+    """What holds up the one is no reason to lose the others on a disk that fills up."""
+
+    def is_held_up(_applier, _part):
+        raise Refused(Reason.NOT_STORED, "its topic cannot be made")
+
+    chunk, part = whole_part("p", "orders", 0, b"a")
+    with open_broker(tmp_path, clock, store=SMALL) as broker:
+        commit(broker, transaction="r@broker-a", row="writer", sequence=1)
+        broker.tick()
+        stage(broker, chunk)
+        monkeypatch.setattr(Applier, "_is_topic_there", is_held_up)
+        assert commit(broker, part).remaining == 1
+        assert broker.staging.oldest() == 0
+        end = broker.store.log_end
+        broker.staging.carry(end)
+        broker.staging.step()
+        monkeypatch.undo()
+        assert [message.log_offset >= end for message in stored(broker, TXN_TOPIC, 0) if message.tag == "decide"] == [
+            False, False, True,
+        ]  # fmt: skip
+        run_steps(broker)
+        assert bodies(broker) == [b"a"]
+    with open_broker(tmp_path, clock, store=SMALL) as broker:
+        assert broker.staging.row("writer").sequence == 1
 
 
 def test_a_row_that_was_forgotten_does_not_come_back_with_a_decision_that_is_written_anew(tmp_path, clock):

@@ -211,7 +211,7 @@ class Retention:
                     self._todo.rotate(-1)
                 if not more_time():
                     return True
-            while self._rows and not self._todo:
+            while self._rows:
                 self._carry_row(self._rows[0])
                 self._rows.popleft()
                 done = True
@@ -290,6 +290,8 @@ class Retention:
     def _carry_row(self, row: Row) -> None:
         if self._decisions.rows.get(row.key) is not row or row.place >= self._before:
             return
+        if self._staged.get(row.transaction) is not None:
+            return  # not over yet: its decision is written anew with it, or asked for once more
         decision = self._decisions.at(row.place) or Decision(row.transaction, Outcome.COMMIT, (), row.key, row.sequence)
         self._write(decision, row.place, "2", self._environment.name)
 
