@@ -20,7 +20,7 @@ SOURCE = pathlib.Path(__file__).parent.parent / "src"
 GROUND = {"errors", "clock", "log", "options"}
 """What every layer may import: errors, time and chance, logging, the option tables."""
 
-SERVICE_BYTES = {"wire.compression", "wire.hot", "wire.record"}
+SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a door's."""
 
 
@@ -41,7 +41,7 @@ RULES: dict[str, Rule] = {
     "wire": Rule({"model"}, "bytes become values and back; no socket, file or decision is near"),
     "net": Rule(set(), "sockets carry bytes whose meaning is their session's business"),
     "store": Rule(
-        {"model", "saved", "wire.files"} | SERVICE_BYTES,
+        {"model", "saved", "wire.compression", "wire.files"} | SERVICE_BYTES,
         "data files hold records; what a client says never reaches them undecoded",
     ),
     "broker": Rule({"model", "saved", "store"} | SERVICE_BYTES, "decisions in words of their own: any door may ask"),

@@ -7,11 +7,10 @@ import logging
 
 import pytest
 
-from metaq.broker.predicate_helper import OUT_OF_MEMORY
 from metaq.broker.predicates import EXTRA_MAX, GROUP_JOBS_MAX, JOB_SECONDS, Predicates, passes
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, Reason, Refused
-from metaq.model.predicates import Predicate, predicates_of
+from metaq.model.predicates import OUT_OF_MEMORY, Predicate, predicates_of
 from metaq.options import BrokerOptions
 
 

@@ -12,6 +12,7 @@ from metaq.app.configuration import EVERYWHERE, listen_limits
 from metaq.app.delivery import Delivery
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
+from metaq.app.predicate_process import predicate_helpers
 from metaq.app.registration import Registration
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
@@ -182,7 +183,14 @@ def _compose(
 
         tasks = Tasks(Delivery(), Registration(), peers)
         environment = Environment(options, store_options, clock, store, name, store_host)
-        broker = Broker(environment, broker_files(open_file), call_soon, read_cold=tasks.delivery.read, peers=peers)
+        broker = Broker(
+            environment,
+            broker_files(open_file),
+            call_soon,
+            read_cold=tasks.delivery.read,
+            peers=peers,
+            make_helper=predicate_helpers(options, call_soon),
+        )
         door = RemotingDoor(broker, call_soon, tasks.registration.when_announced)
         return RunningBroker(join_address(host, listener.port), broker, door, listener, tasks)
     except BaseException:

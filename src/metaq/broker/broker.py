@@ -25,9 +25,7 @@ from metaq.broker.locks import Locks
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
 from metaq.broker.offsets import Offsets
-from metaq.broker.predicate_process import HelperProcess
 from metaq.broker.predicates import MakeHelper, Predicates
-from metaq.broker.predicates import Told as ToldByHelper
 from metaq.broker.pull import PullService
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
@@ -44,9 +42,8 @@ from metaq.broker.transactions import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, TopicConfig
 from metaq.model.access import Authorise, everybody
-from metaq.model.predicates import predicates_of
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
-from metaq.options import BrokerOptions, Settings
+from metaq.options import Settings
 from metaq.saved import Pending, Saving, at_once
 
 log = logging.getLogger(__name__)
@@ -61,7 +58,8 @@ class Broker:
 
     Args: `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
           `authorise`: who may what. `read_cold`: how delayed and staged messages are read that are no longer in memory.
-          `peers`: the way to the other brokers that staged transactions have parts at.
+          `peers`: the way to the other brokers that staged transactions have parts at. `make_helper`: starts a process in
+          which predicates are called; None: there is none, and nobody gets messages by a predicate.
     Raises: ConfigError: a configuration file cannot be read.
     """
 
@@ -74,6 +72,7 @@ class Broker:
         authorise: Authorise = everybody,
         read_cold: ReadCold = read_at_once,
         peers: Peers = ALONE,
+        make_helper: MakeHelper | None = None,
     ) -> None:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
@@ -112,7 +111,7 @@ class Broker:
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
-        self.predicates = Predicates(options, clock, _helpers(options, call_soon))
+        self.predicates = Predicates(options, clock, make_helper)
         self.pulls = PullService(
             environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
         )
@@ -328,15 +327,3 @@ class Broker:
 
         self.groups.delete(name).when_done(gone)
         return outcome
-
-
-def _helpers(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> MakeHelper:
-    """How helper processes for predicates are made."""
-
-    def make(told: ToldByHelper) -> HelperProcess:
-        return HelperProcess(
-            predicates_of(options.filter_predicates), path=options.filter_predicate_path,
-            memory=options.filter_memory_limit, call_soon=call_soon, told=told,
-        )  # fmt: skip
-
-    return make

@@ -18,11 +18,10 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from metaq.broker.predicate_helper import OUT_OF_MEMORY, RAISED, YES
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
-from metaq.model.predicates import predicates_of
+from metaq.model.predicates import OUT_OF_MEMORY, RAISED, YES, predicates_of
 from metaq.options import MIB, BrokerOptions
 
 log = logging.getLogger(__name__)
@@ -41,7 +40,7 @@ READY_SECONDS = 30.0
 
 
 class Helper(Protocol):
-    """A process that judges. See `metaq.broker.predicate_process`."""
+    """A process that judges. See `metaq.app.predicate_process`."""
 
     def ask(self, question: bytes) -> None: ...
 

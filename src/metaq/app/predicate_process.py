@@ -12,6 +12,10 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 
+from metaq.broker.predicates import MakeHelper, Told
+from metaq.model.predicates import predicates_of
+from metaq.options import BrokerOptions
+
 log = logging.getLogger(__name__)
 
 END_SECONDS = 2.0
@@ -90,7 +94,7 @@ class HelperProcess:
     def _started(self) -> subprocess.Popen[bytes] | None:
         paths = [*filter(None, self._path.split(os.pathsep)), *filter(None, sys.path)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-m", "metaq.broker.predicate_helper", self._asked]
+        command = [sys.executable, "-m", "metaq.app.predicate_helper", self._asked]
         process = subprocess.Popen(  # noqa: S603  our own program
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
         )
@@ -135,3 +139,15 @@ def _read(process: subprocess.Popen[bytes]) -> bytes | None:
     size = int.from_bytes(head, "big")
     data = process.stdout.read(size)
     return data if len(data) == size else None
+
+
+def predicate_helpers(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> MakeHelper:
+    """How a broker with these options gets processes for its predicates."""
+
+    def make(told: Told) -> HelperProcess:
+        return HelperProcess(
+            predicates_of(options.filter_predicates), path=options.filter_predicate_path,
+            memory=options.filter_memory_limit, call_soon=call_soon, told=told,
+        )  # fmt: skip
+
+    return make

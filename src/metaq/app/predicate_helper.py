@@ -1,6 +1,6 @@
 """The program of a helper process: asked for a predicate and some records, it answers which of them pass.
 
-    python -m metaq.broker.predicate_helper '{"predicates": {"large": "shop:is_large"}, "memory": 268435456}'
+    python -m metaq.app.predicate_helper '{"predicates": {"large": "shop:is_large"}, "memory": 268435456}'
 
 Over standard input and output go frames: 4 bytes of length (big-endian) and so many bytes.
 
@@ -24,10 +24,10 @@ from typing import Any, BinaryIO
 
 from metaq.model import StoredMessage, SysFlag
 from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.predicates import NO, OUT_OF_MEMORY, RAISED, YES
 from metaq.store.memory import data_bytes
 from metaq.wire import compression, hot
 
-NO, YES, RAISED, OUT_OF_MEMORY = 0, 1, 2, 0xFF
 _TEXT_CHARS_MAX = 500
 _PR_SET_PDEATHSIG = 1
 _RESERVE_BYTES = 1 << 20
