@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -14,6 +15,12 @@ settings.register_profile("metaq", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("metaq")  # a machine with other work says nothing about the code
 
 pytest_plugins = ["metaq.testing.pytest_plugin"]
+
+
+def pytest_configure() -> None:
+    """A shell starts what goes on in the background with Ctrl-C ignored, and programs that tests start would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
