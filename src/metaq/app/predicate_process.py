@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import os
 import queue
@@ -11,6 +10,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
+
+import msgspec
 
 from metaq.broker.predicates import MakeHelper, Told
 from metaq.model.predicates import predicates_of
@@ -40,7 +41,7 @@ class HelperProcess:
         told: Callable[[HelperProcess, bytes | None, str], None],
     ) -> None:
         self._call_soon, self._told = call_soon, told
-        self._asked = json.dumps({"predicates": dict(predicates), "memory": memory})
+        self._asked = msgspec.json.encode({"predicates": dict(predicates), "memory": memory}).decode()
         self._path = path
         self._questions: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None

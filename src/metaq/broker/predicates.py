@@ -10,12 +10,12 @@ because nobody could say.
 
 from __future__ import annotations
 
-import json
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+import msgspec
 from msgspec import Struct
 
 from metaq.clock import Clock
@@ -199,7 +199,7 @@ class Predicates:
     def _ready(self, busy: _Busy, answer: bytes) -> None:
         busy.ready = True
         self._start_pause = FIRST_PAUSE
-        errors: dict[str, str] = json.loads(answer)["errors"]
+        errors: dict[str, str] = msgspec.json.decode(answer)["errors"]
         for name, text in errors.items():
             if self._errors.get(name) != text:
                 log.error("the predicate %s (%s) cannot be used: %s", name, self.places[name], text)
