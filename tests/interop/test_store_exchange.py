@@ -150,7 +150,9 @@ def test_open_transactions_are_ended_by_the_other_broker(
             sent = {name: client.half("orders", name, f"{number:032X}") for number, name in enumerate(NAMES)}
             client.end_sent(sent["committed"], commit=True)
             client.end_sent(sent["rolled back"], commit=False)
-            assert client.wait_for("orders", {"committed"}) == ["committed"]  # a RocketMQ has it in the queue a little later
+            assert client.wait_for("orders", {"committed"}) == [
+                "committed"
+            ]  # a RocketMQ has it in the queue a little later
     finally:
         getattr(first, ending)()
 
