@@ -14,7 +14,7 @@ from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, Settings, 
 
 SOURCE = pathlib.Path(metaq.__file__).parent
 READERS: dict[type[OptionTable], tuple[str, ...]] = {
-    BrokerOptions: ("broker/", "doors/", "app/broker.py", "app/configuration.py"),
+    BrokerOptions: ("broker/", "doors/", "app/broker.py", "app/configuration.py", "app/predicate_process.py"),
     StoreOptions: ("store/", "broker/", "doors/", "app/broker.py"),
     NamesrvOptions: ("namesrv/", "doors/namesrv.py", "app/namesrv.py", "app/configuration.py"),
 }
