@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from metaq.wire.record import decode_record
+
 TWIN: ModuleType = importlib.import_module("metaq.wire._hot_py")
 try:
     NATIVE: ModuleType | None = importlib.import_module("metaq.wire._hot")
@@ -174,3 +176,18 @@ def replies_of(data: bytes) -> list[dict[str, Any]]:
         found.append(json.loads(data[8 : 8 + head_bytes]))
         data = data[4 + length :]
     return found
+
+
+def stored(tails):
+    """The records that the log holds."""
+    found, at = [], 0
+    while at < tails.log.end:
+        found.append(decode_record(tails.log_bytes, at))
+        assert found[-1].log_offset == at
+        at += int.from_bytes(tails.log_bytes[at : at + 4], "big")
+    return found
+
+
+def units(tails, queue):
+    """The units of one of its queues: log offset, size, tags code."""
+    return list(struct.iter_unpack(">qiq", tails.queue_bytes[queue][: 20 * tails.queues[queue].next_offset]))

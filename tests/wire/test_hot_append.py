@@ -25,6 +25,8 @@ from tests.wire.hot_support import (
     needs_native,
     replies_of,
     send,
+    stored,
+    units,
 )
 
 from metaq.errors import LocalProtocolError
@@ -32,20 +34,6 @@ from metaq.store.writer import PutRecord
 from metaq.wire.record import decode_record, encode_batch, tags_code
 
 UNIQUE = f"UNIQ_KEY\x01{UNIQUE_ID}"
-
-
-def stored(tails):
-    """The records that the log holds."""
-    found, at = [], 0
-    while at < tails.log.end:
-        found.append(decode_record(tails.log_bytes, at))
-        assert found[-1].log_offset == at
-        at += int.from_bytes(tails.log_bytes[at : at + 4], "big")
-    return found
-
-
-def units(tails, queue):
-    return list(struct.iter_unpack(">qiq", tails.queue_bytes[queue][: 20 * tails.queues[queue].next_offset]))
 
 
 @both

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import struct
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,11 +17,13 @@ from tests.wire.hot_support import (
     Tails,
     both,
     needs_native,
+    stored,
+    units,
 )
 
 from metaq.broker.records import put_record
 from metaq.model import properties as props
-from metaq.wire.record import copied_from, decode_record, encode_batch, encode_record, tags_code
+from metaq.wire.record import copied_from, encode_batch, encode_record, tags_code
 
 STAGE = b"rmq_sys_METAQ_STAGE"
 CLUSTER = "DefaultCluster"
@@ -63,19 +63,6 @@ def expand(tails, record, *, row=0, whole=True, now_ms=STORE_MS + 1, index=True,
         outcome=tails.outcome,
     )
     return tails.outcome
-
-
-def stored(tails):
-    found, at = [], 0
-    while at < tails.log.end:
-        found.append(decode_record(tails.log_bytes, at))
-        assert found[-1].log_offset == at
-        at += int.from_bytes(tails.log_bytes[at : at + 4], "big")
-    return found
-
-
-def units(tails, queue):
-    return list(struct.iter_unpack(">qiq", tails.queue_bytes[queue][: 20 * tails.queues[queue].next_offset]))
 
 
 @both

@@ -22,7 +22,7 @@ from metaq.model.staging import Decision, Lifetime, Seal
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
 from metaq.store.outline import Outline
 from metaq.store.writer import PutRecord
-from metaq.wire.record import HOST_V6, copy_mark, decode_batch, tags_code
+from metaq.wire.record import HOST_V4, HOST_V6, RECORD_BYTES_MIN, copy_mark, decode_batch, tags_code
 
 CHUNK, SEAL = "chunk", "seal"
 DECIDE, DONE, FINISHED, FORGET, CHECKPOINT = "decide", "done", "finished", "forget", "checkpoint"
@@ -51,7 +51,7 @@ _CHUNK_CODE: Final = tags_code(CHUNK)
 _DECIDE_HEAD: Final = f"{props.TAGS}\x01{DECIDE}\x02{props.KEYS}\x01"
 _DECIDE_CODE: Final = tags_code(DECIDE)
 _BORN_V6: Final = int(SysFlag.BORN_HOST_V6)
-RECORD_BYTES_MORE: Final = 91 + 24
+RECORD_BYTES_MORE: Final = RECORD_BYTES_MIN + 2 * (HOST_V6 - HOST_V4)
 """Of a record beside body, topic and properties, at most."""
 
 
