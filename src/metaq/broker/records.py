@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 
+from metaq.broker.requests import Send
 from metaq.errors import Reason, Refused
 from metaq.model import SysFlag
 from metaq.model import properties as props
@@ -81,4 +82,22 @@ def put_record(
         prepared_offset=0 if copy_of is None else copy_mark(copy_of),
         tags_code=tags_code(pairs.get(props.TAGS)) if tags is None else tags,
         keys=index_keys(topic, pairs),
+    )
+
+
+def sent_record(
+    send: Send, topic: str, queue_id: int, pairs: Mapping[str, str], *, tags: int | None = None
+) -> PutRecord:
+    """The record of a single send, under this topic and queue and with these properties. `tags`: as `put_record`."""
+    return put_record(
+        topic,
+        queue_id,
+        send.body,
+        pairs,
+        flag=send.flag,
+        sys_flag=send.sys_flag,
+        born_ms=send.born_ms,
+        born_host=send.born_host,
+        reconsume_times=send.reconsume_times,
+        tags=tags,
     )

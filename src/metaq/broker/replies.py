@@ -16,7 +16,7 @@ from msgspec import Struct
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Unanswered
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.records import put_record
+from metaq.broker.records import sent_record
 from metaq.broker.requests import Send
 from metaq.broker.send import SendService
 from metaq.errors import Reason, Refused
@@ -112,17 +112,7 @@ class ReplyService:
 
     def _store(self, send: Send, queue_id: int, pairs: dict[str, str]) -> Pushed:
         try:
-            record = put_record(
-                send.topic,
-                queue_id,
-                send.body,
-                pairs,
-                flag=send.flag,
-                sys_flag=send.sys_flag,
-                born_ms=send.born_ms,
-                born_host=send.born_host,
-                reconsume_times=send.reconsume_times,
-            )
+            record = sent_record(send, send.topic, queue_id, pairs)
             put = self._appender.put([record])
         except Refused as error:
             self._log.warning(

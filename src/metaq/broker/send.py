@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.records import delay_level, delayed_until, put_record
+from metaq.broker.records import delay_level, delayed_until, put_record, sent_record
 from metaq.broker.requests import ANY_QUEUE, Send
 from metaq.broker.schedule import ScheduleService
 from metaq.broker.topics import check_client_topic
@@ -81,18 +81,7 @@ class SendService:
             topic, queue_id, tags = delayed_until(pairs, topic, queue_id, level, self._schedule.due_ms(level))
         else:
             pairs.pop(props.WAIT, None)  # Stored only where RocketMQ stores it: delayed messages and batches.
-        record = put_record(
-            topic,
-            queue_id,
-            send.body,
-            pairs,
-            flag=send.flag,
-            sys_flag=send.sys_flag,
-            born_ms=send.born_ms,
-            born_host=send.born_host,
-            reconsume_times=send.reconsume_times,
-            tags=tags,
-        )
+        record = sent_record(send, topic, queue_id, pairs, tags=tags)
         self._appender.closed_queues.pass_by(topic, queue_id)
         put = self._appender.put([record])
         return Sent(put, told_queue, offset_id(self._environment.store_host, put.log_offset), wait)

@@ -15,7 +15,7 @@ from collections.abc import MutableMapping
 
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.records import put_record
+from metaq.broker.records import sent_record
 from metaq.broker.requests import EndTransaction, Send
 from metaq.broker.transactions_checks import ReadCold, TransactionChecks
 from metaq.broker.transactions_progress import TransactionProgress
@@ -98,17 +98,7 @@ class TransactionService:
                 f"the broker[{self._environment.name}] sending transaction message is forbidden (rejectTransactionMessage)",
             )
         half_properties(pairs, topic, queue_id, send.producer_group)
-        record = put_record(
-            HALF_TOPIC,
-            0,
-            send.body,
-            pairs,
-            flag=send.flag,
-            sys_flag=send.sys_flag,
-            born_ms=send.born_ms,
-            born_host=send.born_host,
-            reconsume_times=send.reconsume_times,
-        )
+        record = sent_record(send, HALF_TOPIC, 0, pairs)
         put = self._appender.put([record])
         if self.gate.half is None:
             self._open_gate()
