@@ -1,8 +1,8 @@
 """The broker's remoting door: what its sessions share, and the table of its request codes.
 
 A session (`remoting_session`) has a fast lane for plain sends and pulls; everything else is handled one by one
-(`remoting_messages`, `remoting_replies`, `remoting_clients`, `remoting_admin`).
-(`remoting_messages`, `remoting_clients`, `remoting_transactions`, `remoting_staging`, `remoting_admin`).
+(`remoting_messages`, `remoting_replies`, `remoting_clients`, `remoting_transactions`, `remoting_staging`,
+`remoting_admin`).
 """
 
 from __future__ import annotations
