@@ -415,6 +415,103 @@ class BrokerOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Metaq1Options(OptionTable):
+    """What the text door, and all that a broker does for MetaQ 1.x, obey: [system] and [zookeeper] of a `server.ini`.
+
+    `app/server_ini.py` says which of them set options of broker and store too. Options of single topics stand in
+    `model/partition_settings.py`.
+    """
+
+    enable: bool = option(False, "Serve MetaQ 1.x; on when a server.ini is loaded.")
+    broker_id: int = option(
+        0, "Number of the broker, unique under its ZooKeeper root; in ids of messages and partitions.", low=0, high=1023
+    )
+    host_name: str | None = option(None, "Address that 1.x clients are told; by default brokerIP1's.")
+    server_port: int = option(8123, "Port of the text door; 0 takes a free one.", low=0, high=65535)
+    dashboard_http_port: int = option(
+        8120, "Port of the HTTP door; read and kept, this version has none yet.", low=0, high=65535
+    )
+    num_partitions: int = option(1, "Partitions of a topic whose section says nothing.", low=1, high=65_536, hot=True)
+    data_path: str = option("~/meta", "Folder of all store files: storePathRootDir, when a server.ini is loaded.")
+    data_log_path: str | None = option(
+        None, "Folder of the log, which holds transactions too: `commitlog` in it; by default dataPath."
+    )
+    unflush_threshold: int = option(
+        1000,
+        "Messages of a partition that may be answered before they are synced; with 0 and 1 each answer waits for it.",
+        low=-1,
+        hot=True,
+    )
+    unflush_interval: int = option(
+        10_000, "Longest time in ms that messages stay unsynced; of all topics the shortest counts.", low=1, hot=True
+    )
+    max_segment_size: int = option(
+        GIB, "Size of one commit-log file: mappedFileSizeCommitLog, when a server.ini is loaded.", low=64 * KIB
+    )
+    max_transfer_size: int = option(
+        MIB, "Largest answer to a get in bytes, hence also the largest frame (20 bytes and the body) of a put.",
+        low=1024, high=16 * MIB, hot=True,
+    )  # fmt: skip
+    get_process_thread_count: int | None = option(None, "Taken with a notice: this broker has no such threads.", low=0)
+    put_process_thread_count: int | None = option(None, "Taken with a notice: this broker has no such threads.", low=0)
+    delete_policy: str = option(
+        "delete,168", "What becomes of old messages, and when: `delete,168`, `archive,72`, `archive,72,true`.", hot=True
+    )
+    delete_when: str = option(
+        "0 0 6,18 * * ?", "When that is done: a Quartz cron (second minute hour day month weekday).", hot=True
+    )
+    quartz_thread_count: int = option(5, "Archives that are written at the same time.", low=1, high=64)
+    max_checkpoints: int = option(3, "Checkpoints of transactions that are kept.", low=1, high=1000)
+    checkpoint_interval: int = option(
+        3_600_000, "Milliseconds between two checkpoints of transactions: bounds what a start must look through.",
+        low=1000, hot=True,
+    )  # fmt: skip
+    max_tx_timeout_timer_capacity: int = option(
+        30_000, "Transactions with a time-out that may be open; BEGIN of more is refused.", low=1, hot=True
+    )
+    max_tx_timeout_in_seconds: int = option(
+        60, "Longest time-out of a transaction in seconds; a longer one is cut.", low=1, hot=True
+    )
+    flush_tx_log_at_commit: int = option(
+        1,
+        "0: answers of transactions wait for no sync, 1: prepare, commit and rollback wait, 2: a sync each second.",
+        low=0,
+        high=2,
+        hot=True,
+    )
+    accept_publish: bool = option(True, "Topics take messages, where their section does not say otherwise.", hot=True)
+    accept_subscribe: bool = option(True, "Topics hand out messages, where theirs does not say otherwise.", hot=True)
+    stat: bool = option(False, "Count topics for `stats`, where their section does not say otherwise.", hot=True)
+    update_consumer_offsets: bool = option(
+        False, "Move a consumer that is beyond a partition's end to the end.", hot=True
+    )
+    load_message_stores_in_parallel: bool = option(
+        False, "Recover the queues of a store in parallel.", aliases=("meta.loadMessageStoresInParallel",)
+    )
+    fast_boot: bool = option(
+        False, "Verify no body checksums while recovering: checkCRCOnRecover=false.", aliases=("meta.fast_boot",)
+    )
+    app_class_path: str | None = option(None, "Folders in which the modules of server-side filters are looked for.")
+    zk_connect: str | None = option(
+        None, "ZooKeeper servers, `host:port`, `,`-separated; none: the broker is alone.", aliases=("zk.zkConnect",)
+    )
+    zk_root: str = option("/meta", "Path under which brokers and clients meet.", aliases=("zk.zkRoot",))
+    zk_enable: bool = option(True, "Register brokers and topics in ZooKeeper.", aliases=("zk.zkEnable",))
+    zk_session_timeout_ms: int = option(
+        30_000, "Milliseconds after which ZooKeeper forgets a broker that it cannot hear.", low=100,
+        aliases=("zk.zkSessionTimeoutMs",),
+    )  # fmt: skip
+    zk_connection_timeout_ms: int = option(
+        30_000, "Milliseconds that connecting to ZooKeeper may take before the log says so.", low=100,
+        aliases=("zk.zkConnectionTimeoutMs",),
+    )  # fmt: skip
+    zk_sync_time_ms: int = option(
+        5000, "Milliseconds between leaving ZooKeeper and closing connections, at a stop.", low=0,
+        aliases=("zk.zkSyncTimeMs",),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
 class NamesrvOptions(OptionTable):
     """What `metaq.namesrv` and its door obey."""
 

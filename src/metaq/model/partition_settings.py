@@ -1,0 +1,124 @@
+"""What a configuration says of single topics of MetaQ 1.x: partitions, flush, retention, who may put and get."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from enum import StrEnum
+from typing import Final, Self
+
+from msgspec import Struct, field
+
+from metaq.errors import ConfigError
+from metaq.options import Metaq1Options
+
+WILDCARD: Final = "*"
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600}
+_POLICIES: Final = "delete,168 (hours; or 30m, 90s), archive,168 or archive,168,true (compressed)"
+
+
+class Expired(StrEnum):
+    """What becomes of messages whose time is up."""
+
+    DELETE = "delete"
+    ARCHIVE = "archive"
+
+
+class DeletePolicy(Struct, frozen=True):
+    """How long messages of a topic are kept, and what becomes of them then."""
+
+    what: Expired
+    keep_seconds: int
+    compress: bool = False
+    """Whether the archive is a zip."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read `delete,168`, `delete,90s`, `archive,72h`, `archive,72,true`.
+
+        Raises ConfigError, which says what may stand there.
+        """
+        words = [word.strip() for word in text.split(",")]
+        if words[0] not in {"delete", "archive"}:
+            right = _put_right(words)
+            raise ConfigError(
+                f"deletePolicy={text}: need {_POLICIES}" + (f"; perhaps {right} is meant" if right else "")
+            )
+        what = Expired(words[0])
+        found = re.fullmatch(r"([0-9]{1,9})([smh]?)", words[1]) if len(words) > 1 else None
+        flags = words[2:]
+        if found is None or len(flags) > 1 or (flags and (what is Expired.DELETE or flags[0] not in {"true", "false"})):
+            raise ConfigError(f"deletePolicy={text}: need {_POLICIES}")
+        seconds = int(found[1]) * _UNITS[found[2] or "h"]
+        return cls(what, seconds, flags == ["true"])
+
+    def __str__(self) -> str:
+        unit, size = next(((u, s) for u, s in (("h", 3600), ("m", 60)) if self.keep_seconds % s == 0), ("s", 1))
+        amount = f"{self.keep_seconds // size}{unit.removesuffix('h')}"
+        return f"{self.what},{amount}{',true' if self.compress else ''}"
+
+
+def _put_right(words: list[str]) -> str:
+    """`167,archive,true`, as old documents have it, in the order that is read."""
+    if len(words) > 1 and words[1] in {"delete", "archive"}:
+        return ",".join([words[1], words[0], *words[2:]])
+    return ""
+
+
+class PartitionSettings(Struct, frozen=True):
+    """What holds for one topic: what its section says, and for the rest the defaults."""
+
+    num_partitions: int
+    unflush_threshold: int
+    unflush_interval_ms: int
+    delete_policy: DeletePolicy
+    delete_when: str
+    accept_publish: bool
+    accept_subscribe: bool
+    stat: bool
+    filters: Mapping[str, str] = field(default_factory=dict)
+    """Group → `package.module:Name` of its server-side filter."""
+
+    @classmethod
+    def of(cls, options: Metaq1Options) -> Self:
+        """The defaults: what [system] says. Raises ConfigError: a policy that cannot be read."""
+        return cls(
+            options.num_partitions,
+            options.unflush_threshold,
+            options.unflush_interval,
+            DeletePolicy.parse(options.delete_policy),
+            options.delete_when,
+            options.accept_publish,
+            options.accept_subscribe,
+            options.stat,
+        )
+
+
+class PartitionRules(Struct, frozen=True):
+    """Which topics 1.x clients may use, and how."""
+
+    default: PartitionSettings
+    topics: Mapping[str, PartitionSettings] = field(default_factory=dict)
+    """Of the topics that have a section of their own."""
+    wildcards: tuple[str, ...] = ()
+    """Names with a `*`: they admit further topics, which get the defaults, whatever else such a section says."""
+    sections: bool = False
+    """Whether topics must be named by a section. Without one, the broker's autoCreateTopicEnable decides."""
+
+    def accepts(self, topic: str) -> bool:
+        """Whether a section admits the topic; always true where there are none."""
+        return not self.sections or topic in self.topics or any(_admits(wildcard, topic) for wildcard in self.wildcards)
+
+    def settings(self, topic: str) -> PartitionSettings:
+        """Of a topic, also of one that nobody knows."""
+        return self.topics.get(topic, self.default)
+
+    def changed(self, before: PartitionRules) -> Collection[str]:
+        """The topics with a section, now or before, that have other settings than before or are new or gone."""
+        names = self.topics.keys() | before.topics.keys()
+        return {name for name in names if self.topics.get(name) != before.topics.get(name)}
+
+
+def _admits(wildcard: str, topic: str) -> bool:
+    return re.fullmatch(".*".join(map(re.escape, wildcard.split(WILDCARD))), topic, re.DOTALL) is not None
