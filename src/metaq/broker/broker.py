@@ -24,7 +24,9 @@ from metaq.broker.hold import HeldPulls
 from metaq.broker.locks import Locks
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
+from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.offsets import Offsets
+from metaq.broker.partitions import Partitions
 from metaq.broker.predicates import MakeHelper, Predicates
 from metaq.broker.pull import PullService
 from metaq.broker.replies import ReplyService
@@ -59,7 +61,8 @@ class Broker:
     Args: `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
           `authorise`: who may what. `read_cold`: how delayed and staged messages are read that are no longer in memory.
           `peers`: the way to the other brokers that staged transactions have parts at. `make_helper`: starts a process in
-          which predicates are called; None: there is none, and nobody gets messages by a predicate.
+          which predicates are called; None: there is none, and nobody gets messages by a predicate. `text`: what it runs
+          with for clients of MetaQ 1.x; None: it serves none.
     Raises: ConfigError: a configuration file cannot be read.
     """
 
@@ -73,6 +76,7 @@ class Broker:
         read_cold: ReadCold = read_at_once,
         peers: Peers = ALONE,
         make_helper: MakeHelper | None = None,
+        text: Metaq1Settings | None = None,
     ) -> None:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
@@ -115,6 +119,7 @@ class Broker:
         self.pulls = PullService(
             environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
         )
+        self.partitions = Partitions(environment, tables, self.appender, text, authorise) if text else None
         self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)

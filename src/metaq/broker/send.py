@@ -23,7 +23,7 @@ from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.message import TRANSACTION_MASK
 from metaq.model.system import SEND_FORBIDDEN
-from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
+from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_topic
 from metaq.store.writer import Put, PutRecord
 from metaq.wire.record import decode_batch, offset_id, record_bytes
 
@@ -96,7 +96,7 @@ class SendService:
         return queue_id
 
     def _destination(self, send: Send) -> TopicConfig:
-        name = check_client_topic(send.topic)
+        name = check_topic(check_client_topic(send.topic))
         if name in SEND_FORBIDDEN:
             raise Refused(Reason.NO_PERMISSION, f"sending to the topic {name} is forbidden")
         config = self._topics.taking(name)

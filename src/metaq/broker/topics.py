@@ -25,7 +25,7 @@ from metaq.model.system import (
     TRACE_TOPIC,
     reply_topic,
 )
-from metaq.model.topic import QUEUES_MAX, check_topic
+from metaq.model.topic import QUEUES_MAX, check_partition_topic, check_topic
 from metaq.options import BrokerOptions
 from metaq.saved import Pending, SavedTable, Saving, TableFile, at_once
 
@@ -90,7 +90,7 @@ class Topics:
     # -- start
     def _check(self, name: str) -> None:
         if name not in self._own_names:
-            check_topic(name)
+            check_partition_topic(name)
 
     def _make_system_topics(self, broker_name: str, delay_levels: int) -> None:
         options = self._options
@@ -295,8 +295,11 @@ def _trace_topic(name: str) -> str:
 
 
 def check_client_topic(name: str) -> str:
-    """Return `name` if a client may name it. Raises Refused: an illegal name, or NO_PERMISSION for a topic of ours."""
-    check_topic(name)
+    """Return `name` if a client may name it. Raises Refused: an illegal name, or NO_PERMISSION for a topic of ours.
+
+    Topics with a dot, which clients of MetaQ 1.x make, may be read by all; `SendService` takes nothing for them.
+    """
+    check_partition_topic(name)
     if name.startswith(OUR_PREFIX):
         raise Refused(Reason.NO_PERMISSION, f"the topic {name} belongs to the broker itself")
     return name

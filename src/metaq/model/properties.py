@@ -49,6 +49,12 @@ PUSH_TIME = "PUSH_REPLY_TIME"
 DUE = "METAQ_DUE"
 UNDECODABLE = "METAQ_UNDECODABLE"
 """Why a consumer could make no value of the body; of messages in retry and dead-letter topics."""
+METAQ_ID = "METAQ_ID"
+"""Of a message that a 1.x client put: its id, decimal."""
+METAQ_ATTRIBUTE = "METAQ_ATTRIBUTE"
+"""Its attribute, where that is no legal tag."""
+METAQ_BLOCK = "METAQ_BLOCK"
+"""Its attribute's block is still in the body, as the client sent it: no property can hold it."""
 CHECK_TIMES = "TRANSACTION_CHECK_TIMES"
 PREPARED_QUEUE_OFFSET = "TRAN_PREPARED_QUEUE_OFFSET"
 
@@ -59,7 +65,7 @@ RESERVED = frozenset(
         CLUSTER, MESSAGE_TYPE, CHECK_TIMES, PREPARED_QUEUE_OFFSET, CHECK_IMMUNITY, "CONSUME_START_TIME",
         INSTANCE_ID, CORRELATION_ID, REPLY_TO, TTL, ARRIVE_TIME, PUSH_TIME, "TRANSFER_FLAG",
         "CORRECTION_FLAG", "MQ2_FLAG", "BUYER_ID", "INNER_MULTI_DISPATCH", "INNER_MULTI_QUEUE_OFFSET", "__STARTDELIVERTIME",
-        DUE, UNDECODABLE,
+        DUE, UNDECODABLE, METAQ_ID, METAQ_ATTRIBUTE, METAQ_BLOCK,
     }
 )  # fmt: skip
 """Names that users may not set themselves."""

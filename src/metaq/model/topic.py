@@ -23,6 +23,7 @@ UNIT, UNIT_SUBSCRIBED = 1, 2
 _HIDDEN_PREFIXES = (SYSTEM_PREFIX, RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
 _NAME = re.compile(r"[%|a-zA-Z0-9_-]+\Z")
+_PARTITION_NAME = re.compile(r"(?!.*\.deleted-)[%|a-zA-Z0-9_-][%|a-zA-Z0-9_.-]*\Z")
 
 
 class Perm(enum.IntFlag):
@@ -65,6 +66,17 @@ def check_topic(name: str) -> str:
     return _check(name, "topic", TOPIC_CHARS_MAX)
 
 
+def check_partition_topic(name: str) -> str:
+    """Return `name` if it may be a topic and a folder of this broker. Raises Refused with the rule that it breaks.
+
+    A topic of MetaQ 1.x may have dots, though not at the beginning: as with `check_topic`, no name leaves its folder. Nor
+    may it look like the folder of a topic that was deleted (`store.folder`).
+    """
+    return _check(
+        name, "topic", TOPIC_CHARS_MAX, _PARTITION_NAME, "[%|a-zA-Z0-9_.-], a dot at its beginning, or '.deleted-'"
+    )
+
+
 def check_group(name: str) -> str:
     """Return `name` if it may become a consumer or producer group. Raises Refused."""
     return _check(name, "group", GROUP_CHARS_MAX)
@@ -80,13 +92,13 @@ def users_topics(found: Iterable[str], own: Iterable[str]) -> list[str]:
     return sorted(name for name in set(found) - hidden if not name.startswith(_HIDDEN_PREFIXES))
 
 
-def _check(name: str, what: str, chars_max: int) -> str:
+def _check(name: str, what: str, chars_max: int, rule: re.Pattern[str] = _NAME, chars: str = "[%|a-zA-Z0-9_-]") -> str:
     if not name or name.isspace():
         raise Refused(Reason.INVALID, f"the {what} name is blank")
     if len(name) > chars_max:
         raise Refused(
             Reason.INVALID, f"the {what} name {name[:40]!r}... has {len(name)} characters, the limit is {chars_max}"
         )
-    if not _NAME.match(name):
-        raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside [%|a-zA-Z0-9_-]")
+    if not rule.match(name):
+        raise Refused(Reason.INVALID, f"the {what} name {name!r} has characters outside {chars}")
     return name

@@ -10,7 +10,7 @@ from metaq.model import ClusterInfo, DataVersion, Route
 from metaq.model.order import ORDER_NAMESPACE
 from metaq.model.registration import Registered, Registration, VersionCheck
 from metaq.model.route import MASTER_ID, SystemTopics
-from metaq.model.topic import UNIT, UNIT_SUBSCRIBED, check_topic
+from metaq.model.topic import UNIT, UNIT_SUBSCRIBED, check_partition_topic
 from metaq.namesrv.kv import KvTable
 from metaq.namesrv.routes import RouteTable
 from metaq.options import NamesrvOptions, Settings
@@ -44,7 +44,7 @@ class NameService:
     def register(self, registration: Registration, connection: object) -> Registered:
         """Take a registration, which lasts as long as `connection`. Raises Refused for a name that no topic may have."""
         for name in registration.topics:
-            check_topic(name)
+            check_partition_topic(name)
         broker = self._routes.register(registration, connection)
         order = self._kv.table(ORDER_NAMESPACE)
         if registration.who.broker_id != MASTER_ID and broker.master:

@@ -13,7 +13,7 @@ from typing import Final
 from metaq.errors import ConfigError, Refused
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.system import SCHEDULE_TOPIC
-from metaq.model.topic import check_topic
+from metaq.model.topic import check_partition_topic
 from metaq.store.consume_queue import ConsumeQueue, Unit
 from metaq.store.index_file import Index
 from metaq.wire import hot
@@ -47,7 +47,7 @@ def is_queued(sys_flag: int) -> bool:
 def topic_of(head: hot.RecordHead) -> str | None:
     """The record's topic if it is one. A folder is named after it, so bytes from a disk are not taken on trust."""
     try:
-        return check_topic(head.topic.decode())
+        return check_partition_topic(head.topic.decode())
     except (Refused, UnicodeDecodeError):
         return None
 

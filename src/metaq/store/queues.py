@@ -6,7 +6,7 @@ import threading
 from pathlib import Path
 
 from metaq.errors import Reason, Refused
-from metaq.model.topic import check_topic
+from metaq.model.topic import check_partition_topic
 from metaq.options import StoreOptions
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.disk import Disk
@@ -42,7 +42,7 @@ class Queues:
         """The queue, made if there is none; the disk is touched at its first message. Raises Refused."""
         found = self.table.get((topic, queue_id))
         if found is None:
-            check_topic(topic)
+            check_partition_topic(topic)
             if queue_id < 0:
                 raise Refused(Reason.INVALID, f"topic {topic} has no queue {queue_id}")
             found = ConsumeQueue(self._folder.consume_queues, topic, queue_id, self._file_bytes, self._disk)

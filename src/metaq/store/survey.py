@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metaq.errors import Refused, StoreCorrupt, StoreForeign
-from metaq.model.topic import check_topic
+from metaq.model.topic import check_partition_topic
 from metaq.options import StoreOptions
 from metaq.saved import read
 from metaq.store.checkpoint import Checkpoint, Tails
@@ -36,7 +36,7 @@ def find_queues(folder: StoreFolder, options: StoreOptions, disk: Disk) -> Itera
     """
     for topic in _folders(folder.consume_queues):
         try:
-            check_topic(topic)
+            check_partition_topic(topic)
         except Refused:
             continue
         for name in _folders(folder.consume_queues / topic):

@@ -19,7 +19,7 @@ from metaq.errors import MessageIllegal, Refused, StoreError
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
 from metaq.model.system import SCHEDULE_TOPIC
-from metaq.model.topic import check_topic
+from metaq.model.topic import check_partition_topic
 from metaq.store.checkpoint import IndexMark
 from metaq.store.commit_log import BLANK_BYTES
 from metaq.store.consume_queue import ConsumeQueue, Unit
@@ -160,7 +160,7 @@ class Writer:
     def _check_place(self, record: PutRecord) -> None:
         """Raises MessageIllegal: no message goes there."""
         try:
-            check_topic(record.topic)
+            check_partition_topic(record.topic)
         except Refused as error:
             raise MessageIllegal(str(error)) from None
         if record.queue_id < 0:

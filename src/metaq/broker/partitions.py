@@ -1,0 +1,263 @@
+"""Partitions: what clients of MetaQ 1.x put into queues of this broker, and what they get out of them.
+
+A put becomes an ordinary record, an ordinary record becomes a frame: every client sees the messages of every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+from msgspec import structs
+
+from metaq.broker.appender import Appender
+from metaq.broker.channel import Channel
+from metaq.broker.environment import Environment, Tables
+from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.partition_ids import MessageIds
+from metaq.broker.partition_records import without_attribute
+from metaq.broker.records import put_record
+from metaq.errors import Reason, Refused
+from metaq.model import TopicConfig
+from metaq.model import properties as props
+from metaq.model.access import Action, Authorise, everybody
+from metaq.model.partition import (
+    ANY_PARTITION,
+    CHECKSUM_UNKNOWN,
+    FRAME_HEADER_BYTES,
+    HAS_ATTRIBUTE,
+    POSITION_MAX,
+    Frames,
+    Got,
+    Later,
+    Moved,
+    PartitionEntry,
+    PartitionFigures,
+    PartitionGet,
+    PartitionPut,
+    PartitionStored,
+    PartitionTopic,
+)
+from metaq.model.system import AUTO_CREATE_TOPIC
+from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_partition_topic
+from metaq.store.frames import QueueFrames
+from metaq.wire.hot import crc31
+
+_INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
+
+
+class Partitions:
+    """The partitions of one broker."""
+
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        appender: Appender,
+        settings: Metaq1Settings,
+        authorise: Authorise = everybody,
+    ) -> None:
+        self._environment, self._store, self._appender = environment, environment.store, appender
+        self._topics, self._settings, self._authorise = tables.topics, settings, authorise
+        self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.newest_ms)
+        self._closed: dict[str, set[int]] = {}
+        self._frames: dict[tuple[str, int], QueueFrames] = {}
+        self._topics.saved.start_with(self._wanted(settings.rules.topics))
+        settings.watch(self._rules_changed)
+
+    # -- topics
+    def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
+        """What the topics of sections become that are missing, or have too few queues."""
+        wanted = dict[str, TopicConfig]()
+        for name in names:
+            count, config = self._settings.rules.settings(name).num_partitions, self._topics.saved.coming(name)
+            if config is None:
+                wanted[check_partition_topic(name)] = TopicConfig(name, count, count)
+            elif min(config.read_queues, config.write_queues) < count and self._is_users(name):
+                wanted[name] = structs.replace(
+                    config, read_queues=max(count, config.read_queues), write_queues=max(count, config.write_queues)
+                )
+        return wanted
+
+    def _rules_changed(self, names: Collection[str]) -> None:
+        for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
+            self._topics.saved.change(name, config)
+
+    # -- putting
+    def put(self, put: PartitionPut, channel: Channel) -> PartitionStored:
+        """Store a message.
+
+        Raises Refused: NO_PERMISSION for a closed partition and for a topic that takes nothing, NO_TOPIC, INVALID for a
+        partition that there is not, ILLEGAL_MESSAGE for a wrong checksum and for what no get could hand out; and as
+        `Appender.put`. Saving while its topic is being made. Nothing was stored.
+        """
+        entry = self.entry(put, channel)
+        self._appender.closed_queues.pass_by(entry.topic, entry.queue_id)
+        record = put_record(
+            entry.topic,
+            entry.queue_id,
+            entry.body,
+            entry.properties,
+            flag=entry.flag,
+            sys_flag=0,
+            born_ms=self._environment.clock.now_ms(),
+            born_host=put.born_host,
+        )
+        frames = self._touched(entry.topic, entry.queue_id)
+        stored = self._appender.put([record])
+        position = frames.position(stored.queue_offset)
+        return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
+
+    def entry(self, put: PartitionPut, channel: Channel) -> PartitionEntry:
+        """What a put is to store, with its id. Raises as `put`; the log was not asked."""
+        if put.partition in self._closed.get(put.topic, ()):
+            raise self._closed_refusal(put.partition)
+        config = self._taking(put.topic, channel)
+        queue_id = self._queue(put, config)
+        if put.checksum != CHECKSUM_UNKNOWN and put.checksum != crc31(put.body):
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
+            )
+        size, limit = FRAME_HEADER_BYTES + len(put.body), self._settings.options.max_transfer_size
+        if size > limit:
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE,
+                f"a message of {size} bytes for topic {put.topic}, of which {FRAME_HEADER_BYTES} are its header: no get could hand "
+                f"it out, the limit is {limit} (maxTransferSize)",
+            )
+        pairs, body = without_attribute(put.flag, put.body)
+        message_id = self.ids.take()
+        pairs[props.METAQ_ID] = str(message_id)
+        pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
+        return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
+
+    def _taking(self, name: str, channel: Channel) -> TopicConfig:
+        rules = self._settings.rules
+        if not rules.accepts(name) or not self._is_users(name):
+            raise Refused(Reason.NO_TOPIC, f"The server do not accept topic {name}")
+        settings = rules.settings(name)
+        if not settings.accept_publish:
+            raise Refused(Reason.NO_PERMISSION, f"the topic {name} takes no messages here: its acceptPublish is false")
+        self._authorise(channel.identity, Action.PUBLISH, name)
+        config = self._topics.taking(name)
+        if config is None:
+            check_partition_topic(name)
+            if rules.sections:
+                config = self._topics.ensure(name, settings.num_partitions)
+            else:
+                config = self._topics.auto_create(name, AUTO_CREATE_TOPIC, settings.num_partitions)
+        if not config.writable:
+            raise Refused(Reason.NO_PERMISSION, f"the topic {name} is not writable: its perm is {config.perm}")
+        return config
+
+    def _is_users(self, name: str) -> bool:
+        return not (self._topics.is_system(name) or name.startswith(_INTERNAL))
+
+    def _queue(self, put: PartitionPut, config: TopicConfig) -> int:
+        if put.partition != ANY_PARTITION:
+            if not 0 <= put.partition < config.write_queues:
+                raise Refused(Reason.INVALID, f"wrong partition {put.partition}")
+            return put.partition
+        closed = self._closed.get(put.topic)
+        if not closed:
+            return self._environment.clock.random_below(config.write_queues)
+        usable = [number for number in range(config.write_queues) if number not in closed]
+        if not usable:
+            raise self._closed_refusal(put.partition)
+        return usable[self._environment.clock.random_below(len(usable))]
+
+    def _closed_refusal(self, partition: int) -> Refused:
+        return Refused(
+            Reason.NO_PERMISSION, f"Partition[{self._settings.options.broker_id}-{partition}] has been closed"
+        )
+
+    # -- getting
+    def get(self, get: PartitionGet, channel: Channel) -> Got | Later:
+        """Frames from a position on, or where to go on.
+
+        Raises Refused: NO_PERMISSION for a closed partition, NOT_FOUND where there is nothing (yet), INVALID for an
+        impossible size; Saving while positions are being computed.
+        """
+        if get.partition in self._closed.get(get.topic, ()):
+            raise self._closed_refusal(get.partition)
+        self._authorise(channel.identity, Action.SUBSCRIBE, get.topic)
+        if not self._settings.rules.settings(get.topic).accept_subscribe:
+            raise Refused(
+                Reason.NO_PERMISSION, f"the topic {get.topic} hands out no messages here: its acceptSubscribe is false"
+            )
+        frames = self._existing(get.topic, get.partition)
+        if get.size_max <= 0:
+            raise Refused(Reason.INVALID, f"Bad request,invalid max size:{get.size_max}")
+        low, high, position = frames.min, frames.max, get.position
+        if position < low:
+            return Moved(low)
+        if position >= high:
+            if position > high and (position == POSITION_MAX or self._settings.options.update_consumer_offsets):
+                return Moved(high)
+            raise Refused(Reason.NOT_FOUND, f"Could not find message at position {position}")
+        size = min(get.size_max, self._settings.options.max_transfer_size)
+        return Frames(frames.read(position, size))
+
+    def offset(self, topic: str, partition: int, position: int) -> int:
+        """Where the frame begins that holds a position; the partition's begin or end, if that is nearer.
+
+        Raises Refused NOT_FOUND: such a partition holds nothing, and never did.
+        """
+        frames = self._existing(topic, partition)
+        if position >= frames.max:
+            return frames.max
+        return frames.at(max(position, frames.min))[1]
+
+    def _existing(self, topic: str, partition: int) -> QueueFrames:
+        queue = self._store.existing_queue(topic, partition) if self._topics.get(topic) else None
+        if queue is None or queue.max_offset == 0 or not self._is_users(topic):
+            raise Refused(Reason.NOT_FOUND, f"The topic `{topic}` in partition `{partition}` is not exists")
+        return self._touched(topic, partition)
+
+    def _touched(self, topic: str, queue_id: int) -> QueueFrames:
+        found = self._frames.get((topic, queue_id))
+        if found is None:
+            queue = self._store.queue(topic, queue_id)
+            found = QueueFrames(self._store, queue, self._settings.options.broker_id)
+            self._frames[topic, queue_id] = found
+        return found
+
+    # -- administration
+    def close_partitions(self, topic: str, start: int, end: int) -> None:
+        """From now on these partitions, `end` included, take and give nothing; until `open_partitions`, or a restart.
+
+        What there is not is passed over.
+        """
+        config = self._topics.get(topic)
+        numbers = range(max(start, 0), min(end, _queues(config) - 1) + 1) if config else range(0)
+        if numbers:
+            self._closed.setdefault(topic, set()).update(numbers)
+
+    def open_partitions(self, topic: str) -> None:
+        """All partitions of a topic take and give messages again."""
+        self._closed.pop(topic, None)
+
+    def topics(self) -> Mapping[str, PartitionTopic]:
+        """The topics that 1.x clients may use, for ZooKeeper and statistics."""
+        rules = self._settings.rules
+        found = dict[str, PartitionTopic]()
+        for name, config in self._topics.table.items():
+            if self._is_users(name) and rules.accepts(name):
+                settings = rules.settings(name)
+                publish = settings.accept_publish and config.writable
+                subscribe = settings.accept_subscribe and config.readable
+                found[name] = PartitionTopic(name, _queues(config), publish, subscribe)
+        return found
+
+    def figures(self, topic: str) -> Iterator[PartitionFigures]:
+        """Of each partition of a topic that holds or held messages."""
+        config = self._topics.get(topic)
+        for partition in range(_queues(config)) if config else ():
+            queue = self._store.existing_queue(topic, partition)
+            if queue is not None and queue.max_offset:
+                frames = self._touched(topic, partition)
+                messages = queue.max_offset - queue.min_offset
+                yield PartitionFigures(topic, partition, messages, frames.min, frames.max)
+
+
+def _queues(config: TopicConfig) -> int:
+    return max(config.read_queues, config.write_queues)

@@ -1,0 +1,118 @@
+"""Puts and gets of MetaQ 1.x, on a real store."""
+
+from __future__ import annotations
+
+import pathlib
+from collections.abc import Iterator
+
+import pytest
+from msgspec import structs
+
+from metaq.broker.broker import Broker
+from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.partitions import Partitions
+from metaq.clock import FakeClock
+from metaq.errors import Reason, Refused
+from metaq.model import partition as values
+from metaq.model.partition import Frames, Moved, PartitionGet, PartitionPut
+from metaq.model.partition_settings import PartitionRules, PartitionSettings
+from metaq.options import Metaq1Options
+from metaq.wire.hot import crc31
+from tests.broker.support import BORN_HOST, FakeChannel, open_broker
+
+CHANNEL = FakeChannel()
+
+
+def settings(options: Metaq1Options | None = None, **topics: int) -> Metaq1Settings:
+    """Sections with so many partitions each."""
+    options = options or Metaq1Options(broker_id=7)
+    default = PartitionSettings.of(options)
+    table = {name: structs.replace(default, num_partitions=count) for name, count in topics.items()}
+    return Metaq1Settings(options, PartitionRules(default, table, ("wild-*",), sections=True))
+
+
+@pytest.fixture
+def broker(tmp_path: pathlib.Path) -> Iterator[Broker]:
+    with open_broker(tmp_path, FakeClock(), text=settings(test=3)) as opened:
+        yield opened
+
+
+@pytest.fixture
+def partitions(broker: Broker) -> Partitions:
+    assert broker.partitions is not None
+    return broker.partitions
+
+
+def put(partitions: Partitions, body: bytes, topic: str = "test", partition: int = 0, flag: int = 0) -> int:
+    wanted = PartitionPut(topic=topic, partition=partition, body=body, flag=flag, born_host=BORN_HOST)
+    return partitions.put(wanted, CHANNEL).position
+
+
+def get(partitions: Partitions, position: int, size: int = 1024, partition: int = 0) -> bytes | int:
+    """The bytes of frames, or where to go on."""
+    wanted = PartitionGet(topic="test", group="g", partition=partition, position=position, size_max=size)
+    got = partitions.get(wanted, CHANNEL)
+    if isinstance(got, values.Later):
+        got = got.job()
+    if isinstance(got, Moved):
+        return got.position
+    assert isinstance(got, Frames)
+    return bytes(got.body)
+
+
+def refused(reason: Reason, call: object, *args: object, **more: object) -> str:
+    with pytest.raises(Refused) as caught:
+        call(*args, **more)  # type: ignore[operator]
+    assert caught.value.reason is reason
+    return caught.value.text
+
+
+def test_a_put_is_answered_with_the_position_of_its_first_byte_and_read_back_as_the_same_frame(
+    partitions: Partitions,
+) -> None:
+    """As in the recorded transcripts: two frames of 25 bytes."""
+    assert [put(partitions, b"hello"), put(partitions, b"\x00\x00\x00\x05attr1hi", flag=1)] == [0, 25]
+    data = get(partitions, 0)
+    assert isinstance(data, bytes)
+    assert len(data) == 25 + 31
+    assert data[:8] == (5).to_bytes(4, "big") + crc31(b"hello").to_bytes(4, "big")
+    assert data[16:25] == bytes(4) + b"hello"
+    assert data[25 + 16 :] == (1).to_bytes(4, "big") + b"\x00\x00\x00\x05attr1hi"
+
+
+def test_gets_are_decided_as_by_the_original(partitions: Partitions) -> None:
+    """Section 1.4 of the notes, row by row."""
+    put(partitions, b"hello")
+    assert get(partitions, -1) == 0
+    assert refused(Reason.INVALID, get, partitions, 0, 0) == "Bad request,invalid max size:0"
+    assert refused(Reason.NOT_FOUND, get, partitions, 25) == "Could not find message at position 25"
+    assert refused(Reason.NOT_FOUND, get, partitions, 26) == "Could not find message at position 26"
+    assert get(partitions, values.POSITION_MAX) == 25
+    assert (
+        refused(Reason.NOT_FOUND, get, partitions, 0, partition=1) == "The topic `test` in partition `1` is not exists"
+    )
+    whole = get(partitions, 0)
+    assert isinstance(whole, bytes)
+    assert get(partitions, 3, 7) == whole[3:10]
+
+
+def test_a_closed_partition_takes_and_gives_nothing_and_puts_to_any_go_to_an_open_one(partitions: Partitions) -> None:
+    partitions.close_partitions("test", 0, 1)
+    assert refused(Reason.NO_PERMISSION, put, partitions, b"x") == "Partition[7-0] has been closed"
+    assert refused(Reason.NO_PERMISSION, get, partitions, 0) == "Partition[7-0] has been closed"
+    wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
+    assert {partitions.put(wanted, CHANNEL).partition for _ in range(10)} == {2}
+    partitions.close_partitions("test", 2, 5)
+    assert refused(Reason.NO_PERMISSION, partitions.put, wanted, CHANNEL)
+    partitions.open_partitions("test")
+    assert {partitions.put(wanted, CHANNEL).partition for _ in range(50)} == {0, 1, 2}
+
+
+def test_puts_that_cannot_be_stored_say_why(partitions: Partitions) -> None:
+    assert refused(Reason.NO_TOPIC, put, partitions, b"x", "other") == "The server do not accept topic other"
+    assert refused(Reason.INVALID, put, partitions, b"x", partition=3) == "wrong partition 3"
+    assert refused(Reason.INVALID, put, partitions, b"x", partition=-2) == "wrong partition -2"
+    wrong = PartitionPut(topic="test", partition=0, body=b"x", checksum=5, born_host=BORN_HOST)
+    assert "Checksum failure" in refused(Reason.ILLEGAL_MESSAGE, partitions.put, wrong, CHANNEL)
+    text = refused(Reason.ILLEGAL_MESSAGE, put, partitions, bytes((1 << 20) - 19))
+    assert str(1 << 20) in text and str((1 << 20) + 1) in text
