@@ -116,3 +116,31 @@ def test_puts_that_cannot_be_stored_say_why(partitions: Partitions) -> None:
     assert "Checksum failure" in refused(Reason.ILLEGAL_MESSAGE, partitions.put, wrong, CHANNEL)
     text = refused(Reason.ILLEGAL_MESSAGE, put, partitions, bytes((1 << 20) - 19))
     assert str(1 << 20) in text and str((1 << 20) + 1) in text
+
+
+def test_topics_of_sections_are_there_from_the_start_and_grow_with_them(tmp_path: pathlib.Path) -> None:
+    """A section with more partitions than its topic has adds some; who watches is told, also of wildcards' topics."""
+    table = settings(test=3)
+    with open_broker(tmp_path, FakeClock(), text=table) as broker:
+        partitions, told = broker.partitions, list[int]()
+        assert partitions is not None
+        assert partitions.published() == {"test": values.Published(3, publish=True, subscribe=True)}
+        partitions.watch(lambda: told.append(1))
+        table.exchange(settings(test=5).rules, b"")
+        broker.topics.saved.close()  # waits for the save
+        broker.tick()
+        assert partitions.published()["test"].partitions == 5
+        assert told
+
+
+def test_topics_that_take_or_give_nothing_say_so(tmp_path: pathlib.Path) -> None:
+    table = settings(test=1)
+    with open_broker(tmp_path, FakeClock(), text=table) as broker:
+        partitions = broker.partitions
+        assert partitions is not None
+        put(partitions, b"x")
+        closed = structs.replace(table.rules.topics["test"], accept_publish=False, accept_subscribe=False)
+        table.exchange(structs.replace(table.rules, topics={"test": closed}), b"")
+        assert "acceptPublish" in refused(Reason.NO_PERMISSION, put, partitions, b"x")
+        assert "acceptSubscribe" in refused(Reason.NO_PERMISSION, get, partitions, 0)
+        assert partitions.published() == {"test": values.Published(1, publish=False, subscribe=False)}

@@ -5,7 +5,7 @@ A put becomes an ordinary record, an ordinary record becomes a frame: every clie
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import structs
 
@@ -35,7 +35,7 @@ from metaq.model.partition import (
     PartitionGet,
     PartitionPut,
     PartitionStored,
-    PartitionTopic,
+    Published,
 )
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_partition_topic
@@ -62,7 +62,9 @@ class Partitions:
         self._closed: dict[str, set[int]] = {}
         self._frames: dict[tuple[str, int], QueueFrames] = {}
         self._topics.saved.start_with(self._wanted(settings.rules.topics))
+        self._watchers: list[Callable[[], None]] = []
         settings.watch(self._rules_changed)
+        self._topics.watch(self._topic_changed)
 
     # -- topics
     def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
@@ -81,6 +83,11 @@ class Partitions:
     def _rules_changed(self, names: Collection[str]) -> None:
         for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
             self._topics.saved.change(name, config)
+        self._tell()
+
+    def _topic_changed(self, name: str) -> None:
+        if self._is_users(name) and self._settings.rules.accepts(name):
+            self._tell()
 
     # -- putting
     def put(self, put: PartitionPut, channel: Channel) -> PartitionStored:
@@ -236,17 +243,27 @@ class Partitions:
         """All partitions of a topic take and give messages again."""
         self._closed.pop(topic, None)
 
-    def topics(self) -> Mapping[str, PartitionTopic]:
+    def published(self) -> dict[str, Published]:
         """The topics that 1.x clients may use, for ZooKeeper and statistics."""
         rules = self._settings.rules
-        found = dict[str, PartitionTopic]()
-        for name, config in self._topics.table.items():
-            if self._is_users(name) and rules.accepts(name):
-                settings = rules.settings(name)
-                publish = settings.accept_publish and config.writable
-                subscribe = settings.accept_subscribe and config.readable
-                found[name] = PartitionTopic(name, _queues(config), publish, subscribe)
-        return found
+        return {
+            name: self._published(config)
+            for name, config in self._topics.table.items()
+            if self._is_users(name) and rules.accepts(name)
+        }
+
+    def _published(self, config: TopicConfig) -> Published:
+        settings = self._settings.rules.settings(config.name)
+        publish, subscribe = settings.accept_publish and config.writable, settings.accept_subscribe and config.readable
+        return Published(_queues(config), publish, subscribe)
+
+    def watch(self, changed: Callable[[], None]) -> None:
+        """From now on, call `changed` when `published` may say something else. It must not raise."""
+        self._watchers.append(changed)
+
+    def _tell(self) -> None:
+        for changed in self._watchers:
+            changed()
 
     def figures(self, topic: str) -> Iterator[PartitionFigures]:
         """Of each partition of a topic that holds or held messages."""

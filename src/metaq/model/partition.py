@@ -99,13 +99,14 @@ class Later(Struct, frozen=True):
     job: Callable[[], Got]
 
 
-class PartitionTopic(Struct, frozen=True):
+class Published(Struct, frozen=True):
     """What ZooKeeper and statistics say of a topic."""
 
-    name: str
     partitions: int
-    accept_publish: bool
-    accept_subscribe: bool
+    publish: bool
+    """Whether it takes messages."""
+    subscribe: bool
+    """Whether it hands out messages."""
 
 
 class PartitionFigures(Struct, frozen=True):
