@@ -8,6 +8,8 @@ Prints one JSON object, the best of the runs, which take turns:
   tag_per_s, half_per_s   messages delivered a second, by tag and by condition
   half_of_tag             the second over the first
   scanned_per_s           messages looked through a second, of which one in 1 000 is delivered
+  predicate_per_s         messages looked through a second by a predicate in a helper process, of which half are delivered;
+                          of a broker of one's own that has the flags of `PREDICATE`, and only with --predicate
 """
 
 import argparse
@@ -24,9 +26,16 @@ sys.path.insert(0, str(ROOT / "src"))
 
 import metaq  # noqa: E402  found by the line above
 
+PREDICATE = ("-o", "filterPredicates=half=filter_bench:half", "-o", f"filterPredicatePath={ROOT / 'bench'}")
+"""What `metaq up` needs for it."""
 REGIONS = ("eu", "us")
 HALF = metaq.Sql("region = 'eu' AND amount >= 0")
 FEW = metaq.Sql("amount = 7 AND region IN ('eu', 'us')")
+
+
+def half(message: metaq.StoredMessage) -> bool:
+    """The predicate."""
+    return message.tag == "even"
 
 
 def fill(namesrv: str, topic: str, count: int) -> None:
@@ -47,12 +56,23 @@ def fill(namesrv: str, topic: str, count: int) -> None:
             )  # fmt: skip
 
 
-def read(namesrv: str, topic: str, wanted: str | metaq.Sql) -> tuple[int, float]:
+def read(namesrv: str, topic: str, wanted: str | metaq.Sql | metaq.Predicate) -> tuple[int, float]:
     """How many messages came, and seconds."""
     with metaq.Reader(namesrv, topic, tags=wanted, stop_at_end=True) as reader:
         began = time.perf_counter()
         count = sum(1 for _ in reader)
         return count, time.perf_counter() - began
+
+
+def measure_predicate(namesrv: str, count: int, runs: int) -> dict[str, float]:
+    topic = f"predicate-bench-{os.getpid()}"
+    fill(namesrv, topic, count)
+    best = 0.0
+    for _ in range(runs):
+        found, seconds = read(namesrv, topic, metaq.Predicate("half"))
+        assert found == count // 2, f"{found} messages passed and not {count // 2}"
+        best = max(best, count / seconds)
+    return {"predicate_per_s": round(best), "count": count}
 
 
 def measure(namesrv: str, count: int, runs: int) -> dict[str, float]:
@@ -76,6 +96,7 @@ def main() -> None:
     parser.add_argument("--namesrv", help="an own broker is started when none is named")
     parser.add_argument("--count", type=int, default=1_000_000)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--predicate", action="store_true", help="measure the predicate, and nothing else")
     arguments = parser.parse_args()
     with ExitStack() as stack:
         namesrv = arguments.namesrv
@@ -83,8 +104,9 @@ def main() -> None:
             import processes
 
             disk = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            namesrv = stack.enter_context(processes.metaq_up(disk)).namesrv
-        print(json.dumps(measure(namesrv, arguments.count, arguments.runs)))
+            namesrv = stack.enter_context(processes.metaq_up(disk, options=PREDICATE)).namesrv
+        work = measure_predicate if arguments.predicate else measure
+        print(json.dumps(work(namesrv, arguments.count, arguments.runs)))
 
 
 if __name__ == "__main__":

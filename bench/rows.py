@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import filter_bench
 import processes
 import rebalance_bench
 import rocketmq
@@ -239,6 +240,28 @@ def _filters(key: str, scale: float) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _predicate(bench: Bench) -> Measured:
+    with processes.metaq_up(bench.disk, options=filter_bench.PREDICATE) as server:
+        result = processes.script(
+            "filter_bench.py", "--predicate", "--namesrv", server.namesrv, "--count", str(bench.count(300_000, 3000)),
+            "--runs", "1",
+        )  # fmt: skip
+    rate = result["predicate_per_s"]
+    assert isinstance(rate, int | float)
+    return {"value": rate / 1000}
+
+
+def _trace(bench: Bench) -> Measured:
+    """CPU time of a producer that traces over that of one that does not, in turn."""
+    with processes.metaq_up(bench.disk) as server:
+        result = processes.script(
+            "trace_bench.py", "--namesrv", server.namesrv, "--count", str(bench.count(2_000_000, 2000)), "--pairs",
+            str(bench.count(5, 1)),
+        )  # fmt: skip
+    numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+    return {**numbers, "value": numbers["cpu_percent"]}
+
+
 def _atomic(part: str, key: str, scale: float = 1) -> Callable[[Bench], Measured]:
     """Staged transactions of 10 messages over 4 topics: `part` of `atomic_bench.py`."""
 
@@ -326,6 +349,8 @@ ROWS = (
     ),
     Row("filter-half", "SQL filter, half pass: delivered, times a tag filter's", "×", 0.5, 1.0, _filters("half_of_tag", 1)),
     Row("filter-few", "SQL filter, 1 in 1 000 passes: scanned", "M msg/s", 2.0, 5.0, _filters("scanned_per_s", 1e6)),
+    Row("predicate", "predicate in a helper process, half pass: looked through", "k/s", 60, 150, _predicate, runs=3),
+    Row("trace", "Python client: what trace=True costs of submit, CPU", "%", 3.0, 1.0, _trace, runs=3, lower_is_better=True),
     Row(
         "request", "Python client: request and reply 1 × 1, p50, times a send's", "×", 3.0, 2.5, _requests,
         lower_is_better=True,

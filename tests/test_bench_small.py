@@ -53,7 +53,7 @@ def test_rows_of_staged_transactions(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
-    keys = "client-submit,client-consume,filter-half,filter-few,request,orderly"
+    keys = "client-submit,client-consume,filter-half,filter-few,predicate,trace,request,orderly"
     assert list(_run(tmp_path, keys)) == keys.split(",")
 
 

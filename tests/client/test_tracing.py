@@ -12,7 +12,7 @@ from metaq.admin import Admin, TraceNotFound
 from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.futures import SendBatch
 from metaq.client.observing import Sends
-from metaq.client.tracing import KEYS_CHARS_MAX, Tracer, _messages
+from metaq.client.tracing import KEYS_BYTES_MAX, Tracer, _messages
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, SendFailed
 from metaq.model import MessageQueue, SendStatus, StoredMessage
@@ -339,16 +339,44 @@ def test_nothing_is_lost_by_a_close_in_the_midst_of_a_writing():
 
 
 def test_records_are_shared_out_over_messages_that_fit():
-    """At most 100 in one, 118 000 characters, and keys that fit the properties; one that is larger goes alone."""
-    records = [Begun(time_ms=1, request_id="r", message_id=f"id{number}", keys="k") for number in range(250)]
-    found = list(_messages([(text_of(one), [one.message_id, "k"]) for one in records]))
-    assert [len(decode(body).records) for body, _ in found] == [100, 100, 50]
+    """At most 400 in one, 118 000 characters, and keys that fit the properties; one that is larger goes alone."""
+    records = [Begun(time_ms=1, request_id="r", message_id=f"id{number}", keys="k") for number in range(1000)]
+    found = list(_messages([(text_of(one), one.message_id, "k") for one in records]))
+    assert [len(decode(body).records) for body, _ in found] == [400, 400, 200]
     assert found[0][1].split().count("k") == 1
-    long = [("x" * 60_000 + "\x02", ["id"]), ("y" * 60_000 + "\x02", ["id2"]), ("z" * 200_000 + "\x02", ["id3"])]
+    long = [("x" * 60_000 + "\x02", "id", ""), ("y" * 60_000 + "\x02", "id2", ""), ("z" * 200_000 + "\x02", "id3", "")]
     assert len(list(_messages(long))) == 3
-    [(_, keys)] = _messages([("x\x02", ["the-id", *("w" * 100 for _ in range(1000))])])
+    for word, message_id in (
+        ("w" * 99, "the-id"),
+        ("\N{OLD ITALIC LETTER A}" * 99, "\N{GREEK SMALL LETTER MU}" * 9000),
+    ):
+        lines = [("x\x02", f"{message_id[:7500]}{number}", word + str(number)) for number in range(1000)]
+        found = list(_messages(lines))
+        assert sum(body.count(b"\x02") for body, _ in found) == 1000
+        assert max(len(keys.encode()) for _, keys in found) <= KEYS_BYTES_MAX
+    [(_, keys)] = _messages([("x\x02", "the-id", " ".join(f"{number:0100}" for number in range(1000)))])
     assert keys.startswith("the-id ")
-    assert len(keys) <= KEYS_CHARS_MAX
+    assert len(keys) <= KEYS_BYTES_MAX
+
+
+def test_a_batch_is_traced_like_its_messages_one_by_one():
+    """The quick way for whole batches writes what the other writes, whatever is in their properties."""
+    made, batch = tracer(), SendBatch(b"7F00000100000000000000000001", 1 << 22)
+    for number in range(40):
+        batch.add_message(
+            b"x" * (number % 3 + 1),
+            b"tag" if number % 4 > 1 else None,
+            b"k%d w" % (number // 8) if number % 5 else None,
+        )
+        batch.add(number, b"yy", f"colour\x01blue{number}\x02KEYS\x01a b".encode())
+        batch.add(0, b"z", "TAGS\x01\N{GREEK SMALL LETTER MU}\x02INSTANCE_ID\x01ns".encode())
+    body = batch.take()
+    batch.acknowledge(
+        Stored(MessageQueue("t", "b", 0), 5, OK, ",".join(f"{number:032X}" for number in range(100)), "r")
+    )
+    whole = Sends.of(Outgoing("t", body, batch=True), batch, 1000, 2)
+    one_by_one = [(text_of(record), record.message_id, record.keys) for record in made._records(whole)]
+    assert list(made._lines([whole])) == one_by_one
 
 
 def test_a_listener_that_says_later_is_a_failure(metaq_broker):

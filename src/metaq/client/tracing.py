@@ -1,7 +1,7 @@
 """Traces of what a client sends or handles: gathered beside the work, written twice a second (docs/formats/trace.md).
 
 What is sent or delivered never waits for its trace, and fails for none. So traces have limits, `trace_rate` and a number of
-bytes, which also bound what they cost: some 10 µs each. What is above, or cannot be written, is left out, and the log says how much.
+bytes, which also bound what they cost: a send of a batch some 2 µs, all else 10. What is above, or cannot be written, is left out, and the log says how much.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import asyncio
 import itertools
 import logging
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Sequence
 from typing import Self
 
 from msgspec import Struct
 
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.sending import Outgoing
+from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.core import ClientCore
 from metaq.client.observing import Observing, Sends
 from metaq.client.sending import Sender, SendRules
@@ -27,15 +27,17 @@ from metaq.model import properties as props
 from metaq.model.message import COMPRESSION_ZLIB
 from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
 from metaq.wire import compression
-from metaq.wire.trace import BODY_CHARS_MAX, text_of
+from metaq.wire.trace import BODY_CHARS_MAX, batch_texts, text_of
 
 log = logging.getLogger("metaq.client")
 
 EVERY_SECONDS = 0.5
-RECORDS_MAX = 100
+RECORDS_MAX = 400
 """Of one trace message."""
-KEYS_CHARS_MAX = 8000
-"""So few that they fit the properties of one message, whatever characters they are made of."""
+KEYS_BYTES_MAX = 16_000
+"""So few that they fit the properties of one message beside the others."""
+ID_CHARS_MAX = 64
+"""Of an id as it should be."""
 BYTES_MAX = 4 * 1024 * 1024
 """Of batches whose messages wait to be traced."""
 SEND_SECONDS = 5.0
@@ -174,12 +176,22 @@ class Tracer:
         for _ in range(len(self._waiting)):
             yield self._waiting.popleft()
 
-    def _lines(self, taken: Iterable[Sends | tuple[Record, ...]]) -> Iterator[tuple[str, Iterable[str]]]:
-        """Records, each with the words that it is to be found by."""
+    def _lines(self, taken: Iterable[Sends | tuple[Record, ...]]) -> Iterator[tuple[str, str, str]]:
+        """Records, each with the message id and the keys that it is to be found by."""
         for one in taken:
-            for record in self._records(one) if isinstance(one, Sends) else one:
-                words = [record.message_id, *record.keys.split()]
-                yield text_of(record), words
+            if isinstance(one, Sends) and one.outgoing.batch and one.batch.stored is not None:
+                yield from self._whole(one, one.batch.stored)
+            else:
+                for record in self._records(one) if isinstance(one, Sends) else one:
+                    yield text_of(record), record.message_id, record.keys
+
+    def _whole(self, sends: Sends, stored: Stored) -> Iterator[tuple[str, str, str]]:
+        """Of a batch that was stored as it is."""
+        shared = Sent(
+            time_ms=sends.began_ms, region=stored.region, group=self._group, topic=sends.outgoing.topic, message_id="",
+            store_host=self._core.address_of(stored.queue.broker) or "", cost_ms=sends.cost_ms, client_host=self._host,
+        )  # fmt: skip
+        return batch_texts(shared, sends.outgoing.body, sends.batch.prefix, stored.offset_ids)
 
     def _records(self, sends: Sends) -> Iterator[Sent]:
         batch, topic, stored = sends.batch, sends.outgoing.topic, sends.batch.stored
@@ -229,35 +241,44 @@ class Tracer:
         return True
 
 
-def _messages(lines: Iterable[tuple[str, Iterable[str]]]) -> Iterator[tuple[bytes, str]]:
+def _messages(lines: Iterable[tuple[str, str, str]]) -> Iterator[tuple[bytes, str]]:
     """Body and keys of trace messages that hold all of the records."""
     texts: list[str] = []
     words: dict[str, None] = {}
-    chars = word_chars = 0
-    for text, found in lines:
-        fresh = _fitting(word for word in found if word not in words)
-        more = sum(map(len, fresh)) + len(fresh)
+    chars = word_bytes = 0
+    for text, message_id, keys in lines:
+        fresh = _fresh(message_id, keys, words)
+        more = sum(map(_size, fresh))
         if texts and (
-            len(texts) >= RECORDS_MAX or chars + len(text) > BODY_CHARS_MAX or word_chars + more > KEYS_CHARS_MAX
+            len(texts) >= RECORDS_MAX or chars + len(text) > BODY_CHARS_MAX or word_bytes + more > KEYS_BYTES_MAX
         ):
             yield "".join(texts).encode("utf-8", "replace"), " ".join(words)
-            texts, words, chars, word_chars = [], {}, 0, 0
-            fresh = _fitting(found)
-            more = sum(map(len, fresh)) + len(fresh)
+            texts, words, chars, word_bytes = [], {}, 0, 0
+            fresh = _fresh(message_id, keys, words)
+            more = sum(map(_size, fresh))
         texts.append(text)
         words.update(dict.fromkeys(fresh))
         chars += len(text)
-        word_chars += more
+        word_bytes += more
     if texts:
         yield "".join(texts).encode("utf-8", "replace"), " ".join(words)
 
 
-def _fitting(words: Iterable[str]) -> list[str]:
-    """Those of a message's words that one trace message can carry; its id is the first."""
-    kept, chars = [], 0
-    for word in words:
-        chars += len(word) + 1
-        if chars > KEYS_CHARS_MAX:
+def _size(word: str) -> int:
+    """Bytes of a word and the blank before the next."""
+    return 1 + (len(word) if word.isascii() else len(word.encode("utf-8", "replace")))
+
+
+def _fresh(message_id: str, keys: str, known: Container[str]) -> Sequence[str]:
+    """Those of a message's words that are not yet known, as far as one trace message can carry them; its id is the first."""
+    if not keys and len(message_id) <= ID_CHARS_MAX:  # Nearly always.
+        return () if message_id in known else (message_id,)
+    kept, size = [], 0
+    for word in (message_id, *keys.split()):
+        if word in known:
+            continue
+        size += _size(word)
+        if size > KEYS_BYTES_MAX:
             break
         kept.append(word)
     return kept

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ipaddress
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from metaq.errors import BadRequest, LocalProtocolError, RemoteProtocolError
@@ -183,23 +183,34 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
 def decode_batch(body: Any) -> list[tuple[int, bytes, bytes]]:
     """The entries (flag, body, property text) of a batch request's body. Raises BadRequest if it is malformed."""
     view = memoryview(body).cast("B")
-    entries: list[tuple[int, bytes, bytes]] = []
-    start, end = 0, len(view)
-    while start < end:
-        if end - start < BATCH_ENTRY_BYTES_MIN:
-            raise BadRequest(f"batch entry {len(entries)} is cut off after {end - start} bytes")
-        size, _, _, flag, body_bytes = _BATCH_ENTRY.unpack_from(view, start)
-        if not (BATCH_ENTRY_BYTES_MIN <= size <= end - start and 0 <= body_bytes <= size - BATCH_ENTRY_BYTES_MIN):
-            raise BadRequest(f"batch entry {len(entries)}: size {size}, body {body_bytes}, bytes left {end - start}")
-        (properties_bytes,) = _PROPERTIES_LENGTH.unpack_from(view, start + 20 + body_bytes)
-        if BATCH_ENTRY_BYTES_MIN + body_bytes + properties_bytes != size:
-            raise BadRequest(f"batch entry {len(entries)}: properties of {properties_bytes} bytes do not fit its size")
-        middle = start + 20 + body_bytes
-        entries.append((flag, bytes(view[start + 20 : middle]), bytes(view[middle + 2 : start + size])))
-        start += size
+    entries = [
+        (flag, bytes(view[start:middle]), bytes(view[middle + 2 : stop]))
+        for flag, start, middle, stop in batch_places(view)
+    ]
     if not entries:
         raise BadRequest("the batch holds no message")
     return entries
+
+
+def batch_places(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int]]:
+    """Of each entry of a batch: its flag, where its body begins and ends, where its properties end, two bytes further on.
+
+    Raises BadRequest at the first that is malformed.
+    """
+    start, end, number = 0, len(data), 0
+    while start < end:
+        if end - start < BATCH_ENTRY_BYTES_MIN:
+            raise BadRequest(f"batch entry {number} is cut off after {end - start} bytes")
+        size, _, _, flag, body_bytes = _BATCH_ENTRY.unpack_from(data, start)
+        if not (BATCH_ENTRY_BYTES_MIN <= size <= end - start and 0 <= body_bytes <= size - BATCH_ENTRY_BYTES_MIN):
+            raise BadRequest(f"batch entry {number}: size {size}, body {body_bytes}, bytes left {end - start}")
+        middle = start + 20 + body_bytes
+        (properties_bytes,) = _PROPERTIES_LENGTH.unpack_from(data, middle)
+        if BATCH_ENTRY_BYTES_MIN + body_bytes + properties_bytes != size:
+            raise BadRequest(f"batch entry {number}: properties of {properties_bytes} bytes do not fit its size")
+        yield flag, start + 20, middle, start + size
+        start += size
+        number += 1
 
 
 def tags_code(tag: str | None) -> int:

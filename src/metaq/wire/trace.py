@@ -10,11 +10,14 @@ empty fields from the end of a record, and fails: what may come last is written 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Final
 
 from metaq.errors import BadRequest
+from metaq.model import properties as props
 from metaq.model.trace import Begun, Handled, Record, Result, Sent, Settled, Trace
+from metaq.wire.record import batch_places
 
 FIELD_END: Final = "\x01"
 RECORD_END: Final = "\x02"
@@ -32,6 +35,33 @@ def encode(records: Iterable[Record]) -> bytes:
 def text_of(record: Record) -> str:
     """One record, with its end."""
     return _WRITERS[type(record)](record)
+
+
+def batch_texts(shared: Sent, body: bytes, ids: str, offset_ids: str) -> Iterator[tuple[str, str, str]]:
+    """The `Pub` records of a batch that was stored as it is: of each the text, message id and keys. About a microsecond each.
+
+    Args: shared: what they have in common; of each its own are message_id, tags, keys, body_bytes and offset_id.
+          ids: what the message ids begin with, four digits follow. offset_ids: of all, joined by commas.
+    """
+    before = _joined("Pub", shared.time_ms, shared.region, shared.group, shared.topic, ids)[:-1]
+    host = f"{FIELD_END}{shared.store_host.translate(_CLEAN)}{FIELD_END}"
+    between = f"{FIELD_END}{shared.cost_ms}{FIELD_END}{int(shared.kind)}{FIELD_END}"
+    after = FIELD_END + _joined(shared.success, *((shared.client_host,) if shared.client_host else ()))
+    own_id = f"{props.UNIQUE_ID}{props.NAME_END}{ids}".encode()
+    known, tags, keys, words = b"", "", "", ""
+    places = itertools.chain(offset_ids.translate(_CLEAN).split(","), itertools.repeat(""))
+    for number, ((_, start, middle, stop), offset_id) in enumerate(zip(batch_places(body), places, strict=False)):
+        stem = body[middle + 2 : stop - 4]  # The same in each message that differs in nothing but its number.
+        if stem != known:
+            properties = props.parse(body[middle + 2 : stop].decode("utf-8", "replace"))
+            keys = properties.get(props.KEYS, "")
+            tags, words = properties.get(props.TAGS, "").translate(_CLEAN), keys.translate(_CLEAN)
+            known = stem if stem.endswith(own_id) else b""
+        digits = f"{number:04X}"
+        yield (
+            f"{before}{digits}{FIELD_END}{tags}{FIELD_END}{words}{host}{middle - start}{between}{offset_id}{after}",
+            ids + digits, keys,
+        )  # fmt: skip
 
 
 def decode(body: bytes) -> Trace:
