@@ -11,7 +11,8 @@ NOTHING = Rates(0, 0, 0)
 FACTS = BrokerFacts(
     now_ms=1_000_000 + 90_061_500, started_ms=1_000_000, puts=Rates(1.5, 2, 3), gets=NOTHING, get_hits=Rates(1, 2, 3),
     get_misses=Rates(10, 20, 30), put_messages=4, put_bytes=1000, put_failures=2, got_messages=7, log_min=100,
-    log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, held_pulls=3, staged_parts=11, staged_bytes=2200,
+    log_end=5000, log_flushed=952, earliest_ms=9, disk_ratio=0.25, held_pulls=3, staged_parts=11, staged_bytes=2200, held_for="long",
+    held_bytes=77,
     delay_levels={3: LevelProgress(5, 8)}, unsaved={"topics.json": "broken", "delayOffset.json": "full"}, trouble="lost",
 )  # fmt: skip
 

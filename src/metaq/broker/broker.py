@@ -26,6 +26,7 @@ from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.offsets import Offsets
+from metaq.broker.partition_retention import keep_as_configured
 from metaq.broker.partitions import Partitions
 from metaq.broker.predicates import MakeHelper, Predicates
 from metaq.broker.pull import PullService
@@ -120,6 +121,8 @@ class Broker:
             environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
         )
         self.partitions = Partitions(environment, tables, self.appender, text, authorise) if text else None
+        if text:
+            keep_as_configured(store, text)
         self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)

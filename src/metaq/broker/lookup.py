@@ -8,6 +8,7 @@ from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model.system import TRANSACTION_GROUP
 from metaq.store.consume_queue import ConsumeQueue
+from metaq.wire.record import decode_record
 
 KEY_CHARS_MAX = 4096
 
@@ -79,7 +80,7 @@ class Lookup:
     def record(self, log_offset: int) -> bytes:
         """The stored record at a LogOffset. Raises Refused if none begins there."""
         data = self._store.record_at(log_offset)
-        if data is None:
+        if data is None or log_offset < self._store.floor(decode_record(data).topic):
             raise Refused(Reason.INVALID, f"can not find message by the offset, {log_offset}")
         return data
 

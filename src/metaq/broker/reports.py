@@ -39,6 +39,7 @@ class Reports:
         """The broker's figures as they are now."""
         stats, store = self._stats, self._environment.store
         staged_parts, staged_bytes = self._held()
+        holding = store.holding
         return BrokerFacts(
             now_ms=self._environment.clock.now_ms(),
             started_ms=stats.started_ms,
@@ -58,6 +59,8 @@ class Reports:
             held_pulls=len(self._hold),
             staged_parts=staged_parts,
             staged_bytes=staged_bytes,
+            held_for=holding.topic if holding else "",
+            held_bytes=holding.bytes if holding else 0,
             delay_levels=self._schedule.progress(),
             unsaved=self._unsaved(),
             trouble=store.trouble,

@@ -61,6 +61,8 @@ def runtime_table(facts: BrokerFacts) -> dict[str, str]:
         "metaqTrouble": facts.trouble,
         "metaqStagedParts": str(facts.staged_parts),
         "metaqStagedBytes": str(facts.staged_bytes),
+        "metaqHeldForTopic": facts.held_for,
+        "metaqHeldForTopicBytes": str(facts.held_bytes),
         **OUR_MARK,
     }
     for pool in POOLS:

@@ -53,6 +53,10 @@ class BrokerFacts(Struct, frozen=True, kw_only=True):
     staged_parts: int
     staged_bytes: int
     """Of staged transactions that are not over."""
+    held_for: str
+    """The topic alone for which the oldest log files are still there; empty: there is none."""
+    held_bytes: int
+    """Of these files."""
     delay_levels: Mapping[int, LevelProgress]
     unsaved: Mapping[str, str]
     """Configuration file → why it could not be saved last."""

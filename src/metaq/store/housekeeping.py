@@ -13,6 +13,7 @@ from typing import Final
 from metaq.log import RateLimitedLog
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.consume_queue import ConsumeQueue
+from metaq.store.floors import Floors
 from metaq.store.flush import Flusher
 from metaq.store.index_file import Index
 from metaq.store.parts import Parts
@@ -41,6 +42,8 @@ class Housekeeper:
 
     def __init__(self, parts: Parts, writer: Writer, flusher: Flusher) -> None:
         self._parts, self._writer, self._flusher = parts, writer, flusher
+        self.floors = Floors(parts)
+        self.floors.apply()
         self.work = threading.RLock()
         """Held while anything is synced, written down or deleted."""
         self._tick_ms = -1
@@ -198,10 +201,15 @@ class Housekeeper:
                 if after.start < parts.log.end
             ]
             used = parts.disk.used_percent(parts.folder.commit_log)
+            kept_from = None
+            if self.floors.retentions is not None and ages:
+                self._let_go(now_ms, ages, at_once=at_once or used > parts.options.disk_max_used_space_ratio)
+                kept_from = self.floors.kept_from()
             debt = oldest_debt(self._owners)
             expired = decide(
                 ages, used_percent=used, now_ms=now_ms, options=parts.options, at_once=at_once,
                 owed=debt.log_offset if debt else None, carrying=self._is_carried(debt),
+                kept_from=kept_from,
             )  # fmt: skip
             parts.state.set_writable(expired.writable)
             if debt:
@@ -210,6 +218,14 @@ class Housekeeper:
             if expired.files:
                 self._drop(expired)
             return expired.files
+
+    def _let_go(self, now_ms: int, ages: list[FileAge], *, at_once: bool) -> None:
+        try:
+            self.floors.look(now_ms, ages, at_once=at_once)
+        except OSError as error:
+            if not is_no_room(error):  # which files that go would make
+                raise
+            self._told.error("floors", "no topic could let go of its messages: %s", error)
 
     def _is_carried(self, debt: Debt | None) -> bool:
         """Whether there is hope that what is owed will be written anew: it was not asked for in vain so many times."""
@@ -255,7 +271,7 @@ class Housekeeper:
         log.info("%d log files deleted, %s: the log begins at %d now", expired.files, expired.why, log_min)
         for queue in parts.queues.all():
             try:
-                queue.correct_min(log_min)
+                queue.correct_min(max(log_min, self.floors.table.get(queue.topic, 0)))
             except FileNotFoundError:
                 if parts.queues.holds(queue):
                     raise  # else its topic was deleted meanwhile

@@ -8,11 +8,13 @@ from typing import Self
 
 from metaq.clock import Clock
 from metaq.errors import StoreError, StoreFailed
+from metaq.model.retention import Retentions
 from metaq.options import StoreOptions
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.disk import Disk, reserving
 from metaq.store.dispatch import delays_of
+from metaq.store.floors import Ask, Holding
 from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
 from metaq.store.housekeeping import Housekeeper
@@ -234,6 +236,7 @@ class MessageStore:
             try:
                 self._housekeeper.promise_only(left)
                 left = self._writer.truncate(log_offset)
+                self._housekeeper.floors.cut(log_offset)
                 self._flusher.cut(log_offset)
                 self._repairs.forget({(end.queue.topic, end.queue.queue_id): end.max_offset for end in left.queues})
                 self._housekeeper.checkpoint(closing=True)
@@ -351,7 +354,8 @@ class MessageStore:
             return []
         count_max = min(count_max, self.options.max_msgs_num_batch)
         offsets = self.index.query(f"{topic}#{key}".encode(), count_max, begin_ms, end_ms)
-        alive = self.deleted.get(topic, 0)  # records from before a deletion stay in the index as long as in the log
+        # Records from before a deletion, or that a topic has let go of, stay in the index as long as in the log.
+        alive = max(self.deleted.get(topic, 0), self.floor(topic))
         return [record for offset in offsets if offset >= alive and (record := self.log.record(offset))]
 
     # ------------------------------------------------------------------ housekeeping
@@ -363,6 +367,27 @@ class MessageStore:
     def owes(self, owner: Owed) -> None:
         """From now on, ask `owner` what of the log is still needed before a log file goes."""
         self._housekeeper.owes(owner)
+
+    def retain_by(self, retentions: Retentions | None) -> None:
+        """From now on, keep each topic's messages as its own rule says; None: all by `fileReservedTime`.
+
+        A topic's min offsets move when its time is up, to where a log file begins. Above 85 percent of the disk the oldest
+        files go all the same.
+        """
+        self._housekeeper.floors.retentions = retentions
+
+    def before_letting_go(self, ask: Ask) -> None:
+        """From now on, ask `ask(topic, log_offset)` before a topic lets go of what lies below; False: ask again later."""
+        self._housekeeper.floors.ask(ask)
+
+    def floor(self, topic: str) -> int:
+        """LogOffset below which the topic has let go of its messages, though they may lie in the log; 0: of none."""
+        return self._housekeeper.floors.table.get(topic, 0)
+
+    @property
+    def holding(self) -> Holding | None:
+        """Log files that are only kept for one topic with a long time; None: there are none, or no topic has its own."""
+        return self._housekeeper.floors.holding
 
     def retain(self, now_ms: int, *, at_once: bool = False) -> int:
         """Delete what `tick` would, now and here; `at_once`: whatever the hour. Returns the number of log files."""

@@ -85,10 +85,12 @@ def decide(
     at_once: bool = False,
     owed: int | None = None,
     carrying: bool = False,
+    kept_from: int | None = None,
 ) -> Expired:
     """Judge all log files, oldest first, except the newest, which always stays. Pure.
 
-    A file's time is up `fileReservedTime` hours after its newest record. It goes in the hours of `deleteWhen`, at once
+    A file's time is up `fileReservedTime` hours after its newest record; if topics have times of their own, when none of
+    them keeps a message in it (the oldest that one keeps is at LogOffset `kept_from`), and then it goes at any hour. Else it goes in the hours of `deleteWhen`, at once
     if the disk is fuller than `diskMaxUsedSpaceRatio`, and above 85 percent even before its time. At most 10 go in one
     run, so that a mistake in the settings can be stopped. What holds a record from LogOffset `owed` on stays in any case.
     Only if the store can take nothing any more, and there is nothing else to delete, the oldest such file goes, unless what
@@ -99,6 +101,8 @@ def decide(
         why = f"the disk is {used_percent:.0f} percent full"
     elif used_percent > options.disk_max_used_space_ratio:
         why = f"their time is up and the disk is {used_percent:.0f} percent full"
+    elif kept_from is not None:
+        why = "no topic keeps a message in them"
     elif at_once or is_due(options.delete_when, now_ms):
         why = "their time is up"
     else:
@@ -106,7 +110,11 @@ def decide(
     gone, held, held_end, given_up, writable = 0, None, 0, False, used_percent <= REFUSE_PERCENT
     if why:
         for file in files[:FILES_PER_RUN_MAX]:
-            if not forced and now_ms - file.last_ms < options.file_reserved_time * _HOUR_MS:
+            if kept_from is not None:
+                is_up = file.end <= kept_from
+            else:
+                is_up = now_ms - file.last_ms >= options.file_reserved_time * _HOUR_MS
+            if not forced and not is_up:
                 break
             if owed is not None and owed < file.end:
                 given_up = not writable and gone == 0 and not carrying
