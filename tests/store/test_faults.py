@@ -336,7 +336,7 @@ def test_a_start_that_cannot_open_its_files_ends_in_a_clear_error(tmp_path, code
 # ---------------------------------------------------------------------- hostile values
 
 
-@pytest.mark.parametrize("topic", ["../../etc", "a/b", "", " ", "x" * 128, "a.b", "ä", "a\0b"])
+@pytest.mark.parametrize("topic", ["../../etc", ".b", "..", "a.deleted-1", "", " ", "x" * 128, "a.b", "ä", "a\0b"])
 def test_no_topic_leaves_its_folder(tmp_path, topic):
     """Neither by put nor by asking for a queue."""
     with open_store(tmp_path / "s") as store:
@@ -470,3 +470,15 @@ def test_a_batch_over_the_end_of_a_queue_file_is_stored_wholly_or_not_at_all(tmp
         assert finished
     with open_store(tmp_path, mapped_file_size_consume_queue=100) as store:
         assert read_all(store, "T", 0) == expected
+
+
+def test_a_topic_whose_name_has_a_dot_is_stored_and_found_again_also_without_its_queues(tmp_path):
+    """MetaQ 1.x allows such names; what stands in the log makes the queue anew."""
+    with open_store(tmp_path / "s") as store:
+        store.put([message("com.shop.orders", 2, b"x")])
+    shutil.rmtree(tmp_path / "s" / "consumequeue")
+    with open_store(tmp_path / "s") as store:
+        assert read_all(store, "com.shop.orders", 2) == [b"x"]
+        store.delete_topic("com.shop.orders")
+        store.put([message("com.shop.orders", 2, b"y")])
+        assert read_all(store, "com.shop.orders", 2) == [b"y"]

@@ -13,6 +13,7 @@ from metaq.wire._hot_py_frames import (
     Replies,
     pull_reply,
 )
+from metaq.wire._hot_py_metaq1_get import frames
 from metaq.wire._hot_py_read import (
     END_BAD,
     END_BLANK,
@@ -55,6 +56,6 @@ __all__ = [
     "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
-    "gather", "index_hash", "java_hash",
+    "frames", "gather", "index_hash", "java_hash",
     "pull_reply", "read", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip
