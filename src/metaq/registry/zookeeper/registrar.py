@@ -1,0 +1,262 @@
+"""A broker's side of ZooKeeper: it keeps its nodes there, whatever happens to the session.
+
+What is there is compared with what should be, in rounds: after each change of a topic, after each return of the
+connection, and when another broker has our place. A round runs in a thread. The node that says who we are comes first: only
+the broker that holds it tells topics, so two brokers with one id never mix theirs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Final, TypeVar
+
+from msgspec import Struct
+
+from metaq.model.partition import Published
+from metaq.registry.zookeeper.layout import Layout, TextBroker
+from metaq.registry.zookeeper.session import Failures, Session
+
+log = logging.getLogger(__name__)
+
+RETRY_SECONDS: Final = 1.0
+FIRST_WORD_SECONDS: Final = 10.0
+"""How long a start waits for a ZooKeeper that neither takes us nor can be said to be away."""
+UNREACHABLE_SECONDS: Final = 2.0
+"""After so long without a connection at the start we go on without, and say so."""
+LEAVE_SECONDS: Final = 5.0
+"""What taking our nodes away may take; ZooKeeper does it itself a session's time-out later."""
+HOPELESS_SESSIONS: Final = 1.5
+"""A session that was not heard for so many of its time-outs is gone at the server: begin with a client that forgets it.
+It would otherwise ask for what an emptied ZooKeeper never had, for ever."""
+
+
+Result = TypeVar("Result")
+
+
+class ZookeeperSettings(Struct, frozen=True):
+    """Where ZooKeeper is, and its times in seconds."""
+
+    connect: str
+    """`host:port`, `,`-separated."""
+    root: str = "/meta"
+    session_timeout: float = 30.0
+    connection_timeout: float = 30.0
+    """After so long without a connection the log says so again."""
+    sync_time: float = 5.0
+    """How long clients may take to hear that we left: a stop waits for it."""
+
+
+class Told(Struct, frozen=True):
+    """What a broker tells."""
+
+    config: bytes
+    """Of server.ini, whose checksum slaves watch."""
+    topics: Mapping[str, Published]
+
+
+class ZookeeperRegistrar:
+    """Keeps one broker registered.
+
+    Args: describe: what to tell now; called in the event loop.
+    """
+
+    def __init__(self, settings: ZookeeperSettings, broker: TextBroker, describe: Callable[[], Told]) -> None:
+        self._settings, self._broker, self._describe = settings, broker, describe
+        self._layout = Layout(settings.root)
+        self._wake = asyncio.Event()
+        self._first_word = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self.session: Session | None = None
+        """The present one."""
+        self._kept = _Kept()
+        self._thread = ThreadPoolExecutor(1, "zookeeper")
+        """One: what a round and the farewell do follows one another."""
+        self.registered = False
+        """Whether all that is to be told is there, as far as we know."""
+        self.failing = ""
+        """Why it is not."""
+
+    async def start(self) -> None:
+        """Register; returns when that is done, or when it is said why it cannot be done now. It goes on in the background."""
+        self._task = asyncio.create_task(self._keep(), name="ZooKeeper registrar")
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(FIRST_WORD_SECONDS):
+                await self._first_word.wait()
+
+    def changed(self) -> None:
+        """What is to be told may have changed: several calls before it is told make one round."""
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Leave, and give clients the time to hear of it."""
+        if self._task is not None:
+            self._task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._task
+        self._thread.shutdown(wait=False)
+        if self.registered:
+            await asyncio.sleep(self._settings.sync_time)
+
+    async def _keep(self) -> None:
+        while True:
+            session = self.session = Session(self._settings.connect, self._settings.session_timeout, self._wake.set)
+            session.open()
+            try:
+                await self._serve(session)
+            finally:
+                await self._leave(session)
+            log.info("beginning anew with ZooKeeper %s", self._settings.connect)
+
+    async def _serve(self, session: Session) -> None:
+        """Rounds, until the session is beyond hope."""
+        loop = asyncio.get_running_loop()
+        patience = UNREACHABLE_SECONDS
+        away_since, had_session = loop.time(), False
+        while True:
+            if session.connected:
+                had_session, patience = True, self._settings.connection_timeout
+                self._wake.clear()  # before anything is read: a change during the round must cause another
+                done = await self._round(session)
+                away_since = loop.time()
+                await self._sleep(None if done else RETRY_SECONDS)
+                continue
+            self.registered = False
+            if had_session and loop.time() - away_since > self._settings.session_timeout * HOPELESS_SESSIONS:
+                return
+            self._wake.clear()
+            if not await self._sleep(patience) and not session.connected:
+                patience = self._settings.connection_timeout
+                self._fail(f"cannot be reached{f' ({session.why})' if session.why else ''}")
+
+    async def _sleep(self, seconds: float | None) -> bool:
+        """Whether something woke us."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def _round(self, session: Session) -> bool:
+        """Whether all is told."""
+        try:
+            told = self._describe()
+            clash = await self._in_thread(lambda: self._kept.renew(session, self._layout, self._broker, told))
+        except Failures as error:
+            self._fail(f"refused or lost a request ({type(error).__name__} {error})".replace(" )", ")"))
+            return False
+        except Exception as error:
+            log.exception("registering in ZooKeeper %s failed", self._settings.connect)
+            self.failing, self.registered = str(error), False
+            return False
+        if clash:
+            self._fail(
+                f"knows another broker with brokerId {self._broker.broker_id} ({clash}): give one of the two another; this"
+                " one is told to nobody until the other is gone"
+            )
+            return False
+        if not self.registered:
+            log.info(
+                "registered in ZooKeeper %s%s as broker %s at %s with %d topics",
+                self._settings.connect, self._layout.root, self._broker.role, self._broker.uri, len(told.topics),
+            )  # fmt: skip
+        self.failing, self.registered = "", True
+        self._first_word.set()
+        return True
+
+    def _fail(self, why: str) -> None:
+        self.registered = False
+        if why != self.failing:
+            log.warning(
+                "ZooKeeper %s %s. Clients of MetaQ 1.x do not find this broker until it is registered; trying on",
+                self._settings.connect, why,
+            )  # fmt: skip
+        self.failing = why
+        self._first_word.set()
+
+    async def _in_thread(self, work: Callable[[], Result]) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    async def _leave(self, session: Session) -> None:
+        """Take our nodes away, all at once."""
+        try:
+            if session.connected and self._kept.place:
+                async with asyncio.timeout(LEAVE_SECONDS):
+                    await self._in_thread(lambda: self._kept.farewell(session, self._layout, self._broker))
+        except (*Failures, TimeoutError) as error:
+            log.info("could not say goodbye to ZooKeeper %s: %r", self._settings.connect, error)
+        finally:
+            await asyncio.to_thread(session.close)  # which also ends a request that the thread waits for
+
+
+class _Kept:
+    """What we have told in the present session. Used by one thread at a time."""
+
+    def __init__(self) -> None:
+        self._session = 0
+        self._sessions: set[int] = set()
+        self._nodes: dict[str, str] = {}
+        self._sure = False
+        """Whether `_nodes` is what is there; after a lost answer some of it may not be, and more of what we wanted."""
+        self._greeted = 0
+        """The session in which very old clients were told."""
+        self.place = False
+        """Whether the broker's own node is ours."""
+
+    def renew(self, session: Session, layout: Layout, broker: TextBroker, told: Told) -> str:
+        """Have ZooKeeper say what is `told`. Returns the address of another broker that has our place, empty if none has.
+
+        Raises one of `Failures`.
+        """
+        if session.id != self._session:
+            self._session, self._nodes, self._sure = session.id, {}, True
+            self._sessions.add(session.id)
+        if clash := self._take_place(session, layout.who(broker), broker.uri):
+            self._sure = False  # the other one may put its nodes in place of ours
+            return clash
+        if broker.slave is None and self._greeted != session.id:
+            session.write(layout.broker(broker.broker_id), broker.uri)
+            self._greeted = session.id
+        wanted = layout.wanted(broker, told.config, told.topics)
+        sure, self._sure = self._sure, False
+        gone = self._nodes.keys() - wanted.keys()
+        session.delete(gone)
+        changed = {path: text for path, text in wanted.items() if self._nodes.get(path, text) != text}
+        fresh = {path: text for path, text in wanted.items() if not sure or path not in self._nodes}
+        self._nodes = {path: text for path, text in self._nodes.items() if path not in gone} | fresh
+        for path in [*session.create(fresh)]:
+            found = session.owner(path)
+            if found != (session.id, wanted[path]):  # of an earlier session of this broker id, whose place is ours now
+                session.replace(path, wanted[path])
+        for path, text in changed.items():
+            if path not in fresh:
+                session.replace(path, text)
+        self._nodes = dict(wanted)
+        self._sure = True
+        return ""
+
+    def _take_place(self, session: Session, path: str, uri: str) -> str:
+        if any(session.create({path: uri})):
+            found = session.owner(path)
+            if found is None:
+                return self._take_place(session, path, uri)  # it went between the two
+            owner, text = found
+            if owner != session.id:
+                # Nobody but us listens at our address, so the node is that of a session of ours or of our process before.
+                # But if it was ours and somebody took it, there is a second process that thinks the same.
+                if text != uri or (self.place and owner not in self._sessions):
+                    return text
+                session.replace(path, uri)
+        self.place = True
+        session.watch(path)
+        return ""
+
+    def farewell(self, session: Session, layout: Layout, broker: TextBroker) -> None:
+        """Take the text for very old clients away; closing the session removes what is left."""
+        if broker.slave is None:
+            session.delete([layout.who(broker), layout.checksum(broker.broker_id)])
+            session.remove(layout.broker(broker.broker_id))

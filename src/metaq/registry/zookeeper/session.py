@@ -1,0 +1,184 @@
+"""One connection to ZooKeeper after the other, as those who keep nodes there need it: requests in bulk, from a thread.
+
+kazoo's threads stay behind this; what happens to the session is told to the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final, TypeVar
+
+from kazoo.client import KazooClient
+from kazoo.exceptions import KazooException, NodeExistsError, NoNodeError, NotEmptyError
+from kazoo.handlers.threading import KazooTimeoutError
+from kazoo.interfaces import IAsyncResult
+from kazoo.protocol.states import KazooState, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from metaq.registry.zookeeper.layout import parents
+
+AT_ONCE_MAX: Final = 500
+"""Requests under way, so that neither side gathers a heap of them."""
+ANSWER_SECONDS: Final = 30.0
+"""How long one answer may take; the session says earlier that the connection is gone."""
+RECONNECT_SECONDS_MAX: Final = 2.0
+
+Failures = (KazooException, KazooTimeoutError)
+"""What any request may raise when the connection or the session is gone."""
+
+Item = TypeVar("Item")
+
+
+class Session:
+    """A client that connects until it is closed; when its session expires it takes the next.
+
+    Calls block: they belong into a thread. `changed` is called in the event loop when the connection came or went.
+    """
+
+    def __init__(self, hosts: str, timeout: float, changed: Callable[[], None]) -> None:
+        self._why = _LastWord()
+        self._loop = asyncio.get_running_loop()
+        self._changed = changed
+        self.connected = False
+        self._client = KazooClient(
+            hosts,
+            timeout,
+            connection_retry=KazooRetry(max_tries=-1, max_delay=RECONNECT_SECONDS_MAX),
+            logger=self._why.logger,
+        )
+        self._client.add_listener(self._on_state)
+
+    def _on_state(self, state: str) -> None:
+        """In a thread of kazoo's."""
+        self._tell(lambda: self._set_connected(state == KazooState.CONNECTED))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(what)
+
+    def _set_connected(self, connected: bool) -> None:
+        self.connected = connected
+        self._changed()
+
+    @property
+    def why(self) -> str:
+        """What kazoo said last of a connection that it could not make."""
+        return self._why.text
+
+    @property
+    def credentials(self) -> tuple[int, bytes]:
+        """Number and password of the session; another number after it expired, 0 before the first."""
+        number, password = self._client.client_id or (0, b"")
+        return int(number), bytes(password)
+
+    @property
+    def id(self) -> int:
+        return self.credentials[0]
+
+    def open(self) -> None:
+        """Begin to connect."""
+        self._client.start_async()
+
+    def close(self) -> None:
+        """End the session, and with it every ephemeral node, if ZooKeeper can be reached."""
+        self._client.stop()
+        self._client.close()
+
+    # What follows raises one of `Failures`: ask again when there is a connection.
+
+    def owner(self, path: str) -> tuple[int, str] | None:
+        """The session that keeps a node (0: it is persistent) and its text; None if there is none."""
+        try:
+            data, stat = self._client.get_async(path).get(timeout=ANSWER_SECONDS)
+        except NoNodeError:
+            return None
+        return int(stat.ephemeralOwner), (data or b"").decode(errors="replace")
+
+    def watch(self, path: str) -> None:
+        """Have `changed` called once, when the node comes or goes or is written."""
+        self._client.exists_async(path, watch=self._on_event).get(timeout=ANSWER_SECONDS)
+
+    def _on_event(self, _event: WatchedEvent) -> None:
+        """In a thread of kazoo's. One function: a watch that is set twice fires once."""
+        self._tell(self._changed)
+
+    def create(self, nodes: Mapping[str, str]) -> Iterator[str]:
+        """Make ephemeral nodes with their texts, and what is missing above them. Yields those that somebody made before."""
+        taken, orphans = self._create(nodes)
+        if orphans:
+            yield from taken
+            self.ensure(dict.fromkeys(parent for path in orphans for parent in parents(path)))
+            taken, _ = self._create({path: nodes[path] for path in orphans})
+        yield from taken
+
+    def _create(self, nodes: Mapping[str, str]) -> tuple[list[str], list[str]]:
+        taken, orphans = [], []
+        for path, result in self._in_bulk(
+            nodes, lambda path: self._client.create_async(path, nodes[path].encode(), ephemeral=True)
+        ):
+            try:
+                result.get(timeout=ANSWER_SECONDS)
+            except NodeExistsError:
+                taken.append(path)
+            except NoNodeError:
+                orphans.append(path)
+        return taken, orphans
+
+    def ensure(self, paths: Iterable[str]) -> None:
+        """Make persistent nodes without text, in this order, where there are none."""
+        for _, result in self._in_bulk(paths, lambda path: self._client.create_async(path, None)):
+            with contextlib.suppress(NodeExistsError):
+                result.get(timeout=ANSWER_SECONDS)
+
+    def delete(self, paths: Iterable[str]) -> None:
+        """Remove nodes; those that are gone are no error."""
+        for _, result in self._in_bulk(paths, self._client.delete_async):
+            with contextlib.suppress(NoNodeError):
+                result.get(timeout=ANSWER_SECONDS)
+
+    def replace(self, path: str, text: str) -> None:
+        """Put an ephemeral node of ours in place of the one that is there, at once: clients see it change."""
+        transaction = self._client.transaction()
+        transaction.delete(path)
+        transaction.create(path, text.encode(), ephemeral=True)
+        for outcome in transaction.commit():
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    def write(self, path: str, text: str) -> None:
+        """Set the text of a persistent node, which is made if it is missing."""
+        self.ensure([*parents(path), path])
+        self._client.set_async(path, text.encode()).get(timeout=ANSWER_SECONDS)
+
+    def remove(self, path: str) -> None:
+        """Delete a persistent node; if others have nodes below it, it stays, without text."""
+        try:
+            self._client.delete_async(path).get(timeout=ANSWER_SECONDS)
+        except NotEmptyError:
+            self._client.set_async(path, b"").get(timeout=ANSWER_SECONDS)
+        except NoNodeError:
+            pass
+
+    @staticmethod
+    def _in_bulk(items: Iterable[Item], begin: Callable[[Item], IAsyncResult]) -> Iterator[tuple[Item, IAsyncResult]]:
+        waiting = iter(items)
+        while some := [(item, begin(item)) for item in itertools.islice(waiting, AT_ONCE_MAX)]:
+            yield from some
+
+
+class _LastWord:
+    """A logger of its own for kazoo, which says each failed attempt: kept is what it said last."""
+
+    def __init__(self) -> None:
+        self.text = ""
+        self.logger = logging.Logger("kazoo", logging.WARNING)  # noqa: LOG001  not in the tree: nobody else hears it
+        handler = logging.Handler()
+        handler.emit = self._keep  # type: ignore[method-assign]
+        self.logger.addHandler(handler)
+
+    def _keep(self, record: logging.LogRecord) -> None:
+        self.text = record.getMessage()

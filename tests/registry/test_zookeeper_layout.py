@@ -1,0 +1,77 @@
+"""Paths and texts of MetaQ 1.x in ZooKeeper, as recorded from the original."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq.model.partition import Published
+from metaq.registry.zookeeper.layout import Layout, OffsetNode, TextBroker, parents, parse_offset
+
+LONGS = st.integers(-(1 << 63), (1 << 63) - 1)
+
+
+@pytest.mark.parametrize(
+    ("root", "path"),
+    [
+        ("/meta", "/meta/brokers/ids/0"),
+        ("meta", "/meta/brokers/ids/0"),
+        ("/meta/", "/meta/brokers/ids/0"),
+        ("/a/b", "/a/b/brokers/ids/0"),
+        ("/", "/brokers/ids/0"),
+    ],
+)
+def test_a_root_gets_its_slash_and_loses_the_last(root: str, path: str) -> None:
+    assert Layout(root).broker(0) == path
+
+
+def test_nodes_of_a_master_are_those_of_the_original() -> None:
+    """What a 1.4.6.2 with this server.ini has in ZooKeeper."""
+    wanted = Layout("/meta").wanted(TextBroker(0, "meta://h:8123"), b"hello", {"test": Published(3, True, True)})
+    assert wanted == {
+        "/meta/brokers/ids/0/master_config_checksum": "907060870",
+        "/meta/brokers/topics/test/0-m": "3",
+        "/meta/brokers/topics-pub/test/0-m": '{"numParts":3,"broker":"0-m"}',
+        "/meta/brokers/topics-sub/test/0-m": '{"numParts":3,"broker":"0-m"}',
+    }
+
+
+def test_a_slave_has_its_own_place_and_leaves_the_checksum_to_its_master() -> None:
+    slave, layout = TextBroker(7, "meta://[::1]:8123", slave=2), Layout("/meta")
+    assert layout.who(slave) == "/meta/brokers/ids/7/slave2"
+    assert layout.wanted(slave, b"", {"t": Published(1, False, True)}) == {
+        "/meta/brokers/topics/t/7-s2": "1",
+        "/meta/brokers/topics-sub/t/7-s2": '{"numParts":1,"broker":"7-s2"}',
+    }
+
+
+def test_parents_come_from_the_root_on() -> None:
+    assert [*parents("/meta/brokers/ids/0")] == ["/meta", "/meta/brokers", "/meta/brokers/ids"]
+
+
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("-5468926395948204032-103", OffsetNode(-5468926395948204032, 103)),
+        ("-1-1024", OffsetNode(-1, 1024)),
+        ("0-7", OffsetNode(0, 7)),
+        ("1024", OffsetNode(-1, 1024)),
+        ("-5", OffsetNode(-1, -5)),
+    ],
+)
+def test_offset_nodes_are_split_at_the_last_hyphen(text: str, node: OffsetNode) -> None:
+    """Ids may be negative, and before 1.4 there was only the position."""
+    assert parse_offset(text) == node
+
+
+@pytest.mark.parametrize("text", ["", "-", "a-1", "1-", "1-b", "--"])
+def test_what_is_no_offset_is_refused(text: str) -> None:
+    with pytest.raises(ValueError):
+        parse_offset(text)
+
+
+@given(LONGS, st.integers(0, (1 << 63) - 1))
+def test_an_offset_node_survives_its_text(message_id: int, position: int) -> None:
+    node = OffsetNode(message_id, position)
+    assert parse_offset(node.text) == node
