@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from metaq.broker.acks import AckPolicy
 from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
+from metaq.broker.branches import Branches
 from metaq.broker.channel import Channel, Effect, Told, carry_out
 from metaq.broker.closing import ClosedQueues
 from metaq.broker.deletion import Deletions
@@ -123,6 +124,11 @@ class Broker:
         self.partitions = Partitions(environment, tables, self.appender, text, authorise) if text else None
         if text:
             keep_as_configured(store, text)
+        self.branches = (
+            Branches(environment, self.staging, self.acks, self.partitions, text)
+            if text is not None and self.partitions is not None
+            else None
+        )
         self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
@@ -185,6 +191,8 @@ class Broker:
         self.transactions.tick()
         self.replies.tick()
         self.staging.tick()
+        if self.branches is not None:
+            self.branches.tick()
         self.predicates.tick()
         self.topics.saved.retry()
         self.groups.saved.retry()
@@ -306,6 +314,8 @@ class Broker:
     def closed(self, channel: Channel) -> None:
         """A connection has ended: forget what it waits for, and what it was a member of."""
         self.hold.closed(channel)
+        if self.branches is not None:
+            self.branches.closed(channel)
         self.staging.closed(channel)
         self._carry_out(self.members.closed(channel))
 

@@ -133,6 +133,8 @@ class Chunk(Struct, frozen=True, kw_only=True):
     """A batch (docs/formats/batch.md)."""
     seal: Seal | None = None
     """The part ends with it."""
+    of_partition: bool = False
+    """From a client of MetaQ 1.x: bodies may have 0 bytes, and the topic, which is there, a name that is legal there."""
 
 
 class Decide(Struct, frozen=True, kw_only=True):
@@ -145,6 +147,8 @@ class Decide(Struct, frozen=True, kw_only=True):
     row: str = ""
     """Key of a row. A commit moves it on to `sequence`, which is to be above the one that it has."""
     sequence: int = -1
+    label: str = ""
+    """With PREPARED: what it is called by those who have to end it. Its decisions keep it."""
 
 
 class Stage(Struct, frozen=True, kw_only=True):

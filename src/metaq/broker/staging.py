@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import heapq
 import logging
+from collections.abc import Iterator
 from typing import Final
 
 from msgspec import structs
@@ -19,7 +20,7 @@ from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.requests import Apply, Decide, SealPart, Stage
+from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Stage
 from metaq.broker.staging_admission import Admission
 from metaq.broker.staging_apply import AT_ONCE_BYTES, Applier
 from metaq.broker.staging_at_once import AtOnce
@@ -221,6 +222,10 @@ class StagingService:
             part = transaction.parts.get(chunk.part) if transaction else None
             if chunk.seal is not None and part is not None and part.seal != chunk.seal:
                 self.seal(SealPart(transaction=stage.transaction, part=chunk.part, seal=chunk.seal), who)
+
+    def check(self, chunk: Chunk) -> None:
+        """Raises Refused ILLEGAL_MESSAGE: its messages could never be staged, whatever else there is."""
+        self._admission.check(chunk)
 
     def seal(self, seal: SealPart, who: Identity) -> None:
         """End a part. What is decided needs no seal any more, and what is sealed so already is.
@@ -586,6 +591,13 @@ class StagingService:
         phase = state_of(transaction).phase if transaction is not None else Phase.COMMITTED
         return RowState(row.key, row.sequence, row.transaction, phase)
 
+    def labelled(self) -> Iterator[Decision]:
+        """The preparations that whoever made them has given a label."""
+        for transaction in self._table:
+            decision = transaction.decision
+            if decision is not None and decision.outcome is Outcome.PREPARED and decision.label:
+                yield decision
+
     @property
     def held(self) -> tuple[int, int]:
         """Parts, and bytes in them, of transactions that are not over."""
@@ -672,6 +684,10 @@ class StagingService:
         self._retention.tick()
         self._applier.tick()
         self._told.tick()
+
+    def checkpoint_within(self, seconds: float) -> None:
+        """Let no more time than this pass between two checkpoints; no more than the usual time passes anyway."""
+        self._retention.checkpoint_within(seconds)
 
     def close(self) -> None:
         """Write down what is done, so that a start has little to read."""

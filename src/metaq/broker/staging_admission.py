@@ -71,7 +71,9 @@ class Admission:
         news: dict[str, New] = {}
         for chunk in stage.chunks:
             if not 0 <= chunk.queue_id < self._open.get(chunk.topic, 0) or not self.takes:
-                self._check_destinations({(chunk.topic, chunk.queue_id) for chunk in stage.chunks}, who)
+                self._check_destinations(
+                    {(chunk.topic, chunk.queue_id, chunk.of_partition) for chunk in stage.chunks}, who
+                )
                 break
         for chunk in stage.chunks:
             new = news.get(chunk.part)
@@ -114,13 +116,21 @@ class Admission:
         rows = check_batch(chunk.body, self._judge, self._store.log.tail)
         return rows if size + rows * COPY_BYTES_MORE < self._store.log.file_bytes else -1
 
-    def _take(self, new: New, chunk: Chunk) -> None:
+    def check(self, chunk: Chunk) -> None:
+        """Raises Refused ILLEGAL_MESSAGE: its messages can never be stored as a chunk."""
+        self._check_size(chunk)
+        self._check_batch(chunk)
+
+    def _check_size(self, chunk: Chunk) -> None:
         limit = min(CHUNK_BYTES_MAX, self._environment.store_options.max_message_size)
         if not 0 < len(chunk.body) <= limit:
             raise Refused(
                 Reason.ILLEGAL_MESSAGE,
                 f"a chunk for {_where(chunk)} has {len(chunk.body)} bytes, it may have 1 to {limit}",
             )
+
+    def _take(self, new: New, chunk: Chunk) -> None:
+        self._check_size(chunk)
         crc = chunk_crc(chunk.body)
         if not is_next(new, chunk, crc):
             if chunk.seal is not None and new.base is not None and not new.chunks:
@@ -150,19 +160,19 @@ class Admission:
     def _judge_entries(self, chunk: Chunk, more: int) -> int:
         entries, where = entries_of(chunk.body), _where(chunk)
         for number, (_, body, text) in enumerate(entries):
-            if not body:
+            if not body and not chunk.of_partition:
                 raise Refused(Reason.ILLEGAL_MESSAGE, f"message {number} of a chunk for {where} has no body")
             check_entry(where, number, text, more)
         return len(entries)
 
     # ------------------------------------------------------------------ where to
 
-    def _check_destinations(self, places: set[tuple[str, int]], who: Identity) -> None:
+    def _check_destinations(self, places: set[tuple[str, int, bool]], who: Identity) -> None:
         """Raises Refused: no message may be put there; Saving: topics are being made or deleted."""
         waiting = list[Pending]()
-        for topic, queue_id in sorted(places):
+        for topic, queue_id, of_partition in sorted(places):
             try:
-                config = self._topic(topic, queue_id, who)
+                config = self._topic(topic, queue_id, who, of_partition=of_partition)
             except Saving as saving:
                 waiting += saving.pending
                 continue
@@ -181,13 +191,16 @@ class Admission:
         """Whether the broker takes messages at all."""
         return bool(self._environment.options.broker_permission & WRITE)
 
-    def _topic(self, name: str, queue_id: int, who: Identity) -> TopicConfig:
-        check_client_topic(name)
+    def _topic(self, name: str, queue_id: int, who: Identity, *, of_partition: bool) -> TopicConfig:
+        if not of_partition:
+            check_client_topic(name)
         if name in SEND_FORBIDDEN or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
             raise Refused(Reason.NO_PERMISSION, f"staging messages for the topic {name} is forbidden")
         self._authorise(who, Action.PUBLISH, name)
         config = self._topics.taking(name)
         options = self._environment.options
+        if config is None and of_partition:
+            raise Refused(Reason.NO_TOPIC, f"the topic {name} is not there any more")
         if config is None:
             config = self._topics.auto_create(
                 name, AUTO_CREATE_TOPIC, options.default_topic_queue_nums, queue_id=queue_id

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import UNSET
+
 from metaq.broker.requests import Decide
 from metaq.broker.staging_parts import Transaction
 from metaq.errors import Reason, Refused
@@ -41,7 +43,8 @@ def decision_for(decide: Decide, prepared: Decision | None, now_ms: int) -> Deci
         row, sequence = prepared.row, prepared.sequence
     if row and check_row(row) and sequence < 0:
         raise Refused(Reason.INVALID, f"the row {row} of transaction {name} needs a sequence number, not {sequence}")
-    return Decision(name, decide.outcome, parts, row, sequence, now_ms)
+    label = decide.label or (prepared.label if prepared is not None else "") or UNSET
+    return Decision(name, decide.outcome, parts, row, sequence, now_ms, label)
 
 
 def check_manifest(made: Decision, broker: str, transaction: Transaction | None) -> None:

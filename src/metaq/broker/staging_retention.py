@@ -63,6 +63,7 @@ class Retention:
         self._needed: list[tuple[int, str]] = []
         """(LogOffset, transaction or row), the lowest one first. What an entry says may have gone, or moved on since."""
         self._look_at = 0.0
+        self._checkpoint_seconds = CHECKPOINT_SECONDS
         self._checkpoint_at = environment.clock.monotonic() + CHECKPOINT_SECONDS
         self._at = self._ends() if self._is_fresh() else Checkpoint(-1, -1)
         """Where the queues ended at the last checkpoint."""
@@ -164,13 +165,20 @@ class Retention:
 
     def _is_due(self, ends: Checkpoint, now: float) -> bool:
         if ends == self._at:
-            self._checkpoint_at = now + CHECKPOINT_SECONDS
+            self._checkpoint_at = now + self._checkpoint_seconds
             return False
         return (
             now >= self._checkpoint_at
             or ends.txn - self._at.txn >= CHECKPOINT_RECORDS
             or (ends.stage > self._at.stage and self._store.log_end - self._log_end >= CHECKPOINT_BYTES)
         )
+
+    def checkpoint_within(self, seconds: float) -> None:
+        """Let no more time than this pass between two checkpoints, if anything is stored."""
+        seconds = min(seconds, CHECKPOINT_SECONDS)
+        if seconds != self._checkpoint_seconds:
+            self._checkpoint_at += seconds - self._checkpoint_seconds
+            self._checkpoint_seconds = seconds
 
     def checkpoint(self) -> None:
         """Note where a start is to read on. Raises Refused, as `Appender.put`."""
@@ -184,7 +192,7 @@ class Retention:
             raise Refused(Reason.NOT_STORED, str(error)) from error
         self._appender.put([checkpoint_record(found, self._clock.now_ms(), self._environment.store_host)])
         self._at, self._log_end = self._ends(), self._store.log_end
-        self._checkpoint_at = self._clock.monotonic() + CHECKPOINT_SECONDS
+        self._checkpoint_at = self._clock.monotonic() + self._checkpoint_seconds
 
     @property
     def changed(self) -> bool:

@@ -13,7 +13,7 @@ import re
 import zlib
 from typing import Final
 
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from metaq.errors import Reason, Refused
 
@@ -144,6 +144,8 @@ class Decision(Struct, frozen=True):
     """Key of the row that it moves on; empty for none."""
     sequence: int = -1
     decided_ms: int = 0
+    label: str | UnsetType = UNSET
+    """What whoever prepared it calls it; unset: nothing."""
 
 
 class PartState(Struct, frozen=True):
