@@ -10,7 +10,7 @@ import dataclasses
 import re
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Self
 
@@ -38,6 +38,15 @@ def camel(name: str) -> str:
     """The spelling in RocketMQ's files: `broker_ip1` is `brokerIP1`, `store_path_root_dir` is `storePathRootDir`."""
     head, *tail = name.split("_")
     return head + "".join("IP" + word[2:] if re.fullmatch(r"ip\d?", word) else word.capitalize() for word in tail)
+
+
+def nearest(key: str, names: Iterable[str]) -> str:
+    """What to add to an error about a name that there is not: `; the nearest is ...`, or nothing."""
+    import difflib  # here and not above: a start that meets no wrong key goes without
+
+    lowered = {name.lower(): name for name in names if "_" not in name}
+    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
+    return f"; the nearest is {lowered[near[0]]}" if near else ""
 
 
 @dataclass(frozen=True, kw_only=True)

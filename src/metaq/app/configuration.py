@@ -1,8 +1,9 @@
 """From files, flags and the environment to option tables; and back, as a commented template.
 
-Two kinds of file are read. A RocketMQ `broker.conf` or `namesrv.properties` is taken as it stands: Java properties,
-where a key that we do not have is worth a warning. A `metaq.toml` is ours: sections `[broker]`, `[store]` and
-`[namesrv]`, and a wrong key stops the start. What a flag says beats the file, which beats the environment.
+Three kinds of file are read. A RocketMQ `broker.conf` or `namesrv.properties` is taken as it stands: Java properties,
+where a key that we do not have is worth a warning. A `server.ini` of MetaQ 1.x is taken as it stands, too
+(`metaq.app.server_ini`). A `metaq.toml` is ours: sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`. A wrong key
+in one of those two stops the start. What a flag says beats the file, which beats the environment.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import pathlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from msgspec import Struct
 
@@ -20,16 +21,23 @@ from metaq.doors.rocketmq_settings import DEFAULTS
 from metaq.errors import ConfigError
 from metaq.net.address import is_loopback
 from metaq.net.group import ListenLimits
-from metaq.options import BrokerOptions, NamesrvOptions, OptionTable, StoreOptions, camel
+from metaq.options import BrokerOptions, Metaq1Options, NamesrvOptions, OptionTable, StoreOptions, camel, nearest
 from metaq.store.sizes import sizes_found
+
+if TYPE_CHECKING:
+    from metaq.app.partition_sections import TopicSection
+    from metaq.app.server_ini import ServerIni
+    from metaq.model.partition_settings import PartitionRules
 
 Table = TypeVar("Table", bound=OptionTable)
 
 SECTIONS: Final[dict[str, type[OptionTable]]] = {
     "broker": BrokerOptions,
     "store": StoreOptions,
+    "metaq1": Metaq1Options,
     "namesrv": NamesrvOptions,
 }
+METAQ1: Final = "metaq1"
 
 LOOPBACK: Final = "127.0.0.1"
 EVERYWHERE: Final = "0.0.0.0"  # noqa: S104  compared and named in texts; binding it needs the user's consent
@@ -40,8 +48,20 @@ class Configuration(Struct, frozen=True):
 
     broker: BrokerOptions
     store: StoreOptions
+    metaq1: Metaq1Options
     namesrv: NamesrvOptions
     warnings: tuple[str, ...] = ()
+    sections: tuple[TopicSection, ...] | None = None
+    """Of topics of MetaQ 1.x; None: nothing was said of topics, so the broker's autoCreateTopicEnable decides."""
+    server_ini: bytes = b""
+    """The text of a `server.ini`, if that is the file."""
+
+    @property
+    def rules(self) -> PartitionRules:
+        """Which topics 1.x clients may use, and how."""
+        from metaq.app import partition_sections
+
+        return partition_sections.rules(self.metaq1, self.sections)
 
 
 class _File(Struct, frozen=True):
@@ -119,10 +139,15 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\(u[0-9a-fA-F]{4}|.)", plain, text, flags=re.DOTALL)
 
 
-def _read_file(path: str) -> _File:
-    """Raises ConfigError: the file cannot be read, or is neither of the two kinds."""
+def _read_file(path: str) -> _File | ServerIni:
+    """Raises ConfigError: the file cannot be read, or is of none of the three kinds."""
     try:
-        text = pathlib.Path(path).read_text("utf-8")
+        raw = pathlib.Path(path).read_bytes()
+        from metaq.app.server_ini import is_server_ini, read_server_ini  # here and not above: a start without a file
+
+        if is_server_ini(path, raw.decode("utf-8", "replace")):
+            return read_server_ini(path)
+        text = raw.decode()
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"cannot read the configuration file {path}: {error}") from None
     first = next((line.strip() for line in text.splitlines() if line.strip() and line.strip()[0] not in "#!"), "")
@@ -155,7 +180,7 @@ def load(
 ) -> Configuration:
     """Make the tables for one process.
 
-    Args: file: a RocketMQ properties file or a `metaq.toml`. flags: section → option → value; None means not given.
+    Args: file: a RocketMQ properties file, a `server.ini` or a `metaq.toml`. flags: section → option → value; None means not given.
           settings: `key=value` or `section.key=value` of `-o`. serving: the sections that this process obeys; a plain
           key of `settings` or of a properties file goes to those that have it. defaults: as flags, but every source beats
           them, also the sizes of the files that the store's folder already has.
@@ -165,37 +190,70 @@ def load(
     values: dict[str, dict[str, Any]] = {section: {} for section in SECTIONS}
     warnings: list[str] = []
     rocketmq = False
+    sections: tuple[TopicSection, ...] | None = None
+    server_ini: ServerIni | None = None
     if "broker" in serving and (
         address := (environment if environment is not None else os.environ).get("NAMESRV_ADDR")
     ):
         values["broker"]["namesrv_addr"] = address
     if file is not None:
         parsed = _read_file(file)
-        rocketmq = parsed.rocketmq
-        if rocketmq:
-            warnings += _take_properties(parsed, values, serving)
+        if not isinstance(parsed, _File):
+            server_ini, sections = parsed, parsed.sections
+            values[METAQ1] = {**parsed.values, "enable": True}
+            warnings += parsed.warnings
+            if METAQ1 not in serving:
+                raise ConfigError(f"{file} is the configuration of a broker: start it by metaq broker")
+            serving = (METAQ1, *(section for section in serving if section != METAQ1))
+        elif parsed.rocketmq:
+            rocketmq = True
+            warnings += _take_properties(parsed, values, [section for section in serving if section != METAQ1])
+            values["broker"].setdefault("vip_port_enable", True)  # RocketMQ serves it always
+            values["broker"].setdefault("enable_property_filter", False)  # as RocketMQ, where nothing is said
         else:
             for section, pairs in parsed.pairs.items():
+                if section == METAQ1:
+                    from metaq.app import partition_sections
+
+                    pairs, sections = partition_sections.split_topics(pairs, file)  # noqa: PLW2901
                 _take(values[section], SECTIONS[section], pairs, f"[{section}] of {file}")
-    if rocketmq:
-        values["broker"].setdefault("vip_port_enable", True)  # RocketMQ serves it always
-        values["broker"].setdefault("enable_property_filter", False)  # as RocketMQ, where nothing is said
     for setting in settings:
         _take_setting(setting, values, serving)
     for section, given in (flags or {}).items():
         values[section] |= {key: value for key, value in given.items() if value is not None}
+    everywhere = rocketmq or server_ini is not None
     for section in serving:
         if "bind_address" in SECTIONS[section].spellings():
-            warnings += _check_address(section, values[section], rocketmq=rocketmq, insecure=insecure)
+            warnings += _check_address(section, values[section], everywhere=everywhere, insecure=insecure)
+    metaq1 = Metaq1Options.read(values[METAQ1], file or "")[0]
+    if metaq1.enable:
+        from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without
+
+        named = set(values[METAQ1])
+        if server_ini is not None:  # 1.x's defaults hold then; the size of log files may be what the folder has
+            named |= metaq1.values().keys() - {"max_segment_size"}
+        if sections is not None:
+            warnings += partition_sections.notices(metaq1, sections, file or "")
+        follows = identity.implied(metaq1, named, partition_sections.rules(metaq1, sections))
+        for section, pairs in follows.items():
+            values[section] = {**pairs, **values[section]}
     where = file or ""
     for section, fallback in (defaults or {}).items():
         found = sizes_found(StoreOptions.read({**fallback, **values[section]})[0]) if section == "store" else {}
         values[section] = {**fallback, **found, **values[section]}
+    broker, store = BrokerOptions.read(values["broker"], where)[0], StoreOptions.read(values["store"], where)[0]
+    if metaq1.enable:
+        metaq1 = identity.settled(metaq1, broker, store)
+        if warning := identity.old_data(metaq1.data_path):
+            warnings.append(warning)
     return Configuration(
-        BrokerOptions.read(values["broker"], where)[0],
-        StoreOptions.read(values["store"], where)[0],
+        broker,
+        store,
+        metaq1,
         NamesrvOptions.read(values["namesrv"], where)[0],
         tuple(warnings),
+        sections,
+        server_ini.text if server_ini is not None else b"",
     )
 
 
@@ -203,21 +261,25 @@ def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, An
     spellings = table.spellings()
     for key, value in pairs.items():
         if key not in spellings:
-            raise ConfigError(f"{where}: there is no option {key!r}{_nearest(key, spellings)}")
+            raise ConfigError(f"{where}: there is no option {key!r}{nearest(key, spellings)}")
         table.read({key: value}, where)  # here, where the place of a wrong value is still known
         into[spellings[key]] = value
 
 
 def _take_setting(setting: str, values: dict[str, dict[str, Any]], serving: Sequence[str]) -> None:
     key, found, value = setting.partition("=")
-    section, dot, rest = key.strip().rpartition(".")
-    if not found or (dot and section not in SECTIONS):
+    section, dot, rest = key.strip().partition(".")
+    if section not in SECTIONS and key.strip() in Metaq1Options.spellings():  # zk.zkRoot
+        section, dot, rest = METAQ1, "", key.strip()
+    elif not found or (dot and section not in SECTIONS):
         raise ConfigError(f"-o {setting}: need key=value or section.key=value, section one of {', '.join(SECTIONS)}")
+    elif not dot:
+        rest = key.strip()
     takers = [section] if dot else list(serving)
     known = [name for name in takers if rest in SECTIONS[name].spellings()]
     if not known:
         everything = {spelling: "" for name in takers for spelling in SECTIONS[name].spellings()}
-        raise ConfigError(f"-o {setting}: there is no option {rest!r}{_nearest(rest, everything)}")
+        raise ConfigError(f"-o {setting}: there is no option {rest!r}{nearest(rest, everything)}")
     _take(values[known[0]], SECTIONS[known[0]], {rest: value}, f"-o {setting}")
 
 
@@ -234,24 +296,16 @@ def _take_properties(parsed: _File, values: dict[str, dict[str, Any]], serving: 
         if not takers and key in _ROCKETMQ_ONLY:
             warnings.append(f"{parsed.path}: {key} is passed over: this broker has nothing that it could set")
         elif not takers:
-            warnings.append(f"{parsed.path}: {key} is unknown and passed over{_nearest(key, everything)}")
+            warnings.append(f"{parsed.path}: {key} is unknown and passed over{nearest(key, everything)}")
     return warnings
 
 
-def _nearest(key: str, names: Mapping[str, Any]) -> str:
-    import difflib
-
-    lowered = {name.lower(): name for name in names if "_" not in name}
-    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
-    return f"; the nearest is {lowered[near[0]]}" if near else ""
-
-
-def _check_address(section: str, values: dict[str, Any], *, rocketmq: bool, insecure: bool) -> list[str]:
-    # A RocketMQ file that names no address means "all of them", and its author knows that.
-    address = str(values.setdefault("bind_address", EVERYWHERE if rocketmq else LOOPBACK))
+def _check_address(section: str, values: dict[str, Any], *, everywhere: bool, insecure: bool) -> list[str]:
+    # A file of RocketMQ or MetaQ 1.x that names no address means "all of them", and its author knows that.
+    address = str(values.setdefault("bind_address", EVERYWHERE if everywhere else LOOPBACK))
     if address == "localhost" or is_loopback(address):
         return []
-    if not (rocketmq or insecure):
+    if not (everywhere or insecure):
         raise ConfigError(
             f"listening on {address} lets everybody who can reach this machine read, write and delete, for there is no"
             " access control: add --insecure if that is meant, or listen on 127.0.0.1"
@@ -274,8 +328,8 @@ def listen_limits(options: BrokerOptions | NamesrvOptions) -> ListenLimits:
 # ---- the template -----------------------------------------------------------------------------------------------
 
 
-def template(tables: Mapping[str, OptionTable]) -> str:
-    """A complete `metaq.toml` with these values, a sentence above each. `load` gives the same tables back."""
+def template(tables: Mapping[str, OptionTable], topics: Sequence[TopicSection] | None = None) -> str:
+    """A complete `metaq.toml` with these values, a sentence above each. `load` gives the same tables and topics back."""
     lines = ["# A complete metaq.toml. Every option stands here with its value; those commented out have none."]
     for section, table in tables.items():
         lines += ["", f"[{section}]"]
@@ -283,6 +337,12 @@ def template(tables: Mapping[str, OptionTable]) -> str:
             facts, value = item.metadata, getattr(table, item.name)
             lines += ["", f"# {facts['doc']}{_limits(item)}"]
             lines.append(f"# {camel(item.name)} =" if value is None else f"{camel(item.name)} = {_toml(value)}")
+        if section == METAQ1 and topics is not None:
+            lines += ["", "# Only topics that have a table here, or that a name with * admits, are for 1.x clients."]
+            lines.append(f"[{METAQ1}.topics]")
+            for topic in topics:
+                lines += ["", f"[{METAQ1}.topics.{_toml(topic.name)}]"]
+                lines += [f"{_topic_key(key)} = {_toml(said.value)}" for key, said in topic.said.items()]
     return "\n".join(lines) + "\n"
 
 
@@ -296,6 +356,12 @@ def _limits(item: dataclasses.Field[Any]) -> str:
     if facts.get("high") is not None:
         said.append(f"at most {facts['high']:,}".replace(",", " "))
     return f" ({', '.join(said)})" if said else ""
+
+
+def _topic_key(key: str) -> str:
+    """`num_partitions` is `numPartitions`, the filter of a group `group."G"`."""
+    head, dot, group = key.partition(".")
+    return f"{head}.{_toml(group)}" if dot else camel(key)
 
 
 def _toml(value: Any) -> str:

@@ -20,8 +20,11 @@ A broker is configured by flags, by `-o key=value` for any option, by a file (`-
 
 - a RocketMQ `broker.conf` or `namesrv.properties`, as it stands: a key that means nothing here is named in a warning
   (with the nearest one that does), and a key whose neglect would break a promise (`aclEnable=true`,
-  `brokerRole=SLAVE`, `enableDLegerCommitLog=true`) stops the start; or
-- a `metaq.toml` with the sections `[broker]`, `[store]` and `[namesrv]`, where a wrong key stops the start.
+  `brokerRole=SLAVE`, `enableDLegerCommitLog=true`) stops the start;
+- a `server.ini` of MetaQ 1.x, as it stands ([metaq1-configuration.md](metaq1-configuration.md)), where a wrong key
+  stops the start; or
+- a `metaq.toml` with the sections `[broker]`, `[store]`, `[metaq1]` and `[namesrv]`, where a wrong key stops the start,
+  too.
 
 `metaq broker --print-config` (or `-m`, `-p`) prints a complete `metaq.toml` with the values in force.
 
@@ -35,13 +38,16 @@ not hot stays as it was until a restart, and the log says so. A file that is wro
 terminal is closed.
 
 **Which address.** Without a file, and from a `metaq.toml`, only this machine can connect (127.0.0.1). Another address
-needs `--insecure`, for there is no access control in this version. A RocketMQ file binds all addresses, as RocketMQ
-does, with a warning.
+needs `--insecure`, for there is no access control in this version. A file of RocketMQ or of MetaQ 1.x binds all
+addresses, as those do, with a warning.
 """
 
 _HEADINGS = {
     "broker": "## `[broker]`\n\nWhat `metaq broker` and `metaq up` serve, and to whom.\n",
     "store": "## `[store]`\n\nHow the broker keeps messages.\n",
+    "metaq1": "## `[metaq1]`\n\nWhat a broker does for clients of MetaQ 1.x. A `server.ini` has these keys in [system] and "
+    "[zookeeper], there with\n`zk.` in front. [metaq1-configuration.md](metaq1-configuration.md) has the sections of "
+    "topics.\n",
     "namesrv": "## `[namesrv]`\n\nWhat `metaq namesrv` and `metaq up` obey.\n",
 }
 

@@ -33,7 +33,11 @@ accepts connections. SIGTERM and Ctrl-C stop it cleanly (exit 0); SIGHUP reads F
 docs/configuration.md calls hot. Other exit codes: 1 failed, 2 wrong usage or configuration.
 """
 
-_SECTIONS = {"namesrv": ("namesrv",), "broker": ("broker", "store"), "up": ("broker", "store", "namesrv")}
+_SECTIONS = {
+    "namesrv": ("namesrv",),
+    "broker": ("broker", "store", "metaq1"),
+    "up": ("broker", "store", "namesrv", "metaq1"),
+}
 
 log = logging.getLogger("metaq")
 
@@ -47,7 +51,8 @@ def main(argv: Sequence[str]) -> int:
         print(f"metaq {arguments.command}: {error}", file=sys.stderr)
         return EXIT_USAGE
     if arguments.print_config:
-        print(template({section: getattr(configuration, section) for section in _SECTIONS[arguments.command]}), end="")
+        tables = {section: getattr(configuration, section) for section in _SECTIONS[arguments.command]}
+        print(template(tables, configuration.sections), end="")
         return EXIT_OK
     set_up_logging(arguments.log_level)
     for warning in configuration.warnings:
@@ -128,7 +133,11 @@ def _parser() -> argparse.ArgumentParser:
 
 def _add_flags(command: argparse.ArgumentParser, name: str) -> None:
     port = 9876 if name == "namesrv" else 10911
-    file = "a RocketMQ namesrv.properties" if name == "namesrv" else "a RocketMQ broker.conf as it stands"
+    file = {
+        "namesrv": "a RocketMQ namesrv.properties",
+        "broker": "a RocketMQ broker.conf or a MetaQ 1.x server.ini as it stands",
+        "up": "a RocketMQ broker.conf as it stands",
+    }[name]
     command.add_argument("-c", "--config", dest="file", metavar="FILE", help=f"{file}, or a metaq.toml; flags beat it")
     if name == "broker":
         command.add_argument(

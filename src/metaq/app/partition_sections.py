@@ -1,0 +1,156 @@
+"""What a configuration says of single topics of MetaQ 1.x becomes rules: for a `server.ini` and a `metaq.toml` alike."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from metaq.errors import ConfigError, Refused
+from metaq.model.cron import parse_cron
+from metaq.model.partition_settings import WILDCARD, DeletePolicy, PartitionRules, PartitionSettings
+from metaq.model.topic import check_partition_topic
+from metaq.options import Metaq1Options, camel, nearest
+
+TOPIC_FIELDS: Final = (
+    "num_partitions",
+    "unflush_threshold",
+    "unflush_interval",
+    "data_path",
+    "delete_policy",
+    "delete_when",
+    "accept_publish",
+    "accept_subscribe",
+    "stat",
+)
+TOPICS: Final = "topics"
+"""Of the section [metaq1] of a `metaq.toml`: tables [metaq1.topics.NAME]."""
+FILTER_PREFIX: Final = "group."
+_FILTER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
+
+
+class Said(Struct, frozen=True):
+    """A value of a section, and where it stands."""
+
+    value: Any
+    where: str
+
+
+class TopicSection(Struct, frozen=True):
+    """One topic's, or a wildcard's. Keys are field names, or `group.` and a group."""
+
+    name: str
+    where: str
+    said: Mapping[str, Said]
+
+
+def topic_spellings() -> dict[str, str]:
+    """Key of a topic's section → field."""
+    return {key: name for key, name in Metaq1Options.spellings().items() if name in TOPIC_FIELDS}
+
+
+def check_value(name: str, value: Any) -> Any:
+    """A value of [system], [zookeeper] or a topic's section, with its type. Raises ConfigError."""
+    typed = getattr(Metaq1Options.read({camel(name): value})[0], name)
+    if name == "delete_policy":
+        DeletePolicy.parse(typed)
+    if name == "delete_when":
+        parse_cron(typed)
+    return typed
+
+
+def check_section(section: TopicSection) -> TopicSection:
+    """The section with the types of its values. Raises ConfigError, which names the place."""
+    if WILDCARD not in section.name:
+        try:
+            check_partition_topic(section.name)
+        except Refused as error:
+            raise ConfigError(f"{section.where}: {error}") from None
+    said = {}
+    for key, (value, where) in ((key, (item.value, item.where)) for key, item in section.said.items()):
+        try:
+            said[key] = Said(_filter(value) if key.startswith(FILTER_PREFIX) else check_value(key, value), where)
+        except ConfigError as error:
+            raise ConfigError(f"{where}: {error}") from None
+    return TopicSection(section.name, section.where, said)
+
+
+def _filter(value: Any) -> str:
+    if not isinstance(value, str) or not _FILTER.fullmatch(value.strip()):
+        raise ConfigError(
+            f"{value!r} is no filter: need package.module:Name, a Python class with accept(group, message); "
+            "a Java class cannot be loaded"
+        )
+    return value.strip()
+
+
+def rules_of(options: Metaq1Options, sections: Sequence[TopicSection]) -> PartitionRules:
+    """The rules that checked sections make, together with what [system] says."""
+    topics, wildcards = dict[str, PartitionSettings](), list[str]()
+    for section in sections:
+        if WILDCARD in section.name:
+            wildcards.append(section.name)
+            continue
+        own = {name: item.value for name, item in section.said.items() if name in TOPIC_FIELDS}
+        filters = {
+            name.removeprefix(FILTER_PREFIX): item.value
+            for name, item in section.said.items()
+            if name.startswith(FILTER_PREFIX)
+        }
+        settings = PartitionSettings.of(options.replace(**{key: own[key] for key in own if own[key] is not None}))
+        topics[section.name] = replace(settings, filters=filters)
+    return PartitionRules(PartitionSettings.of(options), topics, tuple(wildcards), sections=True)
+
+
+def notices(options: Metaq1Options, sections: Sequence[TopicSection], file: str) -> list[str]:
+    """What sections say that has no effect here."""
+    said = []
+    if not sections:
+        said.append(
+            f"{file}: no section of a topic: 1.x clients may use no topic until one is added and the file is read again"
+        )
+    for section in sections:
+        if WILDCARD in section.name and section.said:
+            keys = ", ".join(key if key.startswith(FILTER_PREFIX) else camel(key) for key in section.said)
+            said.append(
+                f"{section.where}: {keys} of [topic={section.name}] is passed over: topics that a wildcard admits get "
+                "what [system] says"
+            )
+        path = section.said.get("data_path")
+        if path is not None and path.value not in {None, options.data_path}:
+            said.append(
+                f"{path.where}: dataPath of the topic {section.name} is passed over: all topics are in one log, under "
+                f"{options.data_path}"
+            )
+    return said
+
+
+def rules(options: Metaq1Options, sections: tuple[TopicSection, ...] | None) -> PartitionRules:
+    """The rules that hold; None: nothing was said of topics."""
+    return PartitionRules(PartitionSettings.of(options)) if sections is None else rules_of(options, sections)
+
+
+def split_topics(pairs: Mapping[str, Any], file: str) -> tuple[dict[str, Any], tuple[TopicSection, ...] | None]:
+    """The options of [metaq1], and the tables [metaq1.topics.NAME] if there are any."""
+    tables = pairs.get(TOPICS)
+    if tables is None:
+        return dict(pairs), None
+    spellings, sections = topic_spellings(), list[TopicSection]()
+    for name, table in tables.items() if isinstance(tables, dict) else [("", tables)]:
+        where = f"[metaq1.{TOPICS}.{name}] of {file}"
+        if not isinstance(table, dict):
+            raise ConfigError(f"{where}: need a table")
+        filters = table.get("group", {})  # group.G = "module:Name" is a table in a table
+        if not isinstance(filters, dict):
+            raise ConfigError(f"{where}: need group.GROUP = a filter")
+        said = {f"{FILTER_PREFIX}{group}": Said(value, where) for group, value in filters.items()}
+        for key, value in table.items():
+            if key in spellings:
+                said[spellings[key]] = Said(value, where)
+            elif key != "group":
+                raise ConfigError(f"{where}: a topic has no option {key!r}{nearest(key, [*spellings, 'group.GROUP'])}")
+        sections.append(check_section(TopicSection(name, where, said)))
+    return {key: value for key, value in pairs.items() if key != TOPICS}, tuple(sections)

@@ -1,0 +1,246 @@
+"""The configuration file of a MetaQ 1.x broker: `server.ini` or `server.properties`, and a `topic.ini` beside it.
+
+```
+; a comment, ;; another
+[system]
+brokerId=0
+maxSegmentSize=1024*1024*1024
+dataPath=
+[zookeeper]
+zk.zkConnect=localhost:2181
+[topic=orders]
+numPartitions=4
+group.billing=filters.orders:Paid
+```
+
+A value that is empty says nothing, numbers may be sums and products, and a wrong key stops the start. What a `topic.ini`
+has is `[topic=NAME]` sections, which join those of the `server.ini` in its folder.
+"""
+
+from __future__ import annotations
+
+import pathlib
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from msgspec import Struct
+
+from metaq.app.partition_sections import (
+    FILTER_PREFIX,
+    Said,
+    TopicSection,
+    check_section,
+    check_value,
+    topic_spellings,
+)
+from metaq.errors import ConfigError
+from metaq.options import Metaq1Options, camel, nearest
+
+TOPIC_FILE: Final = "topic.ini"
+NAMES: Final = ("server.ini", "server.properties", TOPIC_FILE)
+SYSTEM: Final = "system"
+ZOOKEEPER: Final = "zookeeper"
+TOPIC_PREFIX: Final = "topic="
+
+_INTERNAL: Final = {"lastModified", "path", "configFileChecksum", "topics"}
+_DIAMOND: Final = {"diamondZKDataId", "diamondZKGroup"}
+_NO_POOLS: Final = {"get_process_thread_count", "put_process_thread_count"}
+_NUMBER: Final = re.compile(r"[-+*/%()\s0-9]{1,200}")
+
+
+class ServerIni(Struct, frozen=True):
+    """What such a file says, checked."""
+
+    path: str
+    values: Mapping[str, Any]
+    """Of [system] and [zookeeper]: field of `Metaq1Options` → value. What is empty in the file is not there."""
+    sections: tuple[TopicSection, ...]
+    text: bytes
+    """The file's, and that of a `topic.ini` beside it: what `stats config` and the checksum in ZooKeeper tell."""
+    warnings: tuple[str, ...]
+
+
+class Entry(NamedTuple):
+    """A key of a section, as it stands there."""
+
+    section: str
+    key: str
+    value: str
+    where: str
+
+
+class _Parsed(Struct):
+    """Files that are being read."""
+
+    values: dict[str, Said] = {}
+    sections: dict[str, TopicSection] = {}
+    warnings: list[str] = []
+
+
+def is_server_ini(path: str, text: str) -> bool:
+    """Whether a file is one of MetaQ 1.x, by its name or by its first section."""
+    if pathlib.PurePath(path).name in NAMES:
+        return True
+    lines = (line.strip() for line in text.splitlines())
+    first = next((line for line in lines if line and line[0] not in "#;!"), "")
+    name = first[1:-1].replace(" ", "") if first.startswith("[") and first.endswith("]") else ""
+    return name in {SYSTEM, ZOOKEEPER} or name.startswith(TOPIC_PREFIX)
+
+
+def read_server_ini(path: str) -> ServerIni:
+    """Read the file, and the `topic.ini` beside it. Raises ConfigError, with the number of the line that is wrong."""
+    file = pathlib.Path(path)
+    parsed, texts = _Parsed(), list[bytes]()
+    beside = file.with_name(TOPIC_FILE)
+    for one in (file, beside) if beside != file and beside.is_file() else (file,):
+        raw = _raw(one)
+        texts.append(raw)
+        for entry in entries(_decoded(one, raw), str(one)):
+            _take(parsed, entry, topics_only=one.name == TOPIC_FILE)
+    values = {name: said.value for name, said in parsed.values.items()}
+    if "broker_id" not in values:
+        raise ConfigError(f"{path}: [system] has no brokerId: give the broker a number from 0 to 1023 of its own")
+    options = Metaq1Options.read(values)[0]
+    if options.zk_enable and options.zk_connect is None:
+        raise ConfigError(
+            f"{path}: [zookeeper] has no zk.zkConnect: name its servers, or set zk.zkEnable=false to go without"
+        )
+    sections = tuple(check_section(section) for section in parsed.sections.values())
+    for name in sorted(_NO_POOLS & values.keys()):
+        parsed.warnings.append(
+            f"{parsed.values[name].where}: {camel(name)} is passed over: this broker answers in its event loop and has "
+            "no such threads"
+        )
+    if "dashboard_http_port" in values:
+        parsed.warnings.append(
+            f"{parsed.values['dashboard_http_port'].where}: dashboardHttpPort is kept for later: this version has no HTTP door"
+        )
+    return ServerIni(path, values, sections, b"\n".join(texts), tuple(parsed.warnings))
+
+
+def _raw(file: pathlib.Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot read the configuration file {file}: {error}") from None
+
+
+def _decoded(file: pathlib.Path, raw: bytes) -> str:
+    """UTF-8, or GBK, in which old files have their comments."""
+    for encoding in ("utf-8-sig", "gbk"):
+        try:
+            return raw.decode(encoding)
+        except UnicodeDecodeError:
+            continue
+    raise ConfigError(f"cannot read the configuration file {file}: it is neither UTF-8 nor GBK")
+
+
+def entries(text: str, path: str) -> Iterator[Entry]:
+    """Each key of a file, with its section; a section without keys yields one entry with an empty key.
+
+    Keys before the first section belong to no section (""). Raises ConfigError: a line that is neither.
+    """
+    section = ""
+    for number, raw in enumerate(text.splitlines(), 1):
+        line, where = raw.strip(), f"{path}, line {number}"
+        if not line or line[0] in ";#":
+            continue
+        if line[0] == "[":
+            if line[-1] != "]":
+                raise ConfigError(f"{where}: {line!r} begins a section and has no ] at its end")
+            section = re.sub(r"\s*=\s*", "=", line[1:-1].strip(), count=1)
+            yield Entry(section, "", "", where)
+            continue
+        found = re.search("[=:]", line)
+        if found is None or not line[: found.start()].strip():
+            raise ConfigError(f"{where}: {line!r} is no key=value")
+        yield Entry(section, line[: found.start()].strip(), line[found.end() :].strip(), where)
+
+
+def _take(parsed: _Parsed, entry: Entry, *, topics_only: bool) -> None:
+    if entry.section.startswith(TOPIC_PREFIX):
+        _take_topic(parsed, entry)
+    elif topics_only:
+        raise ConfigError(f"{entry.where}: a {TOPIC_FILE} has sections [topic=NAME] and nothing else")
+    elif entry.section in {"", SYSTEM, ZOOKEEPER}:
+        if entry.key:
+            _take_option(parsed, entry)
+    else:
+        names = (SYSTEM, ZOOKEEPER, "topic=NAME")
+        near = nearest(entry.section, names)
+        raise ConfigError(
+            f"{entry.where}: [{entry.section}] is no section{near}; there are {', '.join(f'[{name}]' for name in names)}"
+        )
+
+
+def _take_option(parsed: _Parsed, entry: Entry) -> None:
+    if entry.key in _DIAMOND:
+        parsed.warnings.append(f"{entry.where}: {entry.key} is passed over: clients find ZooKeeper without Diamond")
+        return
+    if entry.key in _INTERNAL:
+        parsed.warnings.append(f"{entry.where}: {entry.key} is passed over: the broker finds it out by itself")
+        return
+    spellings = {key: name for key, name in Metaq1Options.spellings().items() if name != "enable"}
+    name = spellings.get(entry.key)
+    if name is None:
+        raise ConfigError(f"{entry.where}: there is no option {entry.key!r}{nearest(entry.key, _shown(spellings))}")
+    home = ZOOKEEPER if name.startswith("zk_") else SYSTEM
+    if entry.section not in {"", home}:
+        raise ConfigError(f"{entry.where}: {entry.key} belongs in [{home}]")
+    if entry.value:
+        try:
+            said = Said(check_value(name, _evaluated(name, entry.value)), entry.where)
+        except ConfigError as error:
+            raise ConfigError(f"{entry.where}: {error}") from None
+        if name in parsed.values:
+            parsed.warnings.append(
+                f"{entry.where}: {entry.key} stands twice, also in {parsed.values[name].where}; this one holds"
+            )
+        parsed.values[name] = said
+
+
+def _take_topic(parsed: _Parsed, entry: Entry) -> None:
+    topic = entry.section.removeprefix(TOPIC_PREFIX)
+    section = parsed.sections.setdefault(topic, TopicSection(topic, entry.where, {}))
+    if not entry.key:
+        if section.where != entry.where:
+            parsed.warnings.append(
+                f"{entry.where}: [topic={topic}] stands twice, also in {section.where}; they count as one"
+            )
+        return
+    spellings = topic_spellings()
+    name = entry.key if entry.key.startswith(FILTER_PREFIX) and entry.key != FILTER_PREFIX else spellings.get(entry.key)
+    if name is None:
+        known = [*_shown(spellings), f"{FILTER_PREFIX}GROUP"]
+        raise ConfigError(f"{entry.where}: a topic has no option {entry.key!r}{nearest(entry.key, known)}")
+    if not entry.value:
+        return
+    if name in section.said:
+        parsed.warnings.append(
+            f"{entry.where}: {entry.key} stands twice, also in {section.said[name].where}; this one holds"
+        )
+    value = entry.value if name.startswith(FILTER_PREFIX) else _evaluated(name, entry.value, entry.where)
+    parsed.sections[topic] = TopicSection(topic, section.where, {**section.said, name: Said(value, entry.where)})
+
+
+def _shown(spellings: Mapping[str, str]) -> list[str]:
+    """The spellings that an original file has: `zk.zkRoot` and not `zkRoot`."""
+    return [key for key, name in spellings.items() if name.startswith("zk_") == key.startswith("zk.")]
+
+
+_NUMBERS: Final = {name for name, hint in Metaq1Options.__annotations__.items() if hint in {"int", "int | None"}}
+
+
+def _evaluated(name: str, value: str, where: str = "") -> Any:
+    """What an expression like `1024 * 1024` comes to; other values as they are."""
+    if name not in _NUMBERS or not _NUMBER.fullmatch(value):
+        return value
+    from metaq.app.arithmetic import calculate  # here and not above: plain numbers go without its parser
+
+    try:
+        return calculate(value)
+    except ConfigError as error:
+        raise ConfigError(
+            f"{where}: {camel(name)}={value}: {error}" if where else f"{camel(name)}={value}: {error}"
+        ) from None
