@@ -20,6 +20,9 @@ from metaq.cli.output import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from metaq.store.segments import Segment
     from metaq.store.staged import StagedRecord
 
 app = typer.Typer(help="Look into a store folder, ours or RocketMQ's, without a broker.", no_args_is_help=True)
@@ -33,20 +36,32 @@ def stores() -> None:
 @app.command("dump")
 def dump(
     folder: Annotated[
-        pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
+        pathlib.Path,
+        typer.Argument(
+            metavar="PATH",
+            exists=True,
+            help="a store's root folder; or a data folder of MetaQ 1.x, or a file of it or of an archive",
+        ),
     ],
     topic: Annotated[str | None, typer.Option(help="only this topic")] = None,
-    start: Annotated[int | None, typer.Option("--from", min=0, metavar="OFFSET", help="first log offset")] = None,
+    start: Annotated[
+        int | None, typer.Option("--from", min=0, metavar="OFFSET", help="first log offset, or first position of 1.x")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="what it prints anyway; here as every command has it")] = True,
 ) -> None:
     """Print every record of a folder as one line of JSON, in the order of the log.
 
-    A broker may be running on the folder. Says on standard error where the log ends, and why there.
+    A broker may be running on the folder. Says on standard error where the log ends, and why there. Of MetaQ 1.x it reads
+    .meta, .meta.arc, .arc, .meta.zip and .zip; exit code 1: one of them is damaged.
     """
-    from metaq.store.reader import StoreReader
+    from metaq.store.reader import StoreReader, holds_log
+    from metaq.store.segments import find_segments
     from metaq.store.staged import staged_record
 
     del as_json
+    if not holds_log(folder) and (segments := find_segments(folder)):
+        _dump_segments(segments, topic, start or 0)
+        return
     reader = StoreReader(folder)
     for message in reader.records(start=start, topic=topic):
         shown = message_json(message)
@@ -107,6 +122,36 @@ def transactions(
         print(problem, file=sys.stderr)
     if problems:
         print(count(len(problems), "problem"), file=sys.stderr)
+        raise typer.Exit(EXIT_FAILED)
+
+
+def _dump_segments(segments: Sequence[Segment], topic: str | None, start: int) -> None:
+    """Print the frames of data files of MetaQ 1.x."""
+    from metaq.store.segments import SegmentReader, frame_parts
+
+    damaged = 0
+    for segment in segments:
+        if topic not in {None, segment.topic}:
+            continue
+        reader = SegmentReader(segment)
+        for position, frame in reader:
+            if position < start:
+                continue
+            attribute, payload = frame_parts(frame)
+            print_json_line(
+                {
+                    "topic": segment.topic,
+                    "partition": segment.partition,
+                    "position": position,
+                    "message_id": frame.message_id,
+                    "flag": frame.flag,
+                    "attribute": None if attribute is None else attribute.decode("utf-8", "replace"),
+                    **body_json(payload),
+                }
+            )
+        damaged += bool(reader.why)
+        print(f"{segment.path} ends at position {reader.end}{': ' * bool(reader.why)}{reader.why}", file=sys.stderr)
+    if damaged:
         raise typer.Exit(EXIT_FAILED)
 
 

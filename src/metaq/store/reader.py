@@ -125,6 +125,14 @@ class StoreReader:
             return False
 
 
+def holds_log(folder: Path) -> bool:
+    """Whether a `StoreReader` finds log files there, or where a log would be."""
+    given = folder / "commitlog" if (folder / "commitlog").is_dir() else folder
+    return given != folder or (
+        given.is_dir() and any(len(path.name) == NAME_DIGITS and path.name.isdigit() for path in given.iterdir())
+    )
+
+
 def _map(path: Path) -> memoryview:
     with path.open("rb") as file:
         try:
