@@ -29,6 +29,7 @@ def gates(broker: Broker, asked: list[tuple[Identity, Action, str]]) -> Gates:
         broker.transactions.gate,
         broker.appender.closed_queues,
         only_anna(asked),
+        closed_partitions=broker.closed_partitions,
     )
 
 

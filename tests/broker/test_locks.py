@@ -191,7 +191,7 @@ def test_who_may_not_subscribe_may_not_lock(tmp_path):
 
 def test_locks_are_held_as_a_model_of_one_sentence_says(broker, clock):
     """A queue is its holder's until 60 s after the last grant, or until it lets go."""
-    tables = Tables(broker.topics, broker.groups, broker.members, broker.offsets)
+    tables = Tables(broker.topics, broker.groups, broker.members, broker.offsets, broker.closed_partitions)
     run_state_machine_as_test(
         lambda: LockMachine(Locks(broker.environment, tables), clock),
         settings=settings(max_examples=60, stateful_step_count=30, deadline=None),

@@ -11,6 +11,7 @@ from msgspec import structs
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partitions import Partitions
+from metaq.broker.requests import ANY_QUEUE, FILTER, Chunk, PullRequest, Send, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import partition as values
@@ -18,6 +19,7 @@ from metaq.model.partition import Frames, Moved, PartitionGet, PartitionPut
 from metaq.model.partition_settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
 from metaq.wire.hot import crc31
+from metaq.wire.record import encode_batch
 from tests.broker.support import BORN_HOST, FakeChannel, open_broker
 
 CHANNEL = FakeChannel()
@@ -144,3 +146,29 @@ def test_topics_that_take_or_give_nothing_say_so(tmp_path: pathlib.Path) -> None
         assert "acceptPublish" in refused(Reason.NO_PERMISSION, put, partitions, b"x")
         assert "acceptSubscribe" in refused(Reason.NO_PERMISSION, get, partitions, 0)
         assert partitions.published() == {"test": values.Published(1, publish=False, subscribe=False)}
+
+
+def send(broker: Broker, queue_id: int) -> int:
+    wanted = Send(topic="test", body=b"x", born_ms=0, born_host=BORN_HOST, queue_id=queue_id)
+    return broker.sends.send(wanted).queue_id
+
+
+def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker, partitions: Partitions) -> None:
+    """Sends, staged messages and pulls are refused with its number; what may go anywhere goes elsewhere."""
+    gate = broker.gates.of(CHANNEL.identity)
+    assert gate.open(b"test")
+    partitions.close_partitions("test", 1, 9)
+    assert not gate.table
+    assert not gate.open(b"test")
+    assert "queue 2 of topic test is closed" in refused(Reason.NO_PERMISSION, send, broker, 2)
+    assert {send(broker, ANY_QUEUE) for _ in range(10)} == {0}
+    broker.groups.require("g")
+    pull = PullRequest(b"g", b"test", 1, 0, 32, FILTER, subscription=b"*")
+    assert "queue 1 of topic test is closed" in refused(Reason.NO_PERMISSION, broker.pulls.make, CHANNEL, pull, None)
+    chunk = Chunk(part="p", number=0, topic="test", queue_id=1, body=encode_batch([(0, b"x", b"")]))
+    stage = Stage(transaction="t@broker-a", chunks=(chunk,), born_ms=0, born_host=BORN_HOST)
+    text = refused(Reason.NO_PERMISSION, broker.staging.stage, stage, CHANNEL.identity)
+    assert "queue 1 of topic test is closed" in text
+    partitions.open_partitions("test")
+    assert send(broker, 2) == 2
+    assert gate.open(b"test")

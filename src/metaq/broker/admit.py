@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from metaq.broker.acks import AckPolicy
+from metaq.broker.closed_partitions import ClosedPartitions
 from metaq.broker.closing import ClosedQueues
 from metaq.broker.environment import Environment
 from metaq.broker.hold import HeldPulls
@@ -62,6 +63,8 @@ class Gates:
         transactions: TransactionGate,
         closed_queues: ClosedQueues,
         authorise: Authorise = everybody,
+        *,
+        closed_partitions: ClosedPartitions,
     ) -> None:
         self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
         self._acks, self._authorise, self._closed_queues = acks, authorise, closed_queues
@@ -77,6 +80,8 @@ class Gates:
         self._senders: dict[tuple[str, bool], GateTable] = {}
         topics.watch(self.close)
         closed_queues.when_closed(self.close)
+        self._closed_partitions = closed_partitions
+        closed_partitions.when_changed(self.close)
 
     def of(self, who: Identity) -> GateTable:
         """The gates of a client, shared with all of its name: for topics that it may send plain messages to."""
@@ -99,6 +104,8 @@ class Gates:
     def _for_sender(self, topic: bytes, who: Identity) -> TopicGate | None:
         config = self._open_topic(topic)
         if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(_JUDGED_SINGLY):
+            return None
+        if self._closed_partitions.of(config.name):
             return None
         if config.order and not self._environment.options.broker_permission & Perm.WRITE:
             return None

@@ -15,6 +15,7 @@ from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
 from metaq.broker.branches import Branches
 from metaq.broker.channel import Channel, Effect, Told, carry_out
+from metaq.broker.closed_partitions import ClosedPartitions
 from metaq.broker.closing import ClosedQueues
 from metaq.broker.deletion import Deletions
 from metaq.broker.environment import Environment, Tables
@@ -100,12 +101,14 @@ class Broker:
         self.appender = Appender(environment, self.acks, self.stats, self.topics.closed, closed_queues)
         self.appender.when_grown(self.stats.grew)
         self.appender.when_grown(self.hold.grew, watched_only=True)
-        tables = Tables(self.topics, self.groups, self.members, self.offsets)
+        self.closed_partitions = ClosedPartitions()
+        tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
         store.owes(self.transactions)
         self.gates = Gates(
-            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, authorise
-        )
+            environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, authorise,
+            closed_partitions=self.closed_partitions,
+        )  # fmt: skip
         self.schedule = ScheduleService(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
         store.owes(self.schedule)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)

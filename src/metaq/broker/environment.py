@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from msgspec import Struct
 
+from metaq.broker.closed_partitions import ClosedPartitions
 from metaq.broker.groups import Groups
 from metaq.broker.members import Members
 from metaq.broker.offsets import Offsets
@@ -35,3 +36,4 @@ class Tables(Struct, frozen=True):
     groups: Groups
     members: Members
     offsets: Offsets
+    closed_partitions: ClosedPartitions

@@ -5,6 +5,7 @@ A put becomes an ordinary record, an ordinary record becomes a frame: every clie
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import structs
@@ -39,8 +40,10 @@ from metaq.model.partition import (
 )
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_partition_topic
-from metaq.store.frames import QueueFrames
+from metaq.store.frames import CountedPositions, FrameReader, FrameRun, FramesRead
 from metaq.wire.hot import crc31
+
+log = logging.getLogger(__name__)
 
 _INTERNAL = (RETRY_PREFIX, DEAD_LETTER_PREFIX)
 
@@ -59,8 +62,11 @@ class Partitions:
         self._environment, self._store, self._appender = environment, environment.store, appender
         self._topics, self._settings, self._authorise = tables.topics, settings, authorise
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.newest_ms)
-        self._closed: dict[str, set[int]] = {}
-        self._frames: dict[tuple[str, int], QueueFrames] = {}
+        self._closed, self._reader = (
+            tables.closed_partitions,
+            FrameReader(environment.store, settings.options.broker_id),
+        )
+        self._positions: dict[tuple[str, int], CountedPositions] = {}
         self._topics.saved.start_with(self._wanted(settings.rules.topics))
         self._watchers: list[Callable[[], None]] = []
         settings.watch(self._rules_changed)
@@ -109,14 +115,14 @@ class Partitions:
             born_ms=self._environment.clock.now_ms(),
             born_host=put.born_host,
         )
-        frames = self._touched(entry.topic, entry.queue_id)
+        positions = self._touched(entry.topic, entry.queue_id)
         stored = self._appender.put([record])
-        position = frames.position(stored.queue_offset)
+        position = positions.position(stored.queue_offset)
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
     def entry(self, put: PartitionPut, channel: Channel) -> PartitionEntry:
         """What a put is to store, with its id. Raises as `put`; the log was not asked."""
-        if put.partition in self._closed.get(put.topic, ()):
+        if put.partition in self._closed.of(put.topic):
             raise self._closed_refusal(put.partition)
         config = self._taking(put.topic, channel)
         queue_id = self._queue(put, config)
@@ -164,13 +170,7 @@ class Partitions:
             if not 0 <= put.partition < config.write_queues:
                 raise Refused(Reason.INVALID, f"wrong partition {put.partition}")
             return put.partition
-        closed = self._closed.get(put.topic)
-        if not closed:
-            return self._environment.clock.random_below(config.write_queues)
-        usable = [number for number in range(config.write_queues) if number not in closed]
-        if not usable:
-            raise self._closed_refusal(put.partition)
-        return usable[self._environment.clock.random_below(len(usable))]
+        return self._closed.any_open(put.topic, config.write_queues, self._environment.clock)
 
     def _closed_refusal(self, partition: int) -> Refused:
         return Refused(
@@ -184,48 +184,77 @@ class Partitions:
         Raises Refused: NO_PERMISSION for a closed partition, NOT_FOUND where there is nothing (yet), INVALID for an
         impossible size; Saving while positions are being computed.
         """
-        if get.partition in self._closed.get(get.topic, ()):
+        if get.partition in self._closed.of(get.topic):
             raise self._closed_refusal(get.partition)
         self._authorise(channel.identity, Action.SUBSCRIBE, get.topic)
         if not self._settings.rules.settings(get.topic).accept_subscribe:
             raise Refused(
                 Reason.NO_PERMISSION, f"the topic {get.topic} hands out no messages here: its acceptSubscribe is false"
             )
-        frames = self._existing(get.topic, get.partition)
+        positions = self._existing(get.topic, get.partition)
         if get.size_max <= 0:
             raise Refused(Reason.INVALID, f"Bad request,invalid max size:{get.size_max}")
-        low, high, position = frames.min, frames.max, get.position
+        low, high, position = positions.min, positions.max, get.position
         if position < low:
             return Moved(low)
         if position >= high:
             if position > high and (position == POSITION_MAX or self._settings.options.update_consumer_offsets):
                 return Moved(high)
-            raise Refused(Reason.NOT_FOUND, f"Could not find message at position {position}")
+            raise _nothing_at(position)
+        return self._read(get, positions, high)
+
+    def _read(self, get: PartitionGet, positions: CountedPositions, high: int) -> Got | Later:
+        """What lies from a position on that is there."""
+        position = get.position
+        first, start = positions.at(position)
         size = min(get.size_max, self._settings.options.max_transfer_size)
-        return Frames(frames.read(position, size))
+        if positions.position(first + 1) - position > size:
+            # A frame that no put could bring, of a message that came otherwise: whoever asks for enough gets all of it.
+            size = min(get.size_max, positions.position(first + 1) - position)
+        size = min(size, high - position)
+        last, _ = positions.at(position + size - 1)
+        found = self._reader.read(FrameRun(get.topic, get.partition, first, last - first + 1, position - start, size))
+        if isinstance(found, FramesRead):
+            return self._got(get, positions, first, found)
+        return Later(lambda: self._got(get, positions, first, found()))
+
+    def _got(self, get: PartitionGet, positions: CountedPositions, first: int, found: FramesRead) -> Got:
+        if not found.whole:
+            log.error(
+                "the messages of partition %d of topic %s from position %d on have shorter frames than were counted: stop the "
+                "broker and remove the folder positions/%s of its store, which is made anew then",
+                get.partition, get.topic, get.position, get.topic,
+            )  # fmt: skip
+            raise Refused(
+                Reason.UNAVAILABLE, f"the positions of topic {get.topic} in partition {get.partition} are damaged"
+            )
+        if found.queue_offset > first:
+            return Moved(positions.position(found.queue_offset))
+        if not found.body:
+            raise _nothing_at(get.position)
+        return Frames(found.body)
 
     def offset(self, topic: str, partition: int, position: int) -> int:
         """Where the frame begins that holds a position; the partition's begin or end, if that is nearer.
 
         Raises Refused NOT_FOUND: such a partition holds nothing, and never did.
         """
-        frames = self._existing(topic, partition)
-        if position >= frames.max:
-            return frames.max
-        return frames.at(max(position, frames.min))[1]
+        positions = self._existing(topic, partition)
+        if position >= positions.max:
+            return positions.max
+        return positions.at(max(position, positions.min))[1]
 
-    def _existing(self, topic: str, partition: int) -> QueueFrames:
+    def _existing(self, topic: str, partition: int) -> CountedPositions:
         queue = self._store.existing_queue(topic, partition) if self._topics.get(topic) else None
         if queue is None or queue.max_offset == 0 or not self._is_users(topic):
             raise Refused(Reason.NOT_FOUND, f"The topic `{topic}` in partition `{partition}` is not exists")
         return self._touched(topic, partition)
 
-    def _touched(self, topic: str, queue_id: int) -> QueueFrames:
-        found = self._frames.get((topic, queue_id))
+    def _touched(self, topic: str, queue_id: int) -> CountedPositions:
+        found = self._positions.get((topic, queue_id))
         if found is None:
-            queue = self._store.queue(topic, queue_id)
-            found = QueueFrames(self._store, queue, self._settings.options.broker_id)
-            self._frames[topic, queue_id] = found
+            found = CountedPositions(self._store, self._store.queue(topic, queue_id))
+            self._positions[topic, queue_id] = found
         return found
 
     # -- administration
@@ -235,13 +264,12 @@ class Partitions:
         What there is not is passed over.
         """
         config = self._topics.get(topic)
-        numbers = range(max(start, 0), min(end, _queues(config) - 1) + 1) if config else range(0)
-        if numbers:
-            self._closed.setdefault(topic, set()).update(numbers)
+        if config:
+            self._closed.close(topic, range(max(start, 0), min(end, _queues(config) - 1) + 1))
 
     def open_partitions(self, topic: str) -> None:
         """All partitions of a topic take and give messages again."""
-        self._closed.pop(topic, None)
+        self._closed.open(topic)
 
     def published(self) -> dict[str, Published]:
         """The topics that 1.x clients may use, for ZooKeeper and statistics."""
@@ -266,14 +294,18 @@ class Partitions:
             changed()
 
     def figures(self, topic: str) -> Iterator[PartitionFigures]:
-        """Of each partition of a topic that holds or held messages."""
+        """Of each partition of a topic that holds or held messages. Touches none."""
         config = self._topics.get(topic)
         for partition in range(_queues(config)) if config else ():
             queue = self._store.existing_queue(topic, partition)
             if queue is not None and queue.max_offset:
-                frames = self._touched(topic, partition)
-                messages = queue.max_offset - queue.min_offset
-                yield PartitionFigures(topic, partition, messages, frames.min, frames.max)
+                messages, known = queue.max_offset - queue.min_offset, self._positions.get((topic, partition))
+                low, high = (known.min, known.max) if known else (None, None)
+                yield PartitionFigures(topic, partition, messages, low, high)
+
+
+def _nothing_at(position: int) -> Refused:
+    return Refused(Reason.NOT_FOUND, f"Could not find message at position {position}")
 
 
 def _queues(config: TopicConfig) -> int:

@@ -150,7 +150,7 @@ class PullService:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
         self._topics, self._groups, self._members = tables.topics, tables.groups, tables.members
         self._offsets, self._hold, self._stats, self._authorise = tables.offsets, hold, stats, authorise
-        self._filters, self._predicates = filters, predicates
+        self._filters, self._predicates, self._closed_partitions = filters, predicates, tables.closed_partitions
         self._by_predicate = PredicatePulls(
             environment.store, hold, environment.clock, predicates, self._counted_answer
         )
@@ -267,6 +267,8 @@ class PullService:
                 Reason.INVALID,
                 f"queueId[{queue_id}] is illegal, topic:[{admission.topic}] topicConfig.readQueueNums:[{admission.queues}]",
             )
+        if self._closed_partitions:
+            self._closed_partitions.check(admission.topic, queue_id)
         if version > admission.version and not brought:
             wanted = admission.wanted
             by_sql = wanted is not None and wanted.condition is not None  # which the client cannot test by itself

@@ -51,7 +51,7 @@ class SendService:
         transactions: TransactionService,
     ) -> None:
         self._environment, self._appender, self._schedule = environment, appender, schedule
-        self._transactions = transactions
+        self._transactions, self._closed_partitions = transactions, tables.closed_partitions
         self._topics, self._groups = tables.topics, tables.groups
 
     def send(self, send: Send) -> Sent:
@@ -127,10 +127,11 @@ class SendService:
                 Reason.INVALID, f"request queueId[{send.queue_id}] is illegal: topic {config.name} has {count} queues"
             )
         if send.queue_id >= 0:
+            self._closed_partitions.check(config.name, send.queue_id)
             return send.queue_id
         if config.write_queues <= 0:
             raise Refused(Reason.INVALID, f"topic {config.name} has no queue to write to")
-        return self._environment.clock.random_below(config.write_queues)
+        return self._closed_partitions.any_open(config.name, config.write_queues, self._environment.clock)
 
     # -- what
     def _refuse_flags(self, send: Send) -> None:

@@ -101,7 +101,7 @@ class StagingService:
         self._told = RateLimitedLog(log, environment.clock)
         chunks = ChunkReader(environment, read_cold)
         self._applier = Applier(environment, tables.topics, appender, gates, chunks, self._applied)
-        self._admission = Admission(environment, tables.topics, appender, self._table, authorise)
+        self._admission = Admission(environment, tables, appender, self._table, authorise)
         self._remote = Remote(environment.clock, peers, self._table, self, appender.is_kept)
         self._recover()
         self._retention = Retention(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from metaq.broker.appender import Appender
-from metaq.broker.environment import Environment
+from metaq.broker.environment import Environment, Tables
 from metaq.broker.requests import Chunk, Stage
 from metaq.broker.staging_parts import New, Part, Staged, Transaction, check_seal, is_next
 from metaq.broker.staging_records import (
@@ -17,7 +17,7 @@ from metaq.broker.staging_records import (
     entries_of,
     life_text,
 )
-from metaq.broker.topics import Topics, check_client_topic
+from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
@@ -49,15 +49,17 @@ class Admission:
     """Judges and stores chunks."""
 
     def __init__(
-        self, environment: Environment, topics: Topics, appender: Appender, table: Staged, authorise: Authorise
+        self, environment: Environment, tables: Tables, appender: Appender, table: Staged, authorise: Authorise
     ) -> None:
-        self._environment, self._store, self._topics = environment, environment.store, topics
+        self._environment, self._store, self._topics = environment, environment.store, tables.topics
         self._appender, self._table, self._authorise = appender, table, authorise
         self._judge = TopicGate(b"-", (), CHUNK_BYTES_MAX, FORBIDDEN_BYTES)
         """What staged messages may not have."""
         self._open: dict[str, int] = {}
         """Topics that everybody may send to, and how many queues each has; as long as nothing changes."""
-        topics.watch(self._forget)
+        tables.topics.watch(self._forget)
+        self._closed_partitions = tables.closed_partitions
+        self._closed_partitions.when_changed(self._forget)
 
     def _forget(self, topic: str) -> None:
         self._open.pop(topic, None)
@@ -177,7 +179,8 @@ class Admission:
                 waiting += saving.pending
                 continue
             count = max(config.read_queues, config.write_queues)
-            if self._authorise is everybody:
+            self._closed_partitions.check(topic, queue_id)
+            if self._authorise is everybody and not self._closed_partitions.of(topic):
                 self._open[topic] = count
             if not 0 <= queue_id < count:
                 raise Refused(

@@ -115,8 +115,9 @@ class PartitionFigures(Struct, frozen=True):
     topic: str
     partition: int
     messages: int
-    min_position: int
-    max_position: int
+    min_position: int | None
+    """None: no 1.x client has touched the partition, so that it has no positions yet."""
+    max_position: int | None
 
 
 def foreign_id(broker_id: int, log_offset: int) -> int:

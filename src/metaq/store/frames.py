@@ -1,64 +1,121 @@
-"""Frames of 1.x from the records of a queue."""
+"""Frames of MetaQ 1.x out of a queue's records (docs/metaq1.md): what one get hands out."""
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
+from collections.abc import Callable
+from typing import Final
 
-from metaq.errors import BadRequest, ConfigError
+from msgspec import Struct
+
+from metaq.errors import BadRequest
 from metaq.model import StoredMessage
-from metaq.model import properties as props
-from metaq.model.partition import HAS_ATTRIBUTE, foreign_id
 from metaq.options import MIB
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.message_store import MessageStore
+from metaq.store.pull import ReadResult, ReadStatus
+from metaq.wire import hot
 from metaq.wire.compression import decompress
-from metaq.wire.hot import crc31, decode_records
 
-EXPANDED_BYTES_MAX = 16 * MIB
-
-
-def frame(message: StoredMessage, broker_id: int) -> bytes:
-    """A message as 1.x clients see it."""
-    pairs = message.properties
-    body, flag = message.body, message.flag & ~HAS_ATTRIBUTE
-    with contextlib.suppress(BadRequest, ConfigError):  # what cannot be expanded is handed out as it is
-        body = decompress(body, message.sys_flag, EXPANDED_BYTES_MAX)
-    attribute = pairs.get(props.METAQ_ATTRIBUTE) or pairs.get(props.TAGS)
-    if props.METAQ_BLOCK in pairs:
-        flag |= HAS_ATTRIBUTE
-    elif attribute:
-        text = attribute.encode()
-        flag, body = flag | HAS_ATTRIBUTE, len(text).to_bytes(4, "big") + text + body
-    told = pairs.get(props.METAQ_ID, "")
-    number = int(told) if told.removeprefix("-").isdecimal() else foreign_id(broker_id, message.log_offset)
-    head = (
-        len(body).to_bytes(4, "big")
-        + crc31(body).to_bytes(4, "big")
-        + number.to_bytes(8, "big", signed=True)
-        + flag.to_bytes(4, "big", signed=True)
-    )
-    return head + body
+FRAME_BODY_BYTES_MAX: Final = 64 * MIB
+"""A compressed body that expands to more is handed out as it is stored."""
+_RECORDS_BYTES_MIN, _RECORDS_BYTES_MAX = MIB, 8 * MIB
+_RECORD_BYTES_PER_FRAME: Final = 8
+"""Records of small messages are so much larger than their frames."""
+_QUEUE_OFFSET: Final = slice(20, 28)
+"""Of a record."""
 
 
-class QueueFrames:
-    """The frames of one queue. Positions are computed from its records, all of them: the seam for `store.positions`."""
+class FrameRun(Struct, frozen=True):
+    """Which frames are wanted: those of `count` messages of a queue from `queue_offset` on, `size` bytes behind the first
+    `skip`."""
 
-    def __init__(self, store: MessageStore, queue: ConsumeQueue, broker_id: int) -> None:
-        self._store, self._queue, self._broker_id = store, queue, broker_id
+    topic: str
+    queue_id: int
+    queue_offset: int
+    count: int
+    skip: int
+    size: int
+
+
+class FramesRead(Struct, frozen=True):
+    """What was found. Without a body: there is nothing at that place, now or any more."""
+
+    body: bytes
+    queue_offset: int
+    """Of the first message that is there. Behind the one that was wanted: those before it are lost."""
+    whole: bool = True
+    """False: the records are there, and their frames are shorter than they were when they were counted."""
+
+
+class FrameReader:
+    """Reads runs of frames."""
+
+    def __init__(self, store: MessageStore, broker_id: int) -> None:
+        self._pull, self._broker_id = store.pull, broker_id
+
+    def read(self, run: FrameRun) -> FramesRead | Callable[[], FramesRead]:
+        """The frames, or a call for another thread that returns them: they are not in memory, or are to be expanded.
+
+        Either raises ConfigError if a body was compressed with LZ4 or ZSTD, and the extra that brings them is missing.
+        """
+        bytes_max = min(max(run.size * _RECORD_BYTES_PER_FRAME, _RECORDS_BYTES_MIN), _RECORDS_BYTES_MAX)
+        pulled = self._pull(run.topic, run.queue_id, run.queue_offset, run.count, bytes_max)
+        if (job := pulled.job) is not None:
+            return lambda: self._frames(run, job(), _expanded)
+        try:
+            return self._frames(run, pulled, _not_here)
+        except _CompressedError:
+            kept = bytes(pulled.body)  # the log's pages may go meanwhile
+            pulled.body = kept
+            return lambda: self._frames(run, pulled, _expanded)
+
+    def _frames(self, run: FrameRun, pulled: ReadResult, expand: Callable[[bytes, int], bytes]) -> FramesRead:
+        if pulled.status is ReadStatus.FOUND:
+            first = int.from_bytes(pulled.body[_QUEUE_OFFSET], "big")
+            if first != run.queue_offset:
+                return FramesRead(b"", first)
+            body = hot.frames(pulled.body, self._broker_id, run.skip, run.size, expand)
+            return FramesRead(body, first, len(body) == run.size or pulled.count < run.count)
+        if pulled.status in _GONE:
+            return FramesRead(b"", max(pulled.next_offset, run.queue_offset))
+        return FramesRead(b"", run.queue_offset)
+
+
+_GONE = (ReadStatus.NO_MATCHED_MESSAGE, ReadStatus.OFFSET_TOO_SMALL)
+
+
+class _CompressedError(Exception):
+    pass
+
+
+def _not_here(_body: bytes, _sys_flag: int) -> bytes:
+    raise _CompressedError
+
+
+def _expanded(body: bytes, sys_flag: int) -> bytes:
+    try:
+        return decompress(body, sys_flag, FRAME_BODY_BYTES_MAX)
+    except BadRequest:
+        return body
+
+
+class CountedPositions:
+    """The positions of one queue, computed from all its records: the seam for `store.positions`."""
+
+    def __init__(self, store: MessageStore, queue: ConsumeQueue) -> None:
+        self._store, self._queue = store, queue
         self._first = queue.min_offset
         self._ends = [0]
 
-    def _frame(self, queue_offset: int) -> bytes:
-        pulled = self._store.pull(self._queue.topic, self._queue.queue_id, queue_offset, 1)
-        if pulled.job is not None:
-            pulled = pulled.job()
-        message = decode_records(pulled.body, 0, len(pulled.body), StoredMessage, "", 0, 0)[0]
-        return frame(message, self._broker_id)
-
     def _catch_up(self) -> None:
         while (offset := self._first + len(self._ends) - 1) < self._queue.max_offset:
-            self._ends.append(self._ends[-1] + len(self._frame(offset)))
+            pulled = self._store.pull(self._queue.topic, self._queue.queue_id, offset, 1)
+            if pulled.job is not None:
+                pulled = pulled.job()
+            message = hot.decode_records(pulled.body, 0, len(pulled.body), StoredMessage, "", 0, 0)[0]
+            size = len(hot.frames(pulled.body, 0, 0, len(message.body) * 1100 + 40_000, _expanded))
+            self._ends.append(self._ends[-1] + size)
 
     @property
     def min(self) -> int:
@@ -80,13 +137,3 @@ class QueueFrames:
         self._catch_up()
         row = bisect_right(self._ends, position) - 1
         return self._first + row, self._ends[row]
-
-    def read(self, position: int, size: int) -> bytes:
-        """Bytes from a position on, at most `size`, whole frames or not."""
-        queue_offset, start = self.at(position)
-        parts, have = list[bytes](), start - position
-        while have < size and queue_offset < self._queue.max_offset:
-            parts.append(self._frame(queue_offset))
-            have += len(parts[-1])
-            queue_offset += 1
-        return b"".join(parts)[position - start :][:size]
