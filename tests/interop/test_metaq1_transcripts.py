@@ -1,0 +1,44 @@
+"""Raw connections: the original 1.4.6.2 answers as recorded, and ours as the original but for what differs on purpose.
+
+METAQ_RECORD=1 make test ARGS="tests/interop/test_metaq1_transcripts.py -k original"     # record the original anew
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.interop.metaq1 import OriginalServer, TextServer, Zookeeper
+from tests.interop.metaq1_scenarios import SCENARIOS, SYSTEM, TOPICS, run
+
+pytestmark = pytest.mark.interop
+
+RECORDED = Path(__file__).parent / "metaq1_recorded.json"
+RECORDING = os.environ.get("METAQ_RECORD") == "1"
+
+
+@pytest.fixture(scope="module")
+def recorded() -> Iterator[dict[str, list[str]]]:
+    """Scenario → the answers of the original; written when the module is done, if this is a recording."""
+    answers = json.loads(RECORDED.read_text()) if RECORDED.exists() else {}
+    yield answers
+    if RECORDING:
+        text = json.dumps({name: answers[name] for name in SCENARIOS if name in answers}, indent=1, ensure_ascii=False)
+        RECORDED.write_text(text + "\n")
+
+
+@pytest.fixture(scope="module")
+def original(zookeeper: Zookeeper, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextServer]:
+    root = {"zk.zkRoot": "/transcripts"}
+    with OriginalServer(tmp_path_factory.mktemp("original"), zookeeper, TOPICS, SYSTEM, registry=root) as server:
+        yield server
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_the_original_answers_as_recorded(scenario: str, original: TextServer, recorded: dict[str, list[str]]) -> None:
+    answers = run(scenario, original.text)
+    if RECORDING:
+        recorded[scenario] = answers
+    assert answers == recorded[scenario]
