@@ -1,0 +1,48 @@
+"""Ids that are given once."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from metaq.broker.partition_ids import RUN_MAX, MessageIds
+from metaq.clock import FakeClock
+from metaq.model.partition import ID_EPOCH_MS, born_id, foreign_id
+
+NOW = 1_700_000_000_000
+
+
+def test_an_id_says_time_broker_and_number() -> None:
+    ids = MessageIds(FakeClock(NOW), 1023, 0)
+    first = ids.take()
+    assert first == (NOW - ID_EPOCH_MS) << 22 | 1023 << 12
+    assert ids.take() == first + 1
+    assert 0 < first < 1 << 62
+
+
+@given(st.lists(st.tuples(st.integers(-5, 5), st.integers(1, RUN_MAX)), max_size=40))
+def test_ids_ascend_whatever_the_clock_does_and_however_many_are_taken(steps: list[tuple[int, int]]) -> None:
+    clock = FakeClock(NOW)
+    ids, last = MessageIds(clock, 5, 0), 0
+    for step, count in steps:
+        clock.set_wall(clock.now_ms() + step)
+        first = ids.take(count)
+        assert first > last
+        last = first + count - 1
+        assert last >> 12 & 1023 == 5, "a run stays within its broker"
+
+
+def test_a_broker_whose_clock_was_set_back_over_a_restart_gives_no_id_again() -> None:
+    clock = FakeClock(NOW)
+    first = MessageIds(clock, 5, 0).take()
+    clock.set_wall(NOW - 60_000)
+    assert MessageIds(clock, 5, newest_ms=NOW).take() > first + RUN_MAX - 1
+
+
+@pytest.mark.parametrize("broker_id", [0, 1, 1023])
+def test_ids_of_other_doors_messages_are_never_those_of_puts(broker_id: int) -> None:
+    """Positive, and apart for each broker and place of the log."""
+    assert foreign_id(broker_id, 0) > born_id(ID_EPOCH_MS + (1 << 40) - 1, 1023, 4095)
+    last = foreign_id(broker_id, (1 << 52) - 1)
+    assert last < (foreign_id(broker_id + 1, 0) if broker_id < 1023 else 1 << 63)
