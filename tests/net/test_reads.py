@@ -64,3 +64,64 @@ def test_a_connection_that_ends_meanwhile_is_not_read_any_more(monkeypatch) -> N
         assert not transport.reads
 
     asyncio.run(act())
+
+
+class Waiting(Ending):
+    """A session that takes one byte at a time, and waits before each but the first."""
+
+    def __init__(self, peer) -> None:
+        super().__init__(peer, "")
+        self.taken = b""
+        self.waits = False
+
+    def data_received(self, data) -> int:
+        if self.waits:
+            self.peer.pause()
+            return 0
+        self.taken += data[:1]
+        self.waits = True
+        if len(data) > 1:
+            self.peer.pause()
+        return 1
+
+    def go_on(self) -> None:
+        self.waits = False
+        self.peer.resume()
+
+
+def test_a_session_that_waits_is_given_what_it_left_when_it_goes_on() -> None:
+    """It is not read meanwhile, neither when the peer takes bytes again nor behind a long read; then nothing is missing."""
+
+    async def act() -> None:
+        transport, sessions = Reading(), []
+
+        def make(peer):
+            sessions.append(Waiting(peer))
+            return sessions[0]
+
+        stream = Stream(Group(ListenLimits(), server=True), make)
+        stream.connection_made(transport)
+        (session,) = sessions
+        stream.get_buffer(-1)[:3] = b"abc"
+        stream.buffer_updated(3)
+        assert (session.taken, transport.reads) == (b"a", False)
+        stream.pause_writing()
+        stream.resume_writing()
+        await asyncio.sleep(0)
+        assert (session.taken, transport.reads) == (b"a", False)
+        session.go_on()
+        assert session.taken == b"a", "in another turn of the loop"
+        await asyncio.sleep(0)
+        assert (session.taken, transport.reads) == (b"ab", False)
+        session.go_on()
+        session.peer.resume()
+        await asyncio.sleep(0)
+        assert (session.taken, transport.reads, stream.held) == (b"abc", True, 0)
+        stream.get_buffer(-1)[:2] = b"de"
+        stream.buffer_updated(2)
+        transport.close()
+        session.go_on()
+        await asyncio.sleep(0)
+        assert session.taken == b"abc", "a connection that has ended is given nothing"
+
+    asyncio.run(act())

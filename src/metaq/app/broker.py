@@ -8,6 +8,9 @@ import platform
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from msgspec import structs
+
+import metaq
 from metaq.app.configuration import EVERYWHERE, listen_limits
 from metaq.app.delivery import Delivery
 from metaq.app.files import broker_files
@@ -16,15 +19,19 @@ from metaq.app.predicate_process import predicate_helpers
 from metaq.app.registration import Registration
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
+from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.door import Door
+from metaq.doors.metaq1 import IDLE_SECONDS, TextDoor
+from metaq.doors.metaq1_session import NoTransactions
 from metaq.doors.remoting import RemotingDoor
 from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.model.registration import BrokerIdentity
 from metaq.net.address import join_address
+from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, bind
 from metaq.net.local import local_address
 from metaq.options import BrokerOptions, StoreOptions
@@ -46,25 +53,26 @@ class Tasks(NamedTuple):
     peers: BrokerPeers
 
 
+class Entrance(NamedTuple):
+    """A door, and where it is."""
+
+    door: Door
+    listener: Listener
+
+
 class RunningBroker:
     """A broker whose store is open. Made by `start_broker`.
 
-    `failure` gets the reason when the store cannot keep its promise any more.
+    `failure` gets the reason when the store cannot keep its promise any more. `entrances`: that of the remoting protocol,
+    and others.
     """
 
-    def __init__(
-        self,
-        address: str,
-        broker: Broker,
-        door: Door,
-        listener: Listener,
-        tasks: Tasks,
-    ) -> None:
+    def __init__(self, address: str, broker: Broker, entrances: Sequence[Entrance], tasks: Tasks) -> None:
         self.name, self.address = broker.environment.name, address
-        self._broker, self._door, self._listener, self._clock = broker, door, listener, broker.clock
-        self._tasks = tasks
+        self._broker, self._clock, self._tasks, self._entrances = broker, broker.clock, tasks, entrances
+        self._listener = entrances[0].listener
         self.settings = {"broker": broker.settings, "store": broker.settings}
-        broker.settings.watch(lambda _names: listener.limit(listen_limits(broker.options)))
+        broker.settings.watch(lambda _names: self._limit())
         self._faults = RateLimitedLog(log, broker.clock)
         self._loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = self._loop.create_future()
@@ -76,9 +84,19 @@ class RunningBroker:
     def ready(self) -> str:
         return f"ready broker {self.name} {self.address}"
 
+    @property
+    def text_address(self) -> str:
+        """`host:port` of the text door; empty without one."""
+        return self._entrances[1].listener.address if self._broker.partitions is not None else ""
+
+    def _limit(self) -> None:
+        for entrance in self._entrances:
+            limits = listen_limits(self._broker.options)
+            entrance.listener.limit(limits if entrance.listener is self._listener else text_limits(limits))
+
     def _tick(self) -> None:
         self._timer = self._loop.call_later(TICK_SECONDS, self._tick)
-        for tick in (self._broker.tick, self._door.tick, self._tick_store):
+        for tick in (self._broker.tick, *(entrance.door.tick for entrance in self._entrances), self._tick_store):
             try:
                 tick()
             except StoreFailed as error:
@@ -100,7 +118,8 @@ class RunningBroker:
 
     async def accept(self, name_servers: Sequence[str]) -> None:
         """Let clients in, and register at the name servers if there are any. Raises ConfigError: another process took the port."""
-        await self._listener.start(self._door.session)
+        for entrance in self._entrances:
+            await entrance.listener.start(entrance.door.session)
         options = self._broker.options
         if name_servers:
             host = self.address.rpartition(":")[0]
@@ -124,8 +143,10 @@ class RunningBroker:
         self._tasks.delivery.stop()
         try:
             await self._tasks.registration.stop()
-            await self._listener.close()
-            self._door.close()
+            for entrance in self._entrances:
+                await entrance.listener.close()
+            for entrance in self._entrances:
+                entrance.door.close()
             await self._tasks.peers.close()
             self._broker.close()
         finally:  # whatever failed before, for example saving offsets on a full disk
@@ -133,11 +154,15 @@ class RunningBroker:
 
 
 async def start_broker(
-    options: BrokerOptions, store_options: StoreOptions, clock: Clock = SYSTEM, disk: Disk | None = None
+    options: BrokerOptions,
+    store_options: StoreOptions,
+    clock: Clock = SYSTEM,
+    disk: Disk | None = None,
+    text: Metaq1Settings | None = None,
 ) -> RunningBroker:
     """Start a broker with a copy of the options; returns when it accepts connections and, if it has name servers, is registered at one.
 
-    Args: disk: for tests, a `metaq.testing.FaultyDisk`.
+    Args: disk: for tests, a `metaq.testing.FaultyDisk`. text: to serve MetaQ 1.x, with these settings.
     Raises: ConfigError: its port is taken, a configuration file is broken, or a name server's address is no address.
     StoreLocked, StoreForeign, StoreCorrupt: the folder cannot be opened; nothing in it was changed.
     """
@@ -146,11 +171,15 @@ async def start_broker(
     name_servers = parse_addresses(options.namesrv_addr) if options.namesrv_addr else ()
     # The port first: records name it, and a taken one should be found before the store is touched.
     second = VIP_PORT if options.vip_port_enable else None
-    listener = await bind(options.bind_address, options.listen_port, listen_limits(options), second)
+    limits = listen_limits(options)
+    listeners = [await bind(options.bind_address, options.listen_port, limits, second)]
     try:
-        running = _compose(options, store_options, clock, disk, listener, BrokerPeers(name_servers))
+        if text is not None:
+            listeners.append(await bind(options.bind_address, text.options.server_port, text_limits(limits)))
+        running = _compose((options, store_options, text), clock, disk, listeners, BrokerPeers(name_servers))
     except BaseException:
-        await listener.close()
+        for listener in listeners:
+            await listener.close()
         raise
     try:
         await running.accept(name_servers)
@@ -160,14 +189,20 @@ async def start_broker(
     return running
 
 
+def text_limits(limits: ListenLimits) -> ListenLimits:
+    """Those of the text door: its clients are silent for longer, as a person at a terminal is."""
+    return structs.replace(limits, idle_seconds=max(limits.idle_seconds, IDLE_SECONDS))
+
+
 def _compose(
-    options: BrokerOptions,
-    store_options: StoreOptions,
+    settings: tuple[BrokerOptions, StoreOptions, Metaq1Settings | None],
     clock: Clock,
     disk: Disk | None,
-    listener: Listener,
+    listeners: Sequence[Listener],
     peers: BrokerPeers,
 ) -> RunningBroker:
+    options, store_options, text = settings
+    listener = listeners[0]
     name = options.broker_name or platform.node() or "DEFAULT_BROKER"
     host = options.broker_ip1 or (local_address() if listener.host in {EVERYWHERE, "::"} else listener.host)
     store_host = host_bytes(host, listener.port)
@@ -190,9 +225,14 @@ def _compose(
             read_cold=tasks.delivery.read,
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
+            text=text,
         )
-        door = RemotingDoor(broker, call_soon, tasks.registration.when_announced)
-        return RunningBroker(join_address(host, listener.port), broker, door, listener, tasks)
+        entrances = [Entrance(RemotingDoor(broker, call_soon, tasks.registration.when_announced), listener)]
+        if text is not None:
+            place = text.options.host_name or host, listeners[1].port
+            door = TextDoor(broker, text, NoTransactions(), call_soon, place, metaq.__version__)
+            entrances.append(Entrance(door, listeners[1]))
+        return RunningBroker(join_address(host, listener.port), broker, entrances, tasks)
     except BaseException:
         store.close()
         raise

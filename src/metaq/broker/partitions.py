@@ -130,18 +130,22 @@ class Partitions:
             raise Refused(
                 Reason.ILLEGAL_MESSAGE, "Checksum failure,message may be corrupted when transfering on networking."
             )
-        size, limit = FRAME_HEADER_BYTES + len(put.body), self._settings.options.max_transfer_size
-        if size > limit:
-            raise Refused(
-                Reason.ILLEGAL_MESSAGE,
-                f"a message of {size} bytes for topic {put.topic}, of which {FRAME_HEADER_BYTES} are its header: no get could hand "
-                f"it out, the limit is {limit} (maxTransferSize)",
-            )
+        if FRAME_HEADER_BYTES + len(put.body) > self._settings.options.max_transfer_size:
+            raise self.too_long(put.topic, len(put.body))
         pairs, body = without_attribute(put.flag, put.body)
         message_id = self.ids.take()
         pairs[props.METAQ_ID] = str(message_id)
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
         return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
+
+    def too_long(self, topic: str, body_bytes: int) -> Refused:
+        """Why a message with such a body is not stored."""
+        size, limit = FRAME_HEADER_BYTES + body_bytes, self._settings.options.max_transfer_size
+        return Refused(
+            Reason.ILLEGAL_MESSAGE,
+            f"a message of {size} bytes for topic {topic}, of which {FRAME_HEADER_BYTES} are its header: no get could hand "
+            f"it out, the limit is {limit} (maxTransferSize)",
+        )
 
     def _taking(self, name: str, channel: Channel) -> TopicConfig:
         rules = self._settings.rules
@@ -292,6 +296,12 @@ class Partitions:
     def _tell(self) -> None:
         for changed in self._watchers:
             changed()
+
+    def messages(self, topic: str) -> int:
+        """How many messages a topic holds."""
+        config = self._topics.get(topic)
+        queues = (self._store.existing_queue(topic, number) for number in range(_queues(config) if config else 0))
+        return sum(queue.max_offset - queue.min_offset for queue in queues if queue is not None)
 
     def figures(self, topic: str) -> Iterator[PartitionFigures]:
         """Of each partition of a topic that holds or held messages. Touches none."""

@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Protocol
 
 from metaq.broker.acks import AckPolicy, Due, Lack
 from metaq.clock import Clock
-from metaq.net.peer import Peer
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import decode, encode
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
@@ -30,12 +29,18 @@ class FlushedLog(Protocol):
         ...
 
 
+class Writes(Protocol):
+    """Where answers go when they may: a peer, or a place among its other answers."""
+
+    def write(self, data: bytes) -> None: ...
+
+
 class Waiting(NamedTuple):
     """Answers of one read event."""
 
     due: Due
     deadline: float
-    peer: Peer
+    peer: Writes
     frames: bytes
 
 
@@ -46,7 +51,7 @@ CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
 
 
 class HeldAcks:
-    """Holds answers back. `call_soon` brings a call from another thread to the event loop."""
+    """Holds answers back. `call_soon` brings a call from another thread to the event loop; `too_late`: see `hold`."""
 
     def __init__(
         self,
@@ -55,19 +60,21 @@ class HeldAcks:
         clock: Clock,
         call_soon: Callable[[Callable[[], None]], None],
         timeout_seconds: float,
+        too_late: Callable[[bytes, Lack], bytes] | None = None,
     ) -> None:
         self._acks, self._store, self._clock = acks, store, clock
         self._call_soon, self._timeout = call_soon, timeout_seconds
+        self._too_late = _too_late if too_late is None else too_late
         self._waiting: deque[Waiting] = deque()
         self._armed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def hold(self, peer: Peer, due: Due, frames: bytes) -> None:
+    def hold(self, peer: Writes, due: Due, frames: bytes) -> None:
         """Write `frames`, whole answers, to `peer` when what is due has come. Offsets never go back from call to call.
 
-        When the time is up before, they go out too: with the code of what they lack if they promise it, else as they are.
+        When the time is up before, they go out too: as they are, or, if they promise what they lack, as `too_late` says it.
         """
         self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
         self._acks.waiting_bytes += len(frames)
@@ -101,7 +108,7 @@ class HeldAcks:
         while self._waiting and self._waiting[0].deadline <= now:
             waiting = self._pop()
             lack = self._acks.lack(waiting.due) if waiting.due.promised else None
-            waiting.peer.write(_too_late(waiting.frames, CODE_OF[lack]) if lack else waiting.frames)
+            waiting.peer.write(self._too_late(waiting.frames, lack) if lack else waiting.frames)
 
     def _pop(self) -> Waiting:
         waiting = self._waiting.popleft()
@@ -109,7 +116,7 @@ class HeldAcks:
         return waiting
 
 
-def _too_late(frames: bytes, code: ResponseCode) -> bytes:
+def _too_late(frames: bytes, lack: Lack) -> bytes:
     """The same answers, those to sends and about staged transactions with the code that tells what they lack.
 
     The end of a half message's transaction has no such codes: it is answered with success, as RocketMQ does it.
@@ -119,7 +126,7 @@ def _too_late(frames: bytes, code: ResponseCode) -> bytes:
         size = frame_bytes(frames, start, len(frames))
         command = decode(frames[start + LENGTH_BYTES : start + size])
         if command.code == ResponseCode.SUCCESS and command.ext:
-            command.code = code
+            command.code = CODE_OF[lack]
         parts.append(encode(command))
         start += size
     return b"".join(parts)

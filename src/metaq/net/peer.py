@@ -44,6 +44,14 @@ class Peer(Protocol):
         """
         ...
 
+    def pause(self) -> None:
+        """Read no more: what the session leaves of its input, and what comes behind it, is presented after `resume`."""
+        ...
+
+    def resume(self) -> None:
+        """Present what was left, in another turn of the loop, and read on."""
+        ...
+
     def close(self, why: str = "") -> None:
         """Close after what is written has gone out."""
         ...

@@ -87,6 +87,8 @@ class Stream(asyncio.BufferedProtocol):
         """The transport of a connection that is to end."""
         self._behind = False
         self._congested = False
+        self._paused = False
+        """By the session, which waits for something."""
         self._source: Source | None = None
         """The long answer that is being written."""
         self._sources: deque[tuple[bytes, Source]] = deque()
@@ -184,6 +186,17 @@ class Stream(asyncio.BufferedProtocol):
         self._group.behind.discard(self)
         left, self.waiting = self.waiting, 0
         self._group.leave_unread(-left)
+
+    # -- a session that waits
+    def pause(self) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        if self._paused:
+            self._paused = False
+            asyncio.get_running_loop().call_soon(self._read_again)
 
     # -- long answers
     @property
@@ -351,8 +364,12 @@ class Stream(asyncio.BufferedProtocol):
             asyncio.get_running_loop().call_soon(self._read_on)
 
     def _read_on(self) -> None:
-        if not self._congested and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._resume_reading()
+
+    def _resume_reading(self) -> None:
+        transport = self._transport
+        if transport is not None and not transport.is_closing() and not (self._congested or self._paused):
+            transport.resume_reading()
 
     def pause_writing(self) -> None:
         self._behind = True
@@ -377,14 +394,18 @@ class Stream(asyncio.BufferedProtocol):
         self._congested = False
         if self.on_writable is not None:
             self.on_writable()
-        if not self._group.server or self.closed:
+        if self._group.server:
+            self._read_again()
+
+    def _read_again(self) -> None:
+        """Present what the session left when it stopped, and read on, unless something still forbids it."""
+        if self._congested or self._paused or self.closed:
             return
-        if self.held:  # What the session left when it saw the congestion.
+        if self.held:
             rest = bytes(memoryview(self._private)[: self._filled]) if self._private is not None else self._rest
             if len(rest) >= self._needed:
                 self._present(memoryview(rest))
-        if not self._congested and self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
+        self._resume_reading()
 
     # -------------------------------------------------------------- the unfinished frame
 
@@ -420,7 +441,7 @@ class Stream(asyncio.BufferedProtocol):
             self._rest, self._private = bytes(rest), None
             self._hold(size)
             return
-        waits = self._congested and self._group.server  # nothing will be read behind it for now
+        waits = (self._congested or self._paused) and self._group.server  # nothing will be read behind it for now
         self._rest, self._private, self._filled = b"", bytearray(size if waits else self._room(size)), size
         self._private[:size] = rest
         self._hold(len(self._private))

@@ -1,0 +1,237 @@
+"""What a peer of the text door may do wrong, over real sockets: its own connection ends, nobody else is harmed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+import uvloop
+
+from metaq.app.broker import RunningBroker, start_broker
+from metaq.options import BrokerOptions
+from metaq.wire.metaq1 import Line, QuitLine, Reader, ResultLine, TooLong
+from metaq.wire.metaq1_frame import frames, with_attribute
+from tests.broker.support import small_store
+from tests.doors.metaq1_support import settings
+from tests.support import PATIENCE
+from tests.wire.test_metaq1 import GOLDEN, MALFORMED
+
+CONNECTIONS = 10_000
+
+
+class Server:
+    """A broker in a thread of its own."""
+
+    def __init__(self, folder, **options: object) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        text = settings({"test": 3}, server_port=0, max_transfer_size=65_536)
+        table = BrokerOptions(listen_port=0, vip_port_enable=False, broker_name="broker-a", **options)
+        self.running: RunningBroker = self.run(start_broker(table, small_store(folder), text=text))
+        host, port = self.running.text_address.rsplit(":", 1)
+        self.place = host, int(port)
+
+    def run(self, work):
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(PATIENCE)
+
+    def close(self) -> None:
+        self.run(self.running.close())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+
+
+class Talk:
+    """One connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.socket = socket.create_connection(server.place, PATIENCE)
+        self._reader, self._data = Reader(1 << 30), b""
+
+    def send(self, data: bytes) -> None:
+        self.socket.sendall(data)
+
+    def answer(self) -> Line | TooLong | None:
+        """The next one; None: the server has ended the connection."""
+        while True:
+            line, start = self._reader.next(self._data)
+            if line is not None:
+                self._data = self._data[start:]
+                return line
+            try:
+                more = self.socket.recv(1 << 20)
+            except ConnectionResetError:
+                return None
+            if not more:
+                return None
+            self._data += more
+
+    def ask(self, data: bytes) -> tuple[int, bytes]:
+        self.send(data)
+        answer = self.answer()
+        assert answer is not None, "it is closed"
+        return getattr(answer, "code", 0), answer.body
+
+    def close(self) -> None:
+        self.socket.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory) -> Iterator[Server]:
+    running = Server(tmp_path_factory.mktemp("store"))
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def talk(server) -> Iterator[Talk]:
+    with contextlib.closing(Talk(server)) as opened:
+        yield opened
+
+
+@pytest.fixture(scope="module")
+def neighbour(server) -> Iterator[Talk]:
+    with contextlib.closing(Talk(server)) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("line", MALFORMED, ids=repr)
+def test_a_malformed_line_closes_its_connection_without_a_word(server, neighbour, talk, line) -> None:
+    """What came before it is answered; the neighbour's half of a put stays what it is."""
+    neighbour.send(b"put test 1 5 0 1\r\nhe")
+    talk.send(b"version 1\r\n" + line + b"version 2\r\n")
+    answer = talk.answer()
+    assert isinstance(answer, ResultLine)
+    assert answer.opaque == 1
+    assert talk.answer() is None
+    assert neighbour.ask(b"llo")[0] == 200
+
+
+@pytest.mark.parametrize("data", [data for data, _ in GOLDEN], ids=lambda data: repr(data)[2:40])
+def test_a_command_that_is_half_received_just_waits(server, neighbour, talk, data) -> None:
+    """Whatever is missing of it: its line's end, its body."""
+    for cut in (1, len(data) - 1):
+        with contextlib.closing(Talk(server)) as half:
+            half.send(data[:cut])
+            assert neighbour.ask(b"version 1\r\n")[0] == 200
+            half.socket.setblocking(False)
+            with pytest.raises(BlockingIOError):
+                half.socket.recv(1)
+
+
+def test_every_recorded_line_is_answered_or_passed_over(talk) -> None:
+    """None of them closes the connection but `quit`; END and answers are answered by nothing."""
+    for data, line in GOLDEN:
+        if isinstance(line, QuitLine):
+            continue
+        talk.send(data + b"version 77\r\n")
+        answers = []
+        while not answers or answers[-1].opaque != 77:
+            answers.append(talk.answer())
+        assert len(answers) <= 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"put test 0 2147483647 0 1\r\n", b"put test 0 1000000000 0 1\r\n", b"sync test 0 2147483647 0 1 1\r\n",
+        b"result 200 2147483647 1\r\n", b"value 2147483647 1\r\n", b"put test 0 2147483647 1\r\n",
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_hostile_lengths_take_no_memory(server, neighbour, line) -> None:
+    """A hundred connections that promise 2 GiB each and send a megabyte of it."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    talks = [Talk(server) for _ in range(100)]
+    piece = bytes(1 << 20)
+    for talk in talks:
+        talk.send(line + piece)
+    assert neighbour.ask(b"version 1\r\n")[0] == 200
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000
+    for talk in talks:
+        talk.close()
+
+
+def test_a_line_without_end_closes_its_connection(server, talk) -> None:
+    """At its limit, and none of it is kept."""
+    with contextlib.suppress(ConnectionError):
+        talk.send(b"get " + b"g" * 1_000_000)
+    assert talk.answer() is None
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**63), 10**12, 2**63 - 2])
+def test_a_negative_or_far_offset_is_answered_as_recorded(talk, offset) -> None:
+    """Moved to the beginning, or not found; `offset` answers the nearest place."""
+    talk.ask(b"put test 2 5 0 1\r\nhello")
+    code, body = talk.ask(b"get test g 2 %d 100 1\r\n" % offset)
+    assert (code, body) == ((301, b"0") if offset < 0 else (404, b"Could not find message at position %d" % offset))
+    code, end = talk.ask(b"get test g 2 %d 100 1\r\n" % (2**63 - 1))
+    assert code == 301
+    assert talk.ask(b"offset test g 2 %d 1\r\n" % offset) == (200, b"0" if offset < 0 else end)
+
+
+@pytest.mark.parametrize(
+    "attribute",
+    ["", "a b", "a\r\nb", "a||b", "\x01", "a\x02b", "é" * 1000, "x" * 60_000],
+    ids=lambda text: repr(text[:10]),
+)
+def test_an_attribute_comes_back_unchanged_whatever_stands_in_it(talk, attribute) -> None:
+    """Spaces, line ends, what RocketMQ's properties could not hold, and nearly 64 KiB."""
+    body = with_attribute(attribute, b"payload")
+    code, place = talk.ask(b"put test 0 %d 1 1\r\n%b" % (len(body), body))
+    assert code == 200, place
+    position = int(place.split()[2])
+    talk.send(b"get test g 0 %d 70000 1\r\n" % position)
+    value = talk.answer()
+    assert next(frames(value.body)).body == body
+
+
+@pytest.mark.parametrize(
+    "topic", ["a" * 65_536, "../../etc", "a/b", "test\n", "tést", "%RETRY%g", "rmq_sys_METAQ_POSITIONS", "."]
+)
+def test_a_name_that_is_no_topic_is_refused_with_a_reason(talk, topic) -> None:
+    """For a put; a get finds nothing there. The connection goes on."""
+    code, body = talk.ask(b"put %b 0 1 0 1\r\nx" % topic.encode())
+    assert (code, b"The server do not accept topic" in body) == (500, True)
+    assert len(body) < 10_000
+    assert talk.ask(b"get %b g 0 0 100 1\r\n" % topic.encode())[0] == 404
+    assert talk.ask(b"get test %b 7 0 100 1\r\n" % (b"g" * 65_536))[0] == 404
+
+
+def test_ten_thousand_connections_that_send_one_byte_each_harm_nobody(tmp_path) -> None:
+    """As many as the limits of this machine allow; the neighbour puts meanwhile, and nothing of it is lost."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2 * CONNECTIONS + 500:
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 2 * CONNECTIONS + 500), hard))
+    count = min(CONNECTIONS - 10, (resource.getrlimit(resource.RLIMIT_NOFILE)[0] - 500) // 2)
+    running = Server(tmp_path)
+    chance, sockets = random.Random(1), []
+    try:
+        with contextlib.closing(Talk(running)) as neighbour:
+            for number in range(count):
+                sockets.append(socket.create_connection(running.place, PATIENCE))
+                sockets[-1].sendall(chance.choice([b"p", b"g", b"\r", b"\xff", b"t", b"x"]))
+                if not number % 500:
+                    assert neighbour.ask(b"put test 0 5 0 1\r\nhello")[0] == 200
+            puts = (count + 499) // 500
+            neighbour.send(b"get test g 0 0 65536 1\r\n")
+            assert len(list(frames(neighbour.answer().body))) == puts
+            for each in sockets[::2]:
+                each.close()
+            with contextlib.closing(Talk(running)) as another:
+                assert another.ask(b"get test g 0 %d 100 1\r\n" % (25 * puts))[0] == 404
+            last = sockets[1]
+            last.sendall(b"\r\n")
+            assert not last.recv(1)
+    finally:
+        for each in sockets:
+            each.close()
+        running.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
