@@ -194,6 +194,50 @@ def test_a_reply_that_cannot_be_read_ends_its_request_at_once():
     asyncio.run(main())
 
 
+def test_a_request_whose_send_fails_raises_what_failed(metaq_broker, topic):
+    """Also when the brokers know the requester already, and the caller's thread waits by itself."""
+    with metaq.Producer(metaq_broker.namesrv, instance_name="failing") as producer:
+        with Responder(metaq_broker.namesrv, topic, shout):
+            assert producer.request(topic, b"first", timeout=PATIENCE).body == b"FIRST"
+            assert producer._requesting.is_known
+            with pytest.raises(metaq.MetaqError, match="nobody"):
+                producer.request(topic, b"x", queue=metaq.MessageQueue(topic, "nobody", 0), timeout=PATIENCE)
+            assert producer.request(topic, b"second", timeout=PATIENCE).body == b"SECOND"
+        with pytest.raises(metaq.RequestTimeout, match=r"within 0.2 s; it is stored as"):
+            producer.request(topic, b"nobody is there", timeout=0.2)
+    assert len(producer._core.requests) == 0
+
+
+def test_a_request_waits_for_room_no_longer_than_its_time(metaq_broker, topic):
+    """`max_pending_bytes` is used up by sends that wait for a broker that does not come: the request ends in time all the same."""
+    with metaq.Producer(
+        metaq_broker.namesrv, instance_name="full", max_pending_bytes=1, timeout=1.0, retries=0
+    ) as producer:
+        with Responder(metaq_broker.namesrv, topic, shout):
+            assert producer.request(topic, b"first", timeout=PATIENCE).body == b"FIRST"
+        accumulator = producer._accumulator
+        accumulator._pending_bytes += 100
+        with pytest.raises(metaq.RequestTimeout, match="not acknowledged"):
+            producer.request(topic, b"x", timeout=0.2)
+        accumulator._pending_bytes -= 100
+
+
+def test_several_requests_of_one_pull_and_replies_that_never_come_hold_no_pull_up(metaq_broker, producer, topic):
+    """After a request that came alone the next pull waits for its reply, but not for long: a handler that never replies
+    gets the next message all the same."""
+    seen = []
+
+    def handle(message):
+        seen.append(message.body)
+
+    with Responder(metaq_broker.namesrv, topic, handle), ThreadPoolExecutor(8) as threads:
+        asked = [threads.submit(producer.request, topic, b"%d" % number, timeout=1.0) for number in range(8)]
+        eventually(lambda: len(seen) == 8)
+        for one in asked:
+            with pytest.raises(metaq.RequestTimeout):
+                one.result(PATIENCE)
+
+
 def test_a_late_reply_is_said_in_the_log(caplog):
     """Once in a while, not for each."""
     requests = Requests(RateLimitedLog(logging.getLogger("metaq.client"), SYSTEM))

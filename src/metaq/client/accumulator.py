@@ -195,10 +195,14 @@ class Accumulator:
         message_id: str | None,
         timeout: float | None,
         finish: Callable[[Outgoing], Outgoing] | None = None,
+        *,
+        when_failed: Callable[[Exception], None] | None = None,
+        wait: bool = True,
     ) -> SendFuture:
         """Send one message in a request of its own, compressed if that pays. In order with its stream if that has one.
 
-        `finish` makes something else of the request: a half message's.
+        `finish` makes something else of the request: a half message's. `when_failed` is called in the loop, and must be
+        quick. `wait` False: for no room.
 
         Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: the message is too large.
         """
@@ -207,11 +211,12 @@ class Accumulator:
             raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")
         batch = self._batch(0)
         batch.take()
+        batch.when_failed = when_failed
         if message_id is not None:
             batch.prefix, batch.first = _split_id(message_id)
         future = future_of(batch, batch.first)
         outgoing = self.outgoing(message, future.message_id)
-        self._enqueue(stream, batch, finish(outgoing) if finish is not None else outgoing, timeout)
+        self._enqueue(stream, batch, finish(outgoing) if finish is not None else outgoing, timeout, wait=wait)
         return future
 
     def send_whole(self, stream: BatchStream, entries: list[tuple[int, bytes, bytes]]) -> SendBatch:
@@ -230,9 +235,11 @@ class Accumulator:
         self._enqueue(stream, batch, Outgoing(stream.topic, batch.take(), batch=True), None)
         return batch
 
-    def _enqueue(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float | None) -> None:
+    def _enqueue(
+        self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float | None, *, wait: bool = True
+    ) -> None:
         with self._lock:
-            self._wait_for_room()
+            self._wait_for_room(wait=wait)
             self._hand_over(stream)  # What was submitted before goes before.
             self._pending_bytes += len(outgoing.body)
             self._outstanding.add(batch)
@@ -247,7 +254,7 @@ class Accumulator:
             bytes_max=limits.message_bytes_max, compress_over=limits.compress_over,
         )  # fmt: skip
 
-    def _wait_for_room(self) -> None:
+    def _wait_for_room(self, *, wait: bool = True) -> None:
         """Under the lock; gives it up while waiting."""
         while True:
             if self._closed:
@@ -255,7 +262,7 @@ class Accumulator:
             if self._pending_bytes <= self.limits.max_pending_bytes:
                 return
             # The loop's own thread must not wait for what only it can do.
-            if not self.limits.block_when_full or self._core.thread.current:
+            if not (wait and self.limits.block_when_full) or self._core.thread.current:
                 raise BufferFull(
                     f"{self._pending_bytes} bytes wait for their acknowledgement, max_pending_bytes is "
                     f"{self.limits.max_pending_bytes}: send slower, wait for futures, or raise the limit"

@@ -187,6 +187,10 @@ class ClientCore:
         if self._meeting is not None and not self._meeting.done():
             await asyncio.shield(self._meeting)
 
+    def is_requester(self, producer: object) -> bool:
+        """Any thread: whether it was added, and the brokers were told."""
+        return producer in self._requesters and self._meeting is not None and self._meeting.done()
+
     async def _meet_for_replies(self) -> None:
         try:
             await self._find_brokers()

@@ -43,13 +43,15 @@ class SendBatch(hot.Batch):
 
     __slots__ = (
         "_callbacks", "_each", "_error", "_event", "_loops", "_offset_ids", "first", "prefix", "settled", "stored",
-        "threads",
+        "threads", "when_failed",
     )  # fmt: skip
 
     def __init__(self, id_prefix: bytes, bytes_max: int) -> None:
         super().__init__(id_prefix, bytes_max)
         self.threads: CallbackThreads | None = None
         """They call what wants to be called; None: whoever settles the batch does."""
+        self.when_failed: Callable[[Exception], None] | None = None
+        """Told by whoever lets the batch fail."""
         self.prefix = id_prefix.decode()
         self.first = 0
         """Number of the first message in its id; other than 0 for a message that is sent again under its old id."""
@@ -71,6 +73,8 @@ class SendBatch(hot.Batch):
         """None of the batch's messages is known to be stored."""
         self._error = error
         self._settle()
+        if self.when_failed is not None:
+            self.when_failed(error)
 
     def settle_each(self, outcomes: Sequence[Stored | Exception]) -> None:
         """The messages were sent one by one in the end."""

@@ -24,6 +24,7 @@ import threading
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
+from metaq.clock import SYSTEM
 from metaq.errors import ClientClosed, RequestTimeout
 
 log = logging.getLogger("metaq.client")
@@ -111,17 +112,25 @@ class LoopThread:
     def outcome(self, future: concurrent.futures.Future[Result], work: concurrent.futures.Future[Any]) -> Result:
         """Wait for a future that `work`, which runs in the loop, sees settled. An interrupt (Ctrl-C) cancels the work."""
         assert not self.current, "waiting in the loop's own thread would never end"
-        # The future's own condition would wake us while its lock is still held, and have us wait for that as well.
-        done = threading.Lock()
-        done.acquire()
-        future.add_done_callback(lambda _: done.release())
         try:
-            while not future.done():
-                done.acquire(timeout=LOOK_SECONDS)
+            self.settled(future, None)
             return future.result()
         except BaseException:
             work.cancel()
             raise
+
+    def settled(self, future: concurrent.futures.Future[Any], deadline: float | None) -> bool:
+        """Wait for a future that the loop settles; until a time of `SYSTEM.monotonic`, if given. Returns whether it is."""
+        # The future's own condition would wake us while its lock is still held, and have us wait for that as well.
+        done = threading.Lock()
+        done.acquire()
+        future.add_done_callback(lambda _: done.release())
+        while not future.done():
+            left = LOOK_SECONDS if deadline is None else min(LOOK_SECONDS, deadline - SYSTEM.monotonic())
+            if left <= 0:
+                return False
+            done.acquire(timeout=left)
+        return True
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -6,20 +6,18 @@ messages to the accumulator (see there for batches, order and back-pressure).
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
 from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, Atomic, Outlet, outcome, settle
 from metaq.client.callbacks import CallbackThreads
-from metaq.client.conversation.replies import asking
-from metaq.client.conversation.sending import Outgoing, Template
+from metaq.client.conversation.sending import Template
 from metaq.client.courier import Courier
 from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.message_log import MessageLog
@@ -27,6 +25,7 @@ from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message,
 from metaq.client.names import checked
 from metaq.client.observing import ObservedArguments, Observing
 from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
+from metaq.client.requesting import Requesting
 from metaq.client.requests import AwaitedReply, fails_with
 from metaq.client.sending import Choose, Sender, SendRules
 from metaq.client.serializers import Serialize, encoder_of
@@ -142,6 +141,9 @@ class ProducerBase:
         self._accumulator.observers = tuple(one for one in (self._tracer, self._message_log) if one is not None)
         for observer in self._accumulator.observers:
             self._core.thread.post(observer.start)
+        self._requesting = Requesting(
+            self._core, self._accumulator, self._sender, waits_when_full=self._waits_when_full
+        )
         self._streams = self._accumulator.streams
         self._tags: dict[str | None, bytes | None] = {None: None}
         self._alone_over = min(compress_over, max_message_bytes + 1, batch_bytes // 2)
@@ -323,40 +325,13 @@ class ProducerBase:
         reply: AwaitedReply,
     ) -> None:
         """In the loop: send a request and wait for its reply."""
-        receipt: SendReceipt | None = None
-        try:
-            async with asyncio.timeout(timeout):
-                await self._core.add_requester(self._sender)
-                if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
-                    await self._find_queues(message.topic)
-                stream = self._stream(message.topic, ordering_key, None, queue).apart()
-                correlation_id = self._core.clock.token()  # Who could guess it could reply in another's name.
-                with self._core.requests.awaiting(self._sender, correlation_id, reply) as replied:
 
-                    def finish(outgoing: Outgoing) -> Outgoing:
-                        client_id, ttl_ms = self._core.client_id, max(1, round(timeout * 1000))
-                        return asking(outgoing, correlation_id, client_id, ttl_ms)
+        async def find_stream() -> BatchStream:
+            if ordering_key is not None and self._queues_now(message.topic, strict=False) is None:
+                await self._find_queues(message.topic)
+            return self._stream(message.topic, ordering_key, None, queue).apart()
 
-                    sent = await self._when_room(
-                        lambda: self._accumulator.send_alone(message, stream, None, timeout, finish)
-                    )
-                    receipt = await sent
-                    await replied
-        except TimeoutError:
-            told = "it was not acknowledged, either" if receipt is None else f"it is stored as {receipt.message_id}"
-            raise RequestTimeout(
-                f"no reply to the request to topic {message.topic} within {timeout:g} s; {told}"
-            ) from None
-
-    async def _when_room(self, hand_in: Callable[[], SendFuture]) -> SendFuture:
-        """In the loop: hand a message in once there is room, unless that is to raise."""
-        while True:
-            try:
-                return hand_in()
-            except BufferFull:
-                if not self._waits_when_full:
-                    raise
-                await self._accumulator.room()
+        await self._requesting.request(message, find_stream, timeout, reply)
 
     async def _oneway(self, message: Message, choose: Choose | None) -> None:
         prefix = self._core.id_prefixes.next().decode()
@@ -478,6 +453,14 @@ class Producer(ProducerBase):
         self._check_open()
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._serialize)
         seconds = as_request(message, timeout)
+        if (
+            self._requesting.is_known
+            and not self._core.thread.current
+            and (ordering_key is None or self._queues_now(message.topic, strict=False) is not None)
+        ):
+            stream = self._stream(message.topic, ordering_key, None, queue).apart()
+            if (found := self._requesting.ask(message, stream, seconds)) is not None:
+                return found
         reply = AwaitedReply()
         work = self._core.thread.start(self._request(message, ordering_key, queue, seconds, reply))
         fails_with(reply, work)

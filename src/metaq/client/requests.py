@@ -8,6 +8,7 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypeAlias
 
 from metaq.errors import BufferFull, ClientClosed, ClientError
 from metaq.log import RateLimitedLog
@@ -23,27 +24,34 @@ REQUESTS_MAX = 64 * 1024
 AwaitedReply = concurrent.futures.Future[StoredMessage]
 """Whoever asks waits for it in a thread of its own: it is settled as soon as the reply is there, past the loop."""
 
+_Waiting: TypeAlias = tuple[object, AwaitedReply, asyncio.Future[None] | None]
+"""Whose request it is, what gets its reply, and what of the loop is done then."""
+
 
 class Requests:
-    """In the background loop."""
+    """Replies come in the background loop; who waits for one may be in any thread."""
 
     def __init__(self, told: RateLimitedLog) -> None:
         self._told = told
-        self._waiting: dict[str, tuple[object, AwaitedReply, asyncio.Future[None]]] = {}
-        """By correlation id: whose request it is, what gets its reply, and what is done when it has."""
+        self._waiting: dict[str, _Waiting] = {}
+        """By correlation id."""
 
     def __len__(self) -> int:
         return len(self._waiting)
 
     @contextmanager
-    def awaiting(self, owner: object, correlation_id: str, reply: AwaitedReply) -> Iterator[asyncio.Future[None]]:
-        """A request that waits until this is left; the future is done when `reply` is. Raises BufferFull: too many do."""
+    def awaiting(
+        self, owner: object, correlation_id: str, reply: AwaitedReply, done: asyncio.Future[None] | None = None
+    ) -> Iterator[None]:
+        """A request that waits until this is left; `done`, of the loop, is done when `reply` is.
+
+        Raises BufferFull: too many do.
+        """
         if len(self._waiting) >= REQUESTS_MAX:
             raise BufferFull(f"{len(self._waiting)} requests of this client wait for replies: send them more slowly")
-        done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting[correlation_id] = owner, reply, done
         try:
-            yield done
+            yield
         finally:
             del self._waiting[correlation_id]
 
@@ -77,10 +85,10 @@ def settle(future: AwaitedReply, outcome: StoredMessage | BaseException) -> None
             future.set_result(outcome)
 
 
-def _settle(waiting: tuple[object, AwaitedReply, asyncio.Future[None]], outcome: StoredMessage | BaseException) -> None:
+def _settle(waiting: _Waiting, outcome: StoredMessage | BaseException) -> None:
     _, reply, done = waiting
     settle(reply, outcome)
-    if not done.done():
+    if done is not None and not done.done():
         done.set_result(None)
 
 

@@ -10,7 +10,7 @@ from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.delivery import Delivery
 from metaq.client.consumer.options import GroupOptions
 from metaq.client.consumer.received import ReceivedMessage
-from metaq.client.consumer.replying import Replying
+from metaq.client.consumer.replying import Reply, ReplyFuture, Replying
 from metaq.client.consumer.subscriptions import Subscriptions
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.pulling import PLAIN_COUNT, PullResult, PullStatus
@@ -21,9 +21,15 @@ from metaq.client.serializers import Decode
 from metaq.client.together import in_thread
 from metaq.errors import MetaqError, RemoteProtocolError
 from metaq.model import MessageQueue
+from metaq.model import properties as props
 from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
+
+REPLY_MARK = props.REPLY_TO.encode()
+REPLY_SECONDS = 0.001
+"""So long the next pull leaves the reply to a request the precedence, if it came alone: somebody waits for that, and one
+thread of ours at a time runs, as does the broker."""
 
 
 class Pulling:
@@ -89,7 +95,7 @@ class QueuePuller:
     def __init__(self, pulling: Pulling, queue: MessageQueue, offset: int, *, held: bool = False) -> None:
         self._pulling, self._options = pulling, pulling.options
         self.window = pulling.delivery.window(queue, offset)
-        self.window.replies = pulling.replying.begin
+        self.window.replies = self._reply
         self.window.held = held
         pulling.queues_of[queue.topic] += 1
         self._wake = asyncio.Event()
@@ -98,6 +104,9 @@ class QueuePuller:
     @property
     def queue(self) -> MessageQueue:
         return self.window.queue
+
+    def _reply(self, message: ReceivedMessage, reply: Reply) -> ReplyFuture:
+        return self._pulling.replying.begin(message, reply, self.look)
 
     def look(self) -> None:
         """There may be room for more."""
@@ -148,6 +157,8 @@ class QueuePuller:
             if window.dropped:
                 return 0.0
         pulling.delivery.deliver(window, pulled)
+        if len(pulled.messages) == 1 and REPLY_MARK in pulled.messages[0].properties_raw:
+            await self._wait(REPLY_SECONDS)
         # A broker that does not hold pulls must not be asked all the time.
         unheld = result.status is PullStatus.NOTHING_NEW and pulling.core.clock.monotonic() - asked < seconds.pause
         return max(self._options.pull_interval, seconds.pause if unheld else 0.0)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import functools
 import logging
-from collections.abc import Generator, Iterable
+from collections.abc import Callable, Coroutine, Generator, Iterable
 from typing import Any
 
 from msgspec import Struct
@@ -79,19 +80,23 @@ class Replying:
         self._core = core.shared()  # The topic of replies belongs to the brokers: no namespace has its own.
         self._sender = Sender(self._core, core.namespace.wrapped(group), SendRules())
 
-    def begin(self, request: StoredMessage, reply: Reply) -> ReplyFuture:
-        """Send it. What goes wrong is raised by the future, and said in the log."""
+    def begin(self, request: StoredMessage, reply: Reply, on_its_way: Callable[[], None] | None = None) -> ReplyFuture:
+        """Send it. What goes wrong is raised by the future, and said in the log.
+
+        `on_its_way` is called in the loop: what it has done there later comes behind the reply.
+        """
         self._core.check_process()
         message_id = f"{self._core.id_prefixes.next().decode()}0000"
         outgoing = outgoing_of(reply.message, message_id, "", bytes_max=BODY_BYTES_MAX, compress_over=COMPRESS_OVER)
         future = ReplyFuture()
-        self._core.thread.post(self._start, future, request, answering(request, outgoing), reply.seconds, message_id)
+        work = functools.partial(self._send, future, request, answering(request, outgoing), reply.seconds, message_id)
+        self._core.thread.post(self._start, work, on_its_way)
         return future
 
-    def _start(
-        self, future: ReplyFuture, request: StoredMessage, outgoing: Outgoing, seconds: float, message_id: str
-    ) -> None:
-        self._core.spawn(self._send(future, request, outgoing, seconds, message_id))
+    def _start(self, work: Callable[[], Coroutine[Any, Any, None]], on_its_way: Callable[[], None] | None) -> None:
+        self._core.spawn(work())
+        if on_its_way is not None:
+            on_its_way()
 
     async def _send(
         self, future: ReplyFuture, request: StoredMessage, outgoing: Outgoing, seconds: float, message_id: str
