@@ -172,7 +172,7 @@ def test_a_put_needs_a_transaction_that_was_begun_and_a_partition(broker: Broker
     text = refused(Reason.NOT_FOUND, put, broker, KEY, b"t1", channel)
     assert text == "Local transaction 'TX:10.0.0.5-1373971200000-1:1' has not been started."
     fault(Fault.NOT_KNOWN, put, broker, XID, b"t1", channel)
-    fault(Fault.NOT_KNOWN, put, broker, None, b"t1", channel)
+    refused(Reason.NOT_FOUND, put, broker, None, b"t1", channel)
     service.begin(KEY, 0, channel)
     text = refused(Reason.INVALID, put, broker, KEY, b"t1", channel, partition=ANY_PARTITION)
     assert text == "Invalid partition for transaction command:-1"

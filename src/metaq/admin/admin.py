@@ -6,7 +6,7 @@ from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from metaq.admin import brokers, groups, order, topics, traces, transactions
+from metaq.admin import branches, brokers, groups, order, topics, traces, transactions
 from metaq.client import core as cores
 from metaq.client.core import ClientCore
 from metaq.client.names import checked
@@ -132,6 +132,21 @@ class Admin:
         Raises also brokers.BrokerNotFound.
         """
         return self._run(transactions.rows(self._open, broker=broker, limit=limit))
+
+    def list_branches(self, *, broker: str | None = None, limit: int = 1000) -> branches.BranchList:
+        """Transactions of MetaQ 1.x clients, local and XA, of one broker (a name, or `host:port`), or of all.
+
+        Raises also brokers.BrokerNotFound.
+        """
+        return self._run(branches.listing(self._open, broker=broker, limit=limit))
+
+    def end_branch(self, key: str, action: str, *, broker: str | None = None) -> list[str]:
+        """End an XA branch by hand. Returns the names of the brokers that had it.
+
+        Args: key: `XID:...`. action: `commit` or `rollback` one that is prepared; its transaction manager is told so when it
+              comes; `forget` one that was ended so. Raises also transactions.TransactionNotFound, brokers.BrokerNotFound.
+        """
+        return self._run(branches.end(self._open, key, action, broker=broker))
 
     def end_transaction(self, transaction: str, *, commit: bool) -> transactions.EndedTransaction:
         """Commit a prepared transaction, or roll back one that is not committed, and see it done at every broker.

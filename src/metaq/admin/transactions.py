@@ -127,7 +127,7 @@ class EndedTransaction(Struct, frozen=True):
 async def listing(core: ClientCore, *, broker: str | None, limit: int) -> TransactionList:
     """The first `limit` transactions of one broker, or of all. Raises BrokerNotFound."""
     targets = await masters(core, broker=broker)
-    found, unreached = await _ask_all(targets, lambda _name, address: _pages(core, address, limit))
+    found, unreached = await ask_all(targets, lambda _name, address: _pages(core, address, limit))
     by_transaction: dict[str, dict[str, TransactionState]] = {}
     ends: list[str] = []
     for name, (states, more) in found.items():
@@ -168,7 +168,7 @@ async def show(core: ClientCore, transaction: str) -> tuple[StagedTransaction, d
 async def _states(
     core: ClientCore, transaction: str, targets: Mapping[str, str]
 ) -> tuple[StagedTransaction, dict[str, str]]:
-    found, unreached = await _ask_all(
+    found, unreached = await ask_all(
         targets, lambda name, address: core.ask(address, GetTransaction(transaction, name))
     )
     states = {name: state for name, state in found.items() if state.phase is not Phase.UNKNOWN}
@@ -178,7 +178,7 @@ async def _states(
 async def row(core: ClientCore, key: str) -> tuple[dict[str, RowState], dict[str, str]]:
     """What brokers remember of a writer, by broker; and those that could not be asked. Raises TransactionNotFound."""
     check_row(key)
-    found, unreached = await _ask_all(await masters(core), lambda name, address: core.ask(address, GetRow(key, name)))
+    found, unreached = await ask_all(await masters(core), lambda name, address: core.ask(address, GetRow(key, name)))
     rows = {name: state for name, state in found.items() if state is not None}
     if not rows:
         raise TransactionNotFound(_nobody(f"row {key}", unreached))
@@ -197,7 +197,7 @@ async def rows(core: ClientCore, *, broker: str | None, limit: int) -> tuple[dic
             states += page
         return states[:limit]
 
-    return await _ask_all(await masters(core, broker=broker), lambda _name, address: of_broker(address))
+    return await ask_all(await masters(core, broker=broker), lambda _name, address: of_broker(address))
 
 
 async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedTransaction:
@@ -220,7 +220,7 @@ async def decide(core: ClientCore, transaction: str, outcome: Outcome) -> EndedT
     remaining = {name: why for name, why in remaining.items() if why != UNSUPPORTED}  # they hold nothing of it
     remaining |= dict.fromkeys(named - targets.keys(), _NOT_REGISTERED)
     concerned = named | {name for name, state in shown.states.items() if state.parts}
-    done, failed = await _ask_all(
+    done, failed = await ask_all(
         {name: targets[name] for name in concerned & targets.keys()},
         lambda name, address: _apply(core, name, address, decision),
     )
@@ -247,7 +247,7 @@ async def forget(core: ClientCore, subject: str, *, row: bool, broker: str | Non
     targets = await masters(core, broker=broker)
     if row:
         check_row(subject)
-        found, unreached = await _ask_all(targets, lambda name, address: core.ask(address, GetRow(subject, name)))
+        found, unreached = await ask_all(targets, lambda name, address: core.ask(address, GetRow(subject, name)))
         known = [name for name, state in found.items() if state is not None]
     else:
         coordinator_of(subject)
@@ -277,7 +277,7 @@ def _nobody(what: str, unreached: Mapping[str, str]) -> str:
     return f"no broker knows {what}" + (f" ({asked})" if asked else "")
 
 
-async def _ask_all(
+async def ask_all(
     targets: Mapping[str, str], ask: Callable[[str, str], Awaitable[T]]
 ) -> tuple[dict[str, T], dict[str, str]]:
     """The outcomes of `ask(name, address)`, and why there are none."""

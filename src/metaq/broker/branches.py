@@ -47,6 +47,7 @@ CHANNEL_SHARE: Final = 4
 STAGED_AT_ONCE: Final = 16
 """So many other transactions are staged at most to make room in memory for one message."""
 FLUSH_SECONDS: Final = 1.0
+LISTED_MAX: Final = 1000
 _RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_STORED, Reason.UNAVAILABLE}
 _BY_HAND: Final = {
     Outcome.COMMIT: BranchPhase.COMMITTED_BY_HAND,
@@ -164,7 +165,7 @@ class Branches:
 
     def _checked(self, key: TransactionKey | None) -> TransactionKey:
         if key is None:
-            raise BranchRefused(Fault.NOT_KNOWN, "the step needs the key of a transaction, and there is none")
+            raise Refused(Reason.NOT_FOUND, "Local transaction 'null' has not been started.")
         if len(text := str(key)) > KEY_CHARS_MAX:
             raise BranchRefused(
                 Fault.INVALID,
@@ -189,7 +190,7 @@ class Branches:
         if key in self._by_hand:
             raise self._ended_by_hand(key)
         if key in self._prepared:
-            raise BranchRefused(Fault.PROTOCOL, f"XA transaction '{key}' is prepared already.")
+            raise BranchRefused(Fault.PROTOCOL, f"XA transaction '{key}' is prepared: it takes no more messages.")
         raise BranchRefused(Fault.NOT_KNOWN, f"XA transaction '{key}' has not been started.")
 
     def _ended_by_hand(self, key: TransactionKey) -> BranchRefused:
@@ -334,7 +335,9 @@ class Branches:
         """
         key = self._checked(key)
         if isinstance(key, LocalKey):
-            raise BranchRefused(Fault.CANNOT, f"Local transaction '{key}' cannot be prepared.")
+            raise BranchRefused(Fault.CANNOT, "Prepare not implemented on Local Transactions.")
+        if key in self._prepared:
+            raise BranchRefused(Fault.PROTOCOL, "Cannot call prepare now.")
         branch = self._must_be_open(key, channel)
         if not branch.parts:
             self._forget_open(branch)
@@ -361,7 +364,7 @@ class Branches:
             return self._end_prepared(key, Outcome.COMMIT)
         branch = self._must_be_open(key, channel)
         if not (branch.local or one_phase):
-            raise BranchRefused(Fault.PROTOCOL, f"XA transaction '{key}' has not been prepared.")
+            raise BranchRefused(Fault.PROTOCOL, "Cannot do 2 phase commit if the transaction has not been prepared.")
         if not branch.parts:
             self._forget_open(branch)
             self.committed += 1
@@ -481,7 +484,7 @@ class Branches:
         Raises BranchRefused: NOT_KNOWN (not the key of a branch), UNAVAILABLE.
         """
         if not isinstance(key, BranchKey):
-            raise BranchRefused(Fault.NOT_KNOWN, f"'{key}' is not the key of an XA transaction.")
+            raise BranchRefused(Fault.NOT_KNOWN, f"{key or 'null'} is not a valid xid")
         if key not in self._by_hand:
             return Ended(stored=False)
         _, name = self._by_hand[key]
@@ -528,15 +531,23 @@ class Branches:
             raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} was ended by hand (metaq meta1 tx list)")
         self.forget(key)
 
-    def listing(self) -> list[BranchState]:
-        """All transactions: those that are open, and the branches that wait for their transaction managers."""
+    def listing(self, after: str = "", count: int = LISTED_MAX) -> list[BranchState]:
+        """Transactions that are open, and branches that wait for their transaction managers, in the order of their ids
+        among the staged transactions, from the first one behind `after` on."""
         self._look_after()
-        states = [self._open_state(branch) for branch in self._all_open()]
-        for key, name in self._prepared.items():
-            states.append(_prepared_state(str(key), BranchPhase.PREPARED, self._staging.state(name)))
-        for key, (outcome, name) in self._by_hand.items():
-            states.append(_prepared_state(str(key), _BY_HAND[outcome], self._staging.state(name)))
-        return states
+        found: dict[str, Branch | tuple[TransactionKey, BranchPhase]] = {
+            branch.id: branch for branch in self._all_open()
+        }
+        found.update((name, (key, BranchPhase.PREPARED)) for key, name in self._prepared.items())
+        found.update((name, (key, _BY_HAND[outcome])) for key, (outcome, name) in self._by_hand.items())
+        names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in found if name > after))
+        return [self._state(name, found[name]) for name in names]
+
+    def _state(self, name: str, what: Branch | tuple[TransactionKey, BranchPhase]) -> BranchState:
+        if isinstance(what, Branch):
+            return self._open_state(what)
+        key, phase = what
+        return _prepared_state(str(key), phase, self._staging.state(name))
 
     def _all_open(self) -> Iterator[Branch]:
         for table in self._local.values():

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 import metaq
-from metaq.cli import group, message, messages, pipeline, store, topic, transaction
+from metaq.cli import group, message, messages, meta1, pipeline, store, topic, transaction
 from metaq.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -46,6 +46,7 @@ app.add_typer(group.app, name="group")
 app.add_typer(message.app, name="message")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(store.app, name="store")
+app.add_typer(meta1.app, name="meta1")
 app.add_typer(pipeline.app, name="pipeline")
 app.command("send")(messages.send)
 app.command("consume")(messages.consume)

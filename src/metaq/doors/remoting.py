@@ -20,6 +20,7 @@ from metaq.doors.held_acks import HeldAcks
 from metaq.doors.parking import Parking
 from metaq.doors.pieces import ColdReads
 from metaq.doors.remoting_admin import AdminHandlers
+from metaq.doors.remoting_branches import BranchHandlers
 from metaq.doors.remoting_clients import ClientHandlers
 from metaq.doors.remoting_messages import MessageHandlers
 from metaq.doors.remoting_replies import ASKING, ReplyHandlers
@@ -68,6 +69,7 @@ class RemotingDoor:
                 TransactionHandlers(broker, self.workspace),
                 ReplyHandlers(broker),
                 StagingHandlers(broker, self.workspace),
+                BranchHandlers(broker, self.workspace),
                 AdminHandlers(broker, when_announced),
             ),
             Parking(broker.clock),

@@ -110,6 +110,8 @@ class RequestCode(enum.IntEnum):
     STAGED_STATE = 30004
     FORGET_STAGED = 30005
     LIST_STAGED = 30006
+    LIST_BRANCHES = 30008
+    END_BRANCH = 30009
 
 
 class ResponseCode(enum.IntEnum):

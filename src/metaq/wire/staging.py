@@ -23,6 +23,7 @@ import msgspec
 from msgspec import Struct
 
 from metaq.errors import BadRequest, LocalProtocolError
+from metaq.model.branches import BranchState
 from metaq.model.staging import (
     Decided,
     Decision,
@@ -246,6 +247,16 @@ def row_list_of(body: bytes | memoryview) -> list[RowState]:
     return _decoded(_rows, body, "list of rows")
 
 
+def branch_list(states: Iterable[BranchState], bytes_max: int = LIST_BYTES_MAX) -> bytes:
+    """The body of the answer to LIST_BRANCHES (30008): the first of them, until it has `bytes_max` bytes."""
+    return _list(states, bytes_max)
+
+
+def branch_list_of(body: bytes | memoryview) -> list[BranchState]:
+    """Raises BadRequest."""
+    return _decoded(_branches, body, "list of transactions of MetaQ 1.x clients")
+
+
 def _list(values: Iterable[Struct], bytes_max: int) -> bytes:
     pieces, size = list[bytes](), 0
     for value in values:
@@ -265,6 +276,7 @@ _state = msgspec.json.Decoder(TransactionState)
 _row: msgspec.json.Decoder[RowState | None] = msgspec.json.Decoder(RowState | None)
 _states = msgspec.json.Decoder(list[TransactionState])
 _rows = msgspec.json.Decoder(list[RowState])
+_branches = msgspec.json.Decoder(list[BranchState])
 
 
 def _decoded(decoder: msgspec.json.Decoder[V], body: bytes | memoryview, what: str) -> V:

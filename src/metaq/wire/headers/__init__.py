@@ -54,6 +54,8 @@ from metaq.wire.headers.sending import (
     SendReplyHeader,
 )
 from metaq.wire.headers.staging import (
+    EndBranchHeader,
+    ListBranchesHeader,
     ListStagedHeader,
     SealPartHeader,
     StagedSubjectHeader,
@@ -77,11 +79,13 @@ __all__ = [
     "DataVersionReplyHeader",
     "DeleteGroupHeader",
     "DeleteRouteHeader",
+    "EndBranchHeader",
     "EndTransactionHeader",
     "Header",
     "Int",
     "KvKeyHeader",
     "KvValueReplyHeader",
+    "ListBranchesHeader",
     "ListStagedHeader",
     "Long",
     "NamespaceHeader",

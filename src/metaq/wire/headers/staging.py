@@ -52,6 +52,23 @@ class StagedSubjectHeader(Header, kw_only=True):
     broker: str | None = field(name="bname", default=None)
 
 
+class ListBranchesHeader(Header, kw_only=True):
+    """30008: the transactions of MetaQ 1.x clients that a broker has, in the order of their staged transactions' ids."""
+
+    after: str = ""
+    """Begin behind this one."""
+    count: Int = 100
+
+
+class EndBranchHeader(Header, kw_only=True):
+    """30009: what an operator does with an XA branch of a MetaQ 1.x client."""
+
+    key: str
+    """`XID:...`"""
+    action: str
+    """`commit`, `rollback` or `forget`."""
+
+
 class ListStagedHeader(Header, kw_only=True):
     """30006: the transactions that a broker has, in the order of their ids."""
 

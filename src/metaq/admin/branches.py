@@ -1,0 +1,67 @@
+"""Transactions of MetaQ 1.x clients: list, and end XA branches by hand. Brokers that serve no such clients tell that."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from msgspec import Struct
+
+from metaq.admin.brokers import masters
+from metaq.admin.transactions import TransactionNotFound, ask_all
+from metaq.client.conversation.branches import EndBranch, ListBranches
+from metaq.client.core import ClientCore
+from metaq.model.branches import BranchState
+
+PAGE: Final = 200
+"""Transactions in one answer of a broker."""
+
+
+class BranchList(Struct, frozen=True):
+    """What brokers have."""
+
+    branches: dict[str, list[BranchState]]
+    """By broker, in the order of the ids among the staged transactions."""
+    now_ms: int
+    unreached: dict[str, str]
+    """Brokers that could not be asked, and why."""
+
+
+async def _targets(core: ClientCore, broker: str | None) -> dict[str, str]:
+    """Broker → address. `broker`: a name, or `host:port` of one that need not be registered anywhere; None: all."""
+    if broker is not None and ":" in broker:
+        return {broker: broker}
+    return dict(await masters(core, broker=broker))
+
+
+async def listing(core: ClientCore, *, broker: str | None, limit: int) -> BranchList:
+    """The first `limit` transactions of one broker, or of each. Raises BrokerNotFound."""
+
+    async def of_broker(address: str) -> list[BranchState]:
+        states: list[BranchState] = []
+        while len(states) < limit:
+            page = await core.ask(address, ListBranches(states[-1].transaction if states else "", min(PAGE, limit)))
+            if not page:
+                break
+            states += page
+        return states[:limit]
+
+    found, unreached = await ask_all(await _targets(core, broker), lambda _name, address: of_broker(address))
+    return BranchList(found, core.clock.now_ms(), unreached)
+
+
+async def end(core: ClientCore, key: str, action: str, *, broker: str | None) -> list[str]:
+    """Commit or roll back a prepared branch, or forget one that was ended so, at whichever brokers have one of that key.
+
+    Returns their names. Raises TransactionNotFound, BrokerNotFound; BrokerError: a broker refuses.
+    """
+    targets = await _targets(core, broker)
+    found = await listing(core, broker=broker, limit=1 << 30)
+    known = sorted(name for name, states in found.branches.items() if any(state.key == key for state in states))
+    if not known:
+        unreached = "; ".join(f"{name} could not be asked: {why}" for name, why in found.unreached.items())
+        raise TransactionNotFound(
+            f"no broker has the transaction {key[:200]}" + (f" ({unreached})" if unreached else "")
+        )
+    for name in known:
+        await core.ask(targets[name], EndBranch(key, action))
+    return known

@@ -1,0 +1,125 @@
+"""`metaq meta1 tx`: transactions of MetaQ 1.x clients, and XA branches that are ended by hand."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from metaq.cli.output import (
+    NAMESRV_DEFAULT,
+    AsJson,
+    NameServers,
+    iso_time,
+    print_json,
+    print_table,
+    size,
+    span,
+)
+
+app = typer.Typer(help="Look at transactions of MetaQ 1.x clients, and end XA branches by hand.", no_args_is_help=True)
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="of the branch: XID:FORMAT:GTRID:BQUAL:QUALIFIER")]
+Broker = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME", help="this broker, by its name or as HOST:PORT of its remoting door; else all brokers"
+    ),
+]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="do not ask")]
+
+
+@app.callback()
+def branches() -> None:
+    """Look at transactions of MetaQ 1.x clients, and end XA branches by hand."""
+
+
+@app.command("list")
+def list_branches(
+    broker: Broker = None,
+    limit: Annotated[int, typer.Option(min=1, help="list so many of each broker")] = 1000,
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """List local transactions and XA branches: open, prepared, or ended by hand and not forgotten."""
+    from metaq.admin import Admin
+
+    with Admin(namesrv) as admin:
+        found = admin.list_branches(broker=broker, limit=limit)
+    rows = [(name, state) for name, states in sorted(found.branches.items()) for state in states]
+    if as_json:
+        shown = [
+            {
+                "broker": name,
+                "key": state.key,
+                "phase": state.phase.value,
+                "transaction": state.transaction,
+                "client": state.client,
+                "since": iso_time(state.since_ms),
+                "messages": state.messages,
+                "bytes": state.bytes,
+            }
+            for name, state in rows
+        ]
+        print_json({"transactions": shown, "not_asked": found.unreached})
+        return
+    print_table(
+        ("key", "phase", "age", "messages", "size", "client", "broker"),
+        (
+            (
+                state.key,
+                state.phase.value,
+                span((found.now_ms - state.since_ms) / 1000 if state.since_ms else None),
+                state.messages,
+                size(state.bytes),
+                state.client,
+                name,
+            )
+            for name, state in rows
+        ),
+    )
+    for name, why in found.unreached.items():
+        print(f"{name} could not be asked: {why}")
+
+
+@app.command("commit")
+def commit_branch(
+    key: Key, broker: Broker = None, yes: Yes = False, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Commit a prepared branch whose transaction manager is lost.
+
+    It is told that (XA_HEURCOM) when it comes, until it forgets the branch, or you do.
+    """
+    _end(key, "commit", "committed", broker, namesrv, yes=yes, as_json=as_json)
+
+
+@app.command("rollback")
+def roll_branch_back(
+    key: Key, broker: Broker = None, yes: Yes = False, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Roll a prepared branch back whose transaction manager is lost.
+
+    It is told that (XA_HEURRB) when it comes, until it forgets the branch, or you do.
+    """
+    _end(key, "rollback", "rolled back", broker, namesrv, yes=yes, as_json=as_json)
+
+
+@app.command("forget")
+def forget_branch(
+    key: Key, broker: Broker = None, yes: Yes = False, namesrv: NameServers = NAMESRV_DEFAULT, as_json: AsJson = False
+) -> None:
+    """Forget a branch that was ended by hand, and whose transaction manager will not come."""
+    _end(key, "forget", "forgotten", broker, namesrv, yes=yes, as_json=as_json)
+
+
+def _end(key: str, action: str, done: str, broker: str | None, namesrv: str, *, yes: bool, as_json: bool) -> None:
+    from metaq.admin import Admin
+
+    if not yes:
+        typer.confirm(f"{action.capitalize()} the XA branch {key}, for good?", abort=True)
+    with Admin(namesrv) as admin:
+        names = admin.end_branch(key, action, broker=broker)
+    if as_json:
+        print_json({"key": key, "action": action, "brokers": names})
+    else:
+        print(f"the XA branch {key} is {done} at {', '.join(names)}")
