@@ -1,0 +1,262 @@
+"""Archives: what topics let go of, as data files of MetaQ 1.x (docs/formats/metaq1-segments.md)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Final, Protocol, cast
+
+from msgspec import Struct
+
+from metaq.errors import BadRequest, StoreError
+from metaq.model.partition_settings import DeletePolicy, Expired
+from metaq.model.retention import is_carried
+from metaq.store.consume_queue import ConsumeQueue
+from metaq.store.frames import FRAME_BODY_BYTES_MAX
+from metaq.store.message_store import MessageStore
+from metaq.store.pull import ReadResult, ReadStatus
+from metaq.store.segments import ARCHIVED, LIVE, NAME_DIGITS, ZIPPED
+from metaq.store.worker import Worker
+from metaq.wire import hot
+from metaq.wire.compression import decompress
+
+log = logging.getLogger(__name__)
+_BLOCK_BYTES: Final = 1024 * 1024
+_FRAMES_BYTES_MAX: Final = 0x7FFFFFFF
+_BUSY_SECONDS, _IDLE_SECONDS = 0.2, 60.0
+_TRIES_MAX: Final = 3
+
+
+class Positions(Protocol):
+    """Where in its partition, as 1.x clients are told, messages of a queue begin."""
+
+    def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The positions; None: they are being looked up, ask again. Called from any thread."""
+        ...
+
+
+class _Slice(Struct, frozen=True):
+    """What a queue has in one log file."""
+
+    queue: ConsumeQueue
+    low: int
+    high: int
+    """QueueOffsets: [low, high)."""
+    policy: DeletePolicy
+
+
+class Archiver:
+    """Writes archives of what is about to go, and tells what is still to be written (`Owed`, `Ask`).
+
+    A file holds what one queue has in one log file, named by the position of its first frame. It is whole before anybody
+    lets go of the messages; what a crash cuts is written again, the same bytes under the same name.
+    """
+
+    what = "messages to be archived"
+
+    def __init__(
+        self,
+        store: MessageStore,
+        folder: Path,
+        policy: Callable[[str], DeletePolicy],
+        positions: Positions,
+        *,
+        broker_id: int,
+        at_once: int = 1,
+    ) -> None:
+        """`policy`: of a topic. `at_once`: files written at the same time."""
+        self._store, self.folder, self._policy, self._positions = store, folder, policy, positions
+        self._broker_id, self._at_once = broker_id, at_once
+        self._lock = threading.Lock()
+        self._wanted: dict[str, int] = {}
+        """Topic → LogOffset up to which it is to be archived."""
+        self._done: dict[str, int] = {}
+        """Topic → LogOffset up to which it is."""
+        self.worker = Worker("archive", self.step, self._seconds)
+        self._started = False
+
+    def stop(self) -> None:
+        """End the thread, if there is one; a file that is half written is written again another time."""
+        self.worker.stop()
+
+    def _seconds(self) -> float:
+        return _BUSY_SECONDS if self._wanted else _IDLE_SECONDS
+
+    # ------------------------------------------------------------------ what others ask
+
+    def may_go(self, topic: str, log_offset: int) -> bool:
+        """Whether nothing of the topic below is to be archived any more; else it is begun. See `Ask`."""
+        if self._policy(topic).what is not Expired.ARCHIVE or self._done.get(topic, 0) >= log_offset:
+            return True
+        self._want(topic, log_offset)
+        return False
+
+    def oldest(self) -> int | None:
+        """See `Owed`."""
+        places = [place for _, place in self._owed()]
+        return min(places, default=None)
+
+    def carry(self, before: int) -> None:
+        """See `Owed`."""
+        border = max((file.start for file in self._store.log.run.files if file.start <= before), default=0)
+        for topic, place in self._owed():
+            if place < border:
+                self._want(topic, border)
+
+    def _owed(self) -> Iterator[tuple[str, int]]:
+        for queue in self._store.queues().values():
+            topic = queue.topic
+            if is_carried(topic) or self._policy(topic).what is not Expired.ARCHIVE:
+                continue
+            units = queue.units(queue.min_offset, 1)
+            if units and queue.first_at(self._done.get(topic, 0)) < queue.max_offset:
+                yield topic, max(units[0].log_offset, self._done.get(topic, 0))
+
+    def _want(self, topic: str, log_offset: int) -> None:
+        with self._lock:
+            self._wanted[topic] = max(log_offset, self._wanted.get(topic, 0))
+            if not self._started:
+                self._started = True
+                self.worker.start()
+        self.worker.wake()
+
+    # ------------------------------------------------------------------ writing
+
+    def step(self) -> None:
+        """Write what is wanted, as far as positions are known. Raises OSError; what is there stays."""
+        with self._lock:
+            wanted = dict(self._wanted)
+        for topic, place in wanted.items():
+            if self.worker.stopping:
+                return
+            if self._archive(topic, place):
+                with self._lock:
+                    if self._wanted.get(topic) == place:
+                        del self._wanted[topic]
+
+    def _archive(self, topic: str, stop: int) -> bool:
+        """Whether all of the topic below `stop` is archived."""
+        policy = self._policy(topic)
+        for file in self._store.log.run.files:
+            if file.start >= stop:
+                break
+            if file.end <= self._done.get(topic, 0):
+                continue
+            slices = [
+                part
+                for queue in self._store.queues().values()
+                if queue.topic == topic and (part := _slice(queue, file.start, file.end, policy))
+            ]
+            if not all(self._in_parallel(slices)):
+                return False
+            self._done[topic] = file.end
+        return True
+
+    def _in_parallel(self, slices: list[_Slice]) -> list[bool]:
+        if len(slices) < 2 or self._at_once < 2:
+            return [self._write(part) for part in slices]
+        with ThreadPoolExecutor(min(self._at_once, len(slices)), "metaq-archive") as threads:
+            return list(threads.map(self._write, slices))
+
+    def _write(self, part: _Slice) -> bool:
+        """Write the files of a slice: one, unless messages in it are lost. False: positions are not known yet."""
+        queue, offset = part.queue, part.low
+        while offset < part.high:
+            places = self._positions(queue.topic, queue.queue_id, (offset, part.high))
+            if places is None:
+                return False
+            place, end = places
+            behind, size = self._write_run(part, offset, place)
+            if self._store.existing_queue(queue.topic, queue.queue_id) is not queue:
+                return True  # the topic was deleted meanwhile
+            if behind >= part.high and place + size != end:
+                raise StoreError(
+                    f"the archive of queue {queue.queue_id} of topic {queue.topic} from position {place} on has {size} bytes, "
+                    f"and the next message's position is {end}: its messages are kept; please report this"
+                )
+            if behind < min(part.high, queue.min_offset):  # the disk was so full that they had to go
+                behind = queue.min_offset
+            elif behind < part.high:
+                log.error(
+                    "the message at queue offset %d of queue %d of topic %s is lost, and missing in its archive",
+                    behind, queue.queue_id, queue.topic,
+                )  # fmt: skip
+                behind += 1
+            offset = behind
+        return True
+
+    def _write_run(self, part: _Slice, offset: int, position: int) -> tuple[int, int]:
+        """Write one file. Returns the queue offset of the first message that it lacks, and the bytes of its frames."""
+        store, queue, disk = self._store, part.queue, self._store.disk
+        folder = self.folder / f"{queue.topic}-{queue.queue_id}"
+        disk.make_folder(folder)
+        name = f"{position:0{NAME_DIGITS}d}"
+        path = folder / (name + (ZIPPED if part.policy.compress else ARCHIVED))
+        temporary = path.with_name(path.name + ".tmp")
+        size = tries = 0
+        with contextlib.ExitStack() as stack:
+            file = stack.enter_context(os.fdopen(disk.open(temporary, os.O_RDWR | os.O_CREAT | os.O_TRUNC), "w+b"))
+            with _entry(cast("IO[bytes]", file), name + LIVE, compress=part.policy.compress) as entry:
+                while offset < part.high:
+                    found = _pulled(store, queue, offset, part.high - offset)
+                    if found.status is not ReadStatus.FOUND:
+                        if found.next_offset > offset or tries == _TRIES_MAX:
+                            break
+                        tries += 1
+                        store.repair()  # it is mended now, or known to be lost
+                        continue
+                    frames = hot.frames(found.body, self._broker_id, 0, _FRAMES_BYTES_MAX, _expanded)
+                    entry.write(frames)
+                    size += len(frames)
+                    offset += found.count
+            file.flush()
+            disk.sync_file(file.fileno())
+        if size:
+            temporary.replace(path)
+            disk.sync_folder(folder)
+            disk.sync_folder(self.folder)
+        else:
+            temporary.unlink()
+        return offset, size
+
+
+def _slice(queue: ConsumeQueue, start: int, end: int, policy: DeletePolicy) -> _Slice | None:
+    """What the queue has between two log offsets; None: nothing, or it was deleted meanwhile."""
+    try:
+        low, high = max(queue.min_offset, queue.first_at(start)), queue.first_at(end)
+    except FileNotFoundError:
+        return None
+    return _Slice(queue, low, high, policy) if low < high else None
+
+
+def _pulled(store: MessageStore, queue: ConsumeQueue, offset: int, count: int) -> ReadResult:
+    found = store.pull(queue.topic, queue.queue_id, offset, count, _BLOCK_BYTES)
+    return found.job() if found.status is ReadStatus.COLD and found.job else found
+
+
+@contextlib.contextmanager
+def _entry(file: IO[bytes], name: str, *, compress: bool) -> Iterator[IO[bytes]]:
+    """Where frames are written to: the file, or an entry of the zip file that it becomes."""
+    if not compress:
+        yield file
+        return
+    import zipfile  # here and not above: it brings every kind of compression along
+
+    with zipfile.ZipFile(file, "w") as archive:
+        entry = zipfile.ZipInfo(name)  # without a time: written again, it has the same bytes
+        entry.compress_type = zipfile.ZIP_DEFLATED
+        with archive.open(entry, "w", force_zip64=True) as opened:
+            yield opened
+
+
+def _expanded(body: bytes, sys_flag: int) -> bytes:
+    """A compressed body; what cannot be expanded is handed out as it is stored, as in a get."""
+    try:
+        return decompress(body, sys_flag, FRAME_BODY_BYTES_MAX)
+    except BadRequest:
+        return body
