@@ -12,13 +12,14 @@ from metaq.broker.broker import Broker
 from metaq.broker.partitions import Partitions
 from metaq.broker.requests import ANY_QUEUE, FILTER, Chunk, PullRequest, Send, Stage
 from metaq.clock import FakeClock
-from metaq.errors import Reason
+from metaq.errors import Reason, Refused
 from metaq.model import partition as values
 from metaq.model.partition import PartitionPut
+from metaq.saved import Saving
 from metaq.wire.hot import crc31
 from metaq.wire.record import encode_batch
 from tests.broker.partitions import CHANNEL, get, put, refused, settings
-from tests.broker.support import BORN_HOST, open_broker
+from tests.broker.support import BORN_HOST, SlowFile, open_broker
 
 
 @pytest.fixture
@@ -136,3 +137,48 @@ def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker
     partitions.open_partitions("test")
     assert send(broker, 2) == 2
     assert gate.open(b"test")
+
+
+def test_a_topic_with_a_dot_is_made_by_a_put_and_read_and_registered_by_all_doors(tmp_path: pathlib.Path) -> None:
+    """RocketMQ's clients would refuse its name themselves; a send of one that does not is refused here."""
+    name = "wild-com.shop.orders"
+    with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
+        assert broker.partitions is not None
+        assert put(broker.partitions, b"x", name) == 0
+        assert broker.partitions.published()[name] == values.Published(1, publish=True, subscribe=True)
+    with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
+        assert name in broker.registration()[0]
+        assert broker.lookup.max_offset(name, 0) == 1
+        broker.groups.require("g")
+        pull = broker.pulls.make(CHANNEL, PullRequest(b"g", name.encode(), 0, 0, 32, FILTER, subscription=b"*"), None)
+        answer = broker.pulls.first(pull)
+        assert answer is not None
+        assert answer.pulled.count == 1
+        wanted = Send(topic=name, body=b"x", born_ms=0, born_host=BORN_HOST, queue_id=0)
+        assert "characters" in refused(Reason.INVALID, broker.sends.send, wanted)
+
+
+@pytest.mark.parametrize(
+    "name", ["wild-../x", "wild- ", "wild-\r\n", "wild-é", "wild-" + "x" * 130, "SCHEDULE_TOPIC_XXXX", "%RETRY%g"]
+)
+def test_no_put_makes_a_topic_that_no_folder_may_be_named_after_or_that_is_the_brokers_own(
+    partitions: Partitions, name: str
+) -> None:
+    with pytest.raises(Refused) as caught:
+        put(partitions, b"x", name)
+    assert caught.value.reason in {Reason.INVALID, Reason.NO_TOPIC}
+
+
+def test_a_put_to_a_topic_that_is_being_made_waits_until_it_is_saved(tmp_path: pathlib.Path) -> None:
+    file = SlowFile()
+    file.slow = False
+    with open_broker(tmp_path, FakeClock(), text=settings(test=1), files={"topics.json": file}) as broker:
+        partitions = broker.partitions
+        assert partitions is not None
+        file.slow = True
+        with pytest.raises(Saving):
+            put(partitions, b"x", "wild-1")
+        assert broker.store.existing_queue("wild-1", 0) is None
+        file.end()
+        assert put(partitions, b"x", "wild-1") == 0
+        file.slow = False

@@ -17,7 +17,7 @@ from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partition_ids import MessageIds
 from metaq.broker.partition_records import without_attribute
 from metaq.broker.records import put_record
-from metaq.errors import Reason, Refused
+from metaq.errors import ConfigError, Reason, Refused
 from metaq.model import TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, everybody
@@ -74,12 +74,15 @@ class Partitions:
 
     # -- topics
     def _wanted(self, names: Iterable[str]) -> dict[str, TopicConfig]:
-        """What the topics of sections become that are missing, or have too few queues."""
+        """What the topics of sections become that are missing, or have too few queues. Raises ConfigError: an illegal name."""
         wanted = dict[str, TopicConfig]()
         for name in names:
             count, config = self._settings.rules.settings(name).num_partitions, self._topics.saved.coming(name)
             if config is None:
-                wanted[check_partition_topic(name)] = TopicConfig(name, count, count)
+                try:
+                    wanted[check_partition_topic(name)] = TopicConfig(name, count, count)
+                except Refused as error:
+                    raise ConfigError(f"[topic={name}]: {error}") from None
             elif min(config.read_queues, config.write_queues) < count and self._is_users(name):
                 wanted[name] = structs.replace(
                     config, read_queues=max(count, config.read_queues), write_queues=max(count, config.write_queues)

@@ -11,7 +11,7 @@ from typing import Self
 
 from metaq.errors import ConfigError, Refused
 from metaq.model.queue import MessageQueue
-from metaq.model.topic import check_group, check_topic
+from metaq.model.topic import check_group, check_partition_topic
 from metaq.options import OptionTable, camel, option
 from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
 
@@ -86,13 +86,17 @@ class SourceOptions(OptionTable):
             raise ConfigError(f"format('metaq') needs one of the options subscribe, subscribePattern, assign; {given}")
         for name, value, rule in [
             # A retry or dead-letter topic is named after a group, which may be longer than a topic may be.
-            *(("subscribe", topic, check_topic) for topic in self.topics if not topic.startswith("%")),
+            *(("subscribe", topic, check_partition_topic) for topic in self.topics if not topic.startswith("%")),
             *(("progressGroup", group, check_group) for group in [self.progress_group] if group is not None),
         ]:
             try:
                 rule(value)
             except Refused as fault:
-                hint = "; name topics, `,`-separated: messages of all tags are read" if rule is check_topic else ""
+                hint = (
+                    "; name topics, `,`-separated: messages of all tags are read"
+                    if rule is check_partition_topic
+                    else ""
+                )
                 raise ConfigError(f"{name}: {fault}{hint}") from None
         if self.starting_offsets is not None and self.starting_timestamp is not None:
             raise ConfigError("give startingOffsets or startingTimestamp, not both")
