@@ -36,7 +36,7 @@ def compiled(name: str, cache: Path) -> Path:
     if compiler is None:
         raise FileNotFoundError("no C compiler (cc, gcc or clang): the load generator cannot be built")
     source, program = NATIVE / f"{name}.c", cache / name
-    newest = max(source.stat().st_mtime, (NATIVE / "wire.h").stat().st_mtime)
+    newest = max(path.stat().st_mtime for path in (source, *NATIVE.glob("*.h")))
     if not program.exists() or program.stat().st_mtime < newest:
         cache.mkdir(parents=True, exist_ok=True)
         fresh = cache / f"{name}.{os.getpid()}"
@@ -183,9 +183,11 @@ def redis(disk: Path) -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def load(cache: Path, mode: str, address: str, **options: object) -> dict[str, float]:
-    """One run of the load generator. Raises RuntimeError with what it complained about."""
-    command = [str(compiled("loadgen", cache)), mode, address, *(f"{key}={value}" for key, value in options.items())]
+def load(
+    cache: Path, mode: str, address: str, *, generator: str = "loadgen", **options: object
+) -> dict[str, float]:
+    """One run of a load generator. Raises RuntimeError with what it complained about."""
+    command = [str(compiled(generator, cache)), mode, address, *(f"{key}={value}" for key, value in options.items())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command[1:])}: {done.stderr.strip()}")

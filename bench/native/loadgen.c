@@ -16,6 +16,7 @@
 // Every answer is checked (code 0, an opaque that is under way, for pulls the next offset and the first record), and at
 // the end the queues must have grown by what was acknowledged. One JSON object goes to standard output.
 #define _GNU_SOURCE
+#include "latency.h"
 #include "wire.h"
 
 enum { CONNS_MAX = 256, OUTSTANDING_MAX = 1024, QUEUES_MAX = 1024, PULL_COUNT = 32, OPAQUE_BASE = 1000000000 };
@@ -59,27 +60,6 @@ static int queue_count;
 static Conn conns[CONNS_MAX];
 static uint64_t issued, answered, keys_made, bytes_in;
 static char born_text[16];
-
-// ---- latencies: 128 buckets per power of two, so 0.8 % wide
-static uint64_t histogram[64 * 128], slowest_ns;
-
-static void record_latency(uint64_t ns) {
-    int e = 63 - __builtin_clzll(ns | 128), shift = e - 7;
-    histogram[(size_t)(shift + 1) * 128 + ((ns >> shift) & 127)]++;
-    if (ns > slowest_ns) slowest_ns = ns;
-}
-
-static double percentile_us(double share) {
-    uint64_t left = (uint64_t)((double)answered * share);
-    for (size_t i = 0; i < sizeof histogram / sizeof *histogram; i++) {
-        if (histogram[i] > left) {
-            size_t shift = i / 128 ? i / 128 - 1 : 0;
-            return (double)((i / 128 ? 128 + i % 128 : i) << shift) / 1000.0;
-        }
-        left -= histogram[i];
-    }
-    return 0;
-}
 
 // ---- requests
 static void make_key(char key[33]) {  // as the Java client: address, pid, class loader, time, counter
