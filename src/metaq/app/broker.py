@@ -17,6 +17,7 @@ from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
 from metaq.app.predicate_process import predicate_helpers
 from metaq.app.registration import Registration
+from metaq.app.text_registration import TextRegistration
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1_settings import Metaq1Settings
@@ -50,6 +51,7 @@ class Tasks(NamedTuple):
 
     delivery: Delivery
     registration: Registration
+    text_registration: TextRegistration
     peers: BrokerPeers
 
 
@@ -136,6 +138,7 @@ class RunningBroker:
                 identity,
                 options.register_name_server_period / 1000,
             )
+        await self._tasks.text_registration.start(self._broker)
 
     async def close(self) -> None:
         """Leave the name servers, let the peers go, save, flush, and mark the store as closed."""
@@ -143,6 +146,7 @@ class RunningBroker:
         self._tasks.delivery.stop()
         try:
             await self._tasks.registration.stop()
+            await self._tasks.text_registration.stop()
             for entrance in self._entrances:
                 await entrance.listener.close()
             for entrance in self._entrances:
@@ -216,7 +220,10 @@ def _compose(
         def open_file(file: str) -> BackgroundFile:
             return BackgroundFile(ConfigFile(store.folder.config / file, store.disk))
 
-        tasks = Tasks(Delivery(), Registration(), peers)
+        place = host, 0
+        if text is not None:
+            place = text.options.host_name or host, listeners[1].port
+        tasks = Tasks(Delivery(), Registration(), TextRegistration(text, place), peers)
         environment = Environment(options, store_options, clock, store, name, store_host)
         broker = Broker(
             environment,
@@ -229,7 +236,6 @@ def _compose(
         )
         entrances = [Entrance(RemotingDoor(broker, call_soon, tasks.registration.when_announced), listener)]
         if text is not None:
-            place = text.options.host_name or host, listeners[1].port
             door = TextDoor(broker, text, NoTransactions(), call_soon, place, metaq.__version__)
             entrances.append(Entrance(door, listeners[1]))
         return RunningBroker(join_address(host, listener.port), broker, entrances, tasks)
