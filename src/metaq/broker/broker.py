@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from metaq.broker.acks import AckPolicy
 from metaq.broker.admit import Gates
 from metaq.broker.appender import Appender
+from metaq.broker.bases import Bases
 from metaq.broker.branches import Branches
 from metaq.broker.channel import Channel, Effect, Told, carry_out
 from metaq.broker.closed_partitions import ClosedPartitions
@@ -117,6 +118,8 @@ class Broker:
             environment, tables, self.appender, self.gates.expansions, read_cold, peers, authorise
         )
         store.owes(self.staging)
+        self.bases = Bases(environment, self.appender, self.topics.closed, call_soon)
+        store.owes(self.bases)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
         self.replies = ReplyService(environment, tables, self.sends, self.appender)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
@@ -229,8 +232,9 @@ class Broker:
         asked, check_pause = self.transactions.checks.step()
         carry_out(asked)
         staging_pause = self.staging.step()
+        bases_pause = self.bases.step()
         self.answer_pulls()
-        return min(pause, check_pause, staging_pause)
+        return min(pause, check_pause, staging_pause, bases_pause)
 
     def answer_pulls(self) -> None:
         """Answer the held pulls whose queues grew. Doors call it when they have appended."""
@@ -257,6 +261,7 @@ class Broker:
     def close(self) -> None:
         """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
         self.predicates.close()
+        self.bases.close()
         for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
             table.close()
         self.transactions.close()
@@ -330,8 +335,12 @@ class Broker:
     def delete_topic(self, name: str) -> Pending:
         """Delete a topic, its messages and every group's positions in it. Raises Refused for a system topic, Saving."""
         outcome = self.deletions.delete(name)
-        outcome.when_done(lambda error: self.filters.drop_topic(name) if error is None else None)
+        outcome.when_done(lambda error: self._dropped(name) if error is None else None)
         return outcome
+
+    def _dropped(self, topic: str) -> None:
+        self.filters.drop_topic(topic)
+        self.bases.drop_topic(topic)
 
     def delete_group(self, name: str, *, with_offsets: bool) -> Pending:
         """Forget a group's settings, and with `with_offsets` how far it has come."""

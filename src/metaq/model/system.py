@@ -33,6 +33,8 @@ STAGE_TOPIC: Final = OUR_PREFIX + "STAGE"
 """Queue 0: the chunks of staged transactions (docs/formats/staging.md)."""
 TXN_TOPIC: Final = OUR_PREFIX + "TXN"
 """Queue 0: what was decided about staged transactions, and how far that is done."""
+POSITIONS_TOPIC: Final = OUR_PREFIX + "POSITIONS"
+"""Queue 0: which byte position of MetaQ 1.x a queue offset has (docs/formats/positions.md)."""
 
 
 class SystemTopic(Struct, frozen=True):

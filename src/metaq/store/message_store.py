@@ -282,6 +282,10 @@ class MessageStore:
         """Mend what pulls have met and could not read."""
         self._repairs.step()
 
+    def mend(self, queue: ConsumeQueue, offset: int) -> None:
+        """Make the units from `offset` on anew as far as they do not lead to their messages. Not for an event loop."""
+        self._repairs.repair(queue, offset)
+
     def populate(self) -> None:
         """Make pages, and the next log file when it is due, ahead of the writers."""
         self._populator.round()

@@ -14,6 +14,14 @@ from metaq.wire._hot_py_frames import (
     pull_reply,
 )
 from metaq.wire._hot_py_metaq1_get import frames
+from metaq.wire._hot_py_positions import (
+    SIZES_COMPRESSED,
+    SIZES_DAMAGED,
+    SIZES_ELSEWHERE,
+    SIZES_END,
+    PositionTail,
+    frame_sizes,
+)
 from metaq.wire._hot_py_read import (
     END_BAD,
     END_BLANK,
@@ -52,10 +60,11 @@ from metaq.wire.hashing import crc31, index_hash, java_hash
 
 __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_ENDING", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
+    "SIZES_COMPRESSED", "SIZES_DAMAGED", "SIZES_ELSEWHERE", "SIZES_END",
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch", "Condition",
-    "Filter", "FrameTable", "IndexTail", "LogTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
+    "Filter", "FrameTable", "IndexTail", "LogTail", "PositionTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
-    "frames", "gather", "index_hash", "java_hash",
+    "frame_sizes", "frames", "gather", "index_hash", "java_hash",
     "pull_reply", "read", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

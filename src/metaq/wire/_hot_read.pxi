@@ -50,7 +50,7 @@ cdef struct Record:
     int properties_size
 
 
-cdef const char *cut(Record *r, const uint8_t *at, const uint8_t *end, bint check_crc) noexcept:
+cdef const char *cut(Record *r, const uint8_t *at, const uint8_t *end, bint check_crc) noexcept nogil:
     """Cut the record at `at`. Returns NULL, or why the bytes are no record."""
     cdef const uint8_t *stop
     cdef const uint8_t *part

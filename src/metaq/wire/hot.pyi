@@ -367,6 +367,54 @@ def append_records(
     does; the records before are appended then.
     """
 
+# ------------------------------------------------------------------ frames of MetaQ 1.x
+SIZES_END: Final = 0  # all rows done
+SIZES_ELSEWHERE: Final = 1  # the row's record does not begin in this buffer
+SIZES_DAMAGED: Final = 2  # what lies there is not the row's record, or its compressed body is broken
+SIZES_COMPRESSED: Final = 3  # its body is compressed, and nobody may expand it now
+
+def frame_sizes(
+    data: Buffer,
+    base: int,
+    units: Buffer,
+    row: int,
+    end: int,
+    topic: bytes,
+    queue_id: int,
+    first_offset: int,
+    sizes: Buffer,
+    expanded: Callable[[bytes, int], int] | None = None,
+) -> tuple[int, int]:
+    """How many bytes the frame of each message has, for [row, end) of the consume-queue units of one queue.
+
+    `data`: a log file (byte 0 is LogOffset `base`), nothing of it trusted but that it stays mapped. `first_offset`: QueueOffset of
+    unit 0. `sizes`: writable, 4 bytes each in the machine's order, for all units; rows that are done are written. `expanded(body,
+    SYSFLAG)`: bytes of a compressed body once it is expanded, -1: it cannot be. Then one that fits its checksum counts as it is
+    stored, the other is damaged. Without it a compressed body stops. What a frame is: docs/formats/positions.md.
+
+    Returns (the first row not done, SIZES_*). The native one lets other threads run meanwhile.
+    """
+
+class PositionTail:
+    """The end of one queue's file of positions (docs/formats/positions.md)."""
+
+    @property
+    def next_offset(self) -> int:
+        """QueueOffset of the next message; its own unit is written already."""
+    @property
+    def next_position(self) -> int:
+        """Its position: one past the newest frame."""
+    def __init__(self) -> None: ...
+    def attach(self, buffer: Buffer, first_unit: int, units: int) -> None:
+        """Units [first_unit, first_unit + units) live in `buffer` (from its byte 0); those are reserved on disk."""
+    def detach(self) -> None: ...
+    def start_at(self, next_offset: int, next_position: int) -> None:
+        """Go on with this message, whose unit the caller has written."""
+    def room(self) -> int:
+        """Messages for which there is room."""
+    def put(self, frame_bytes: int) -> bool:
+        """One more message, whose frame has so many bytes: the unit of the one behind it is written. False: no room."""
+
 # ------------------------------------------------------------------ records
 class RecordHead:
     """One record found by scan_records: the fields that dispatch and recovery need."""

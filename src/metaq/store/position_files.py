@@ -1,0 +1,158 @@
+"""The file run of one queue's byte positions: 8 bytes a message, derived from the log (docs/formats/positions.md)."""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Final
+
+from metaq.errors import StoreError
+from metaq.store.disk import Disk
+from metaq.store.mapped_file import FileRun, MappedFile
+from metaq.wire import hot
+
+UNIT_BYTES: Final = 8
+FILE_BYTES: Final = 2 * 1024 * 1024
+RESERVE_BYTES: Final = 16 * 1024
+KNOWN: Final = 1 << 63
+"""Set in every unit that says something: zeros, which a lost page reads as, say nothing."""
+
+
+class PositionFiles:
+    """Unit n is the position of the message with queue offset n; the one behind the newest message has one too."""
+
+    __slots__ = ("run",)
+
+    def __init__(self, folder: Path, disk: Disk) -> None:
+        self.run = FileRun(folder, FILE_BYTES, disk)
+
+    def load(self) -> bool:
+        """Find the files. False: there are none, or what lies there is nothing of ours."""
+        try:
+            self.run.load("", derived=True)
+            if self.run.is_whole:
+                return bool(self.run.files)
+            self.run.remove_leftovers()
+        except StoreError:
+            return False
+        return bool(self.run.files)
+
+    def create(self, first: int, last: int) -> None:
+        """Make files for units [first, last], empty; what was there is gone. Raises StoreFull, OSError."""
+        import shutil  # here and not above: it brings every kind of compression along, at each start
+
+        self.run.drop_from(0)
+        shutil.rmtree(self.run.folder, ignore_errors=True)
+        place = first * UNIT_BYTES - first * UNIT_BYTES % FILE_BYTES
+        self.reserve(place // UNIT_BYTES, last)
+
+    def reserve(self, first: int, last: int) -> MappedFile:
+        """Have room for units [first, last], on the disk too; returns the file of the last. Raises StoreFull, OSError.
+
+        Files come one behind the other: `first` is in one of them, or begins the next.
+        """
+        place, stop = first * UNIT_BYTES, (last + 1) * UNIT_BYTES
+        file = None
+        while place < stop:
+            file = self.run.find(place)
+            start = place - place % FILE_BYTES
+            wanted = min(FILE_BYTES, -(-(stop - start) // RESERVE_BYTES) * RESERVE_BYTES)
+            if file is None:
+                file = self.run.add(start, reserved=wanted)
+            else:
+                file.reserve(place, start + wanted - place)
+            place = file.end
+        assert file is not None
+        return file
+
+    def attach(self, tail: hot.PositionTail, ahead: int = 1) -> None:
+        """Give the tail room for `ahead` messages at least, or to the end of their file. Raises StoreFull, OSError."""
+        unit = tail.next_offset + 1
+        file_last = (unit * UNIT_BYTES // FILE_BYTES + 1) * FILE_BYTES // UNIT_BYTES - 1
+        last = min(unit + ahead - 1, file_last)
+        file = self.reserve(unit, last)
+        file.touch_singly()
+        reserved = min(FILE_BYTES, -(-((last + 1) * UNIT_BYTES - file.start) // RESERVE_BYTES) * RESERVE_BYTES)
+        tail.attach(file.buffer, file.start // UNIT_BYTES, reserved // UNIT_BYTES)
+
+    # ------------------------------------------------------------------ units
+
+    def read(self, offset: int) -> int | None:
+        """The position of a queue offset; None: nothing is known of it here."""
+        file = self.run.find(offset * UNIT_BYTES)
+        data = file.read(offset * UNIT_BYTES, UNIT_BYTES) if file else b""
+        value = int.from_bytes(data, "big")
+        return value & ~KNOWN if len(data) == UNIT_BYTES and value & KNOWN else None
+
+    def read_many(self, first: int, stop: int) -> array[int]:
+        """The units [first, stop) as numbers below zero, `KNOWN` included; 0 where nothing is known."""
+        data = bytearray()
+        while (place := first * UNIT_BYTES + len(data)) < stop * UNIT_BYTES:
+            file = self.run.find(place)
+            size = (file.end if file else place - place % FILE_BYTES + FILE_BYTES) - place
+            size = min(size, stop * UNIT_BYTES - place)
+            found = file.read(place, size) if file else b""
+            data += found + bytes(size - len(found))
+        units = array("q", bytes(data))
+        units.byteswap()
+        return units
+
+    def write(self, first: int, start: int, sizes: Sequence[int]) -> int:
+        """Write the units of `sizes` and the one behind them, the first being `start`; they are reserved. Returns the last."""
+        units = array("q", accumulate(sizes, initial=start - KNOWN))
+        end = units[-1] + KNOWN
+        units.byteswap()
+        data = memoryview(units).cast("B")
+        place, written = first * UNIT_BYTES, 0
+        while written < len(data):
+            file = self.run.find(place + written)
+            assert file is not None, "they are reserved"
+            at = place + written - file.start
+            size = min(FILE_BYTES - at, len(data) - written)
+            file.buffer[at : at + size] = data[written : written + size]
+            written += size
+        return end
+
+    def lowest(self, first: int, known: int) -> int:
+        """The first unit of those that are known without a hole up to `known`: by bisection, so a hole may be missed."""
+        files = self.run.files
+        low = max(first, files[0].start // UNIT_BYTES) if files else known
+        return low + bisect_left(range(low, known), True, key=lambda offset: self.read(offset) is not None)
+
+    def highest(self) -> int | None:
+        """The last unit that is known; None: none is."""
+        for file in reversed(self.run.files):
+            data = file.read(file.start, FILE_BYTES).rstrip(b"\0")
+            if data:
+                return (file.start + len(data) - 1) // UNIT_BYTES
+        return None
+
+    # ------------------------------------------------------------------ the disk
+
+    def sync(self, first: int, stop: int) -> None:
+        """Make units [first, stop) durable, and the names of their files. Raises OSError."""
+        if self.run.unsynced:
+            self.run.sync_folder()
+            for folder in (self.run.folder.parent, self.run.folder.parent.parent, self.run.folder.parent.parent.parent):
+                self.run.disk.sync_folder(folder)
+        for file in self.run.files:
+            start, end = max(file.start, first * UNIT_BYTES), min(file.end, stop * UNIT_BYTES)
+            if start < end:
+                file.sync(start, end)
+
+    def drop_below(self, offset: int) -> None:
+        """Delete files all of whose units lie below. Raises OSError."""
+        self.run.drop_before(offset * UNIT_BYTES)
+
+    def release(self) -> None:
+        """Let the mappings go that nobody writes to."""
+        for file in self.run.files[:-1]:
+            file.release()
+
+
+def sizes_agree(units: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether units (one more than sizes) go on by just these sizes, all of them known."""
+    return all(units) and list(accumulate(sizes, initial=units[0])) == list(units)

@@ -1,0 +1,176 @@
+"""Computing byte positions from the log: forward from what is known, and backward. The work of a thread, a chunk at a time."""
+
+from __future__ import annotations
+
+import logging
+from array import array
+from collections.abc import Callable
+from typing import NamedTuple
+
+from metaq.store.consume_queue import UNIT_BYTES, ConsumeQueue
+from metaq.store.message_store import MessageStore
+from metaq.store.position_bases import bases_below
+from metaq.store.position_files import PositionFiles, sizes_agree
+from metaq.wire import hot
+from metaq.wire.frame_size import expanded_bytes
+
+log = logging.getLogger(__name__)
+CHUNK: int = 16_384
+"""Messages that are computed in one go: half a millisecond of them holds the interpreter."""
+_AGREE: int = 8
+
+
+class Gone(Exception):
+    """The messages have left the queue meanwhile."""
+
+
+class Sizes(NamedTuple):
+    """Frame sizes of messages that follow each other."""
+
+    sizes: array[int]
+    lost: list[int]
+    """Which of them the log has lost; their size stands as 0."""
+
+
+def sizes_of(
+    store: MessageStore,
+    queue: ConsumeQueue,
+    first: int,
+    stop: int,
+    expanded: Callable[[bytes, int], int] | None = expanded_bytes,
+) -> Sizes:
+    """Of the messages [first, stop); without `expanded` up to the first that is compressed.
+
+    Raises Gone. ConfigError: a body is compressed in a way that takes an extra which is not installed.
+    """
+    units = queue.unit_bytes(first, stop - first)
+    count = stop - first
+    if len(units) < count * UNIT_BYTES:
+        raise Gone
+    sizes = array("i", bytes(4 * count))
+    lost, row, mended = list[int](), 0, -1
+    while row < count:
+        log_offset = int.from_bytes(units[row * UNIT_BYTES : row * UNIT_BYTES + 8], "big", signed=True)
+        file = store.log.run.find(log_offset)
+        why = hot.SIZES_DAMAGED
+        if file is not None:
+            try:
+                buffer = file.buffer
+            except FileNotFoundError:
+                raise Gone from None
+            row, why = hot.frame_sizes(
+                buffer, file.start, units, row, count, queue.tail.topic, queue.queue_id, first, sizes, expanded
+            )
+        if why == hot.SIZES_COMPRESSED:
+            return Sizes(sizes[:row], lost)
+        if why == hot.SIZES_DAMAGED:
+            if first + row < queue.min_offset:
+                raise Gone
+            if expanded is None:
+                return Sizes(sizes[:row], lost)
+            if mended < row:  # once each: the unit may be wrong, and the record where it should be
+                mended = row
+                store.mend(queue, first + row)
+                units = queue.unit_bytes(first, count)
+                if len(units) < count * UNIT_BYTES:
+                    raise Gone
+                continue
+            lost.append(row)
+            row += 1
+    return Sizes(sizes, lost)
+
+
+class Filler:
+    """Computes the positions of one queue, in its files."""
+
+    def __init__(self, store: MessageStore, files: PositionFiles, queue: ConsumeQueue) -> None:
+        self._store, self._files, self._queue = store, files, queue
+
+    def agrees(self, offset: int) -> bool:
+        """Whether the units up to this one fit the messages before it."""
+        first = max(self._queue.min_offset, offset - _AGREE)
+        if first >= offset:
+            return True
+        try:
+            units, sizes = self._files.read_many(first, offset + 1), sizes_of(self._store, self._queue, first, offset)
+        except Gone:
+            return True
+        return bool(sizes.lost) or sizes_agree(units, sizes.sizes)
+
+    def forward(self, offset: int, position: int, stop: int) -> int:
+        """Write the units behind `offset`, which is at `position`, up to `stop`. Returns the position of `stop`. Raises Gone."""
+        found = sizes_of(self._store, self._queue, offset, stop)
+        if found.lost:
+            log.error(
+                "queue %d of topic %s: %d messages from queue offset %d on are damaged in the log: they take no room in its "
+                "byte positions. Consumers of MetaQ 1.x pass over them",
+                self._queue.queue_id, self._queue.topic, len(found.lost), offset + found.lost[0],
+            )  # fmt: skip
+        return self._files.write(offset, position, found.sizes)
+
+    def backward(self, low: int, first: int) -> int:
+        """Write the units before `low`, which is known, down to `first`. Returns from where on they are known. Raises Gone."""
+        found = sizes_of(self._store, self._queue, first, low)
+        if found.lost:
+            return self._bridge(low, first + found.lost[-1])
+        end = self._files.read(low)
+        if end is None:
+            raise Gone
+        start = end - sum(found.sizes)
+        if start < 0:
+            raise Impossible(low, start)
+        self._files.write(first, start, found.sizes)
+        return first
+
+    def _bridge(self, low: int, lost: int) -> int:
+        """The message at `lost` is lost, so how long it was is only known from a base before it."""
+        queue, end = self._queue, self._files.read(low)
+        base = bases_below(self._store, (queue.topic, queue.queue_id), lost)
+        if base is None or base.queue_offset < queue.min_offset or end is None:
+            first = max(queue.min_offset, lost - CHUNK)
+            start = 0
+            log.error(
+                "queue %d of topic %s: the message at queue offset %d is damaged in the log, and no byte position before it is "
+                "known: those of the messages before it may be others than were told", queue.queue_id, queue.topic, lost,
+            )  # fmt: skip
+        else:
+            first, start = base.queue_offset, base.position
+        found = sizes_of(self._store, queue, first, low)
+        sizes, missing = found.sizes, found.lost
+        if base is not None and end is not None and missing and first == base.queue_offset:
+            span = end - start - sum(sizes)
+            if span >= 0:
+                sizes[missing[0]] = span
+        elif end is not None:
+            start = max(0, end - sum(sizes))
+        self._files.write(first, start, sizes)
+        return first
+
+    def differences(self, low: int, high: int) -> tuple[bool, int]:
+        """Hold the units [low, high) against the messages, going down from `high`, which is right.
+
+        Returns whether the records can be believed, and how many units differ. What the sum of all of them moves the lowest
+        unit by is a fault of a record; what moves only some units between is a fault of those units.
+        """
+        at, position = high, self._files.read(high)
+        differ, stored = 0, 0
+        while at > low and position is not None:
+            first = max(low, at - CHUNK)
+            found = sizes_of(self._store, self._queue, first, at)
+            if found.lost:
+                return False, differ
+            units = self._files.read_many(first, at)
+            for row in range(at - first - 1, -1, -1):
+                position -= found.sizes[row]
+                stored = units[row]
+                differ += stored + (1 << 63) != position
+            at = first
+        return stored == 0 or stored + (1 << 63) == position, differ
+
+
+class Impossible(Exception):
+    """The messages before a base have more bytes than its position says."""
+
+    def __init__(self, offset: int, position: int) -> None:
+        super().__init__(offset, position)
+        self.offset, self.position = offset, position

@@ -1,0 +1,67 @@
+"""How many bytes a stored message has as a frame of MetaQ 1.x. Byte positions are sums of these, so the rule never changes.
+
+docs/formats/positions.md has the rule in full; `hot.frame_sizes` applies it to runs of records.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+from metaq.errors import BadRequest
+from metaq.model.message import COMPRESSION_TYPE_MASK, COMPRESSION_ZLIB, SysFlag
+from metaq.wire import hot
+from metaq.wire.compression import decompress
+
+FRAME_HEAD_BYTES: Final = 20
+"""Length, checksum, id and flag in front of a frame's body."""
+FRAME_BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+"""A compressed body that would expand to more is handed out, and counted, as it is stored."""
+_STEP_BYTES: Final = 1024 * 1024
+_ZLIB: Final = (0, COMPRESSION_ZLIB)
+
+
+def expanded_bytes(body: bytes, sys_flag: int) -> int:
+    """How many bytes a compressed body has once it is expanded; -1: it is handed out as it is stored.
+
+    Raises ConfigError: LZ4 or ZSTD without the extra that brings them. Nobody can tell then.
+    """
+    try:
+        if sys_flag & SysFlag.COMPRESSED and sys_flag & COMPRESSION_TYPE_MASK in _ZLIB:
+            return _inflated_bytes(body)
+        return len(decompress(body, sys_flag, FRAME_BODY_BYTES_MAX))
+    except BadRequest:
+        return -1
+
+
+def _inflated_bytes(body: bytes) -> int:
+    """The same for zlib, without the memory for all of it."""
+    stream = zlib.decompressobj()
+    count = 0
+    try:
+        while not stream.eof:
+            step = len(stream.decompress(body, _STEP_BYTES))
+            body = stream.unconsumed_tail
+            count += step
+            if count > FRAME_BODY_BYTES_MAX or not (step or body or stream.eof):
+                return -1
+    except zlib.error:
+        return -1
+    return count
+
+
+def frame_bytes(record: bytes) -> int:
+    """How many bytes the frame of one stored record has. Raises ValueError: the bytes are no record, or a damaged one;
+    ConfigError as `expanded_bytes`."""
+    place, size = int.from_bytes(record[28:36], "big"), len(record)
+    queue_id, offset = int.from_bytes(record[12:16], "big", signed=True), int.from_bytes(record[20:28], "big")
+    heads, _, _ = hot.scan_records(record, 0, size, place, 1, check_crc=False)
+    sizes = bytearray(4)
+    unit = record[28:36] + size.to_bytes(4, "big") + bytes(8)
+    if heads:
+        done, _ = hot.frame_sizes(
+            record, place, unit, 0, 1, heads[0].topic, queue_id, offset, sizes, expanded_bytes
+        )  # fmt: skip
+        if done:
+            return memoryview(sizes).cast("i")[0]
+    raise ValueError(f"{size} bytes are no whole record")
