@@ -21,11 +21,11 @@ from metaq.model.partition import PartitionFigures
 
 HELP: Final = (
     ("*EMPTY*", "Returns broker info."),
-    ("help", "Returns this list of items."),
-    ("topics", "Returns all topics with their partitions, messages and bytes."),
-    ("offsets", "Returns the smallest and largest offset of each partition."),
-    ("realtime", "Returns what was counted in the last minutes; topics/NAME counts one topic."),
-    ("config", "Returns the server.ini of the broker."),
+    ("help", "Returns help menu."),
+    ("topics", "Returns topics statistics detail info."),
+    ("offsets", "Returns partitions detail info."),
+    ("realtime", "Returns realtime statistics detail info."),
+    ("config", "Returns broker's config file content."),
 )
 HAS_DATA, UNKNOWN, NO_DATA = 0, 1, 2
 UNTOUCHED: Final = -1
