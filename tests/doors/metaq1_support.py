@@ -11,7 +11,8 @@ from metaq.broker.broker import Broker
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.clock import FakeClock
 from metaq.doors.metaq1 import TextDoor
-from metaq.doors.metaq1_session import NoTransactions, Transactions
+from metaq.doors.metaq1_session import Transactions
+from metaq.doors.metaq1_transactions import TransactionHandlers
 from metaq.errors import RemoteProtocolError
 from metaq.model.partition_settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
@@ -140,6 +141,9 @@ def open_text_door(
     text = text or settings()
     with open_broker(root, clock, store, disk, files, text=text, **options) as broker:
         place = "10.0.0.5", 8123
-        door = TextDoor(broker, text, transactions or NoTransactions(), lambda act: act(), place, VERSION)
+        assert broker.branches is not None
+        door = TextDoor(
+            broker, text, transactions or TransactionHandlers(broker.branches), lambda act: act(), place, VERSION
+        )
         yield broker, door
         door.close()

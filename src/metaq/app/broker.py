@@ -25,7 +25,7 @@ from metaq.client.conversation.name_servers import parse_addresses
 from metaq.clock import SYSTEM, Clock
 from metaq.doors.door import Door
 from metaq.doors.metaq1 import IDLE_SECONDS, TextDoor
-from metaq.doors.metaq1_session import NoTransactions
+from metaq.doors.metaq1_transactions import TransactionHandlers
 from metaq.doors.remoting import RemotingDoor
 from metaq.errors import StoreFailed
 from metaq.log import RateLimitedLog
@@ -235,8 +235,8 @@ def _compose(
             text=text,
         )
         entrances = [Entrance(RemotingDoor(broker, call_soon, tasks.registration.when_announced), listener)]
-        if text is not None:
-            door = TextDoor(broker, text, NoTransactions(), call_soon, place, metaq.__version__)
+        if text is not None and broker.branches is not None:
+            door = TextDoor(broker, text, TransactionHandlers(broker.branches), call_soon, place, metaq.__version__)
             entrances.append(Entrance(door, listeners[1]))
         return RunningBroker(join_address(host, listener.port), broker, entrances, tasks)
     except BaseException:

@@ -71,6 +71,12 @@ class TextDoor:
             waiting={},
         )
 
+        branches = broker.branches
+        if branches is not None:
+            self.stats.transactions = lambda: (
+                branches.begun, branches.begun_xa, branches.committed, branches.rolled_back,
+            )  # fmt: skip
+
     def session(self, peer: Peer) -> TextSession:
         """A new connection."""
         return TextSession(peer, self._space)

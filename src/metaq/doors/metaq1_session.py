@@ -15,6 +15,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
+from metaq.broker.acks import Due
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Answered, Told, Unanswered
 from metaq.broker.metaq1_settings import Metaq1Settings
@@ -94,22 +95,9 @@ class Transactions(Protocol):
         """Put a message into a transaction. Returns the body of the answer. Raises Refused with the whole text, Saving."""
         ...
 
-    def closed(self, session: TextSession) -> None:
-        """A connection has ended."""
+    def due(self) -> Due | None:
+        """What the answers to steps that were taken by now wait for; None: nothing."""
         ...
-
-
-class NoTransactions:
-    """For a broker without them."""
-
-    def step(self, line: TransactionLine, session: TextSession) -> bytes | None:  # noqa: ARG002  of everybody
-        raise Refused(Reason.UNAVAILABLE, f"Unsupported {line.step.value} of transactions")
-
-    def put(self, line: PutLine, put: PartitionPut, session: TextSession) -> bytes:  # noqa: ARG002
-        raise Refused(Reason.UNAVAILABLE, f"Unsupported puts into transactions, for topic {put.topic}")
-
-    def closed(self, session: TextSession) -> None:
-        """There is nothing to end."""
 
 
 class Space(Struct):
@@ -161,7 +149,9 @@ class TextSession:
         self._reader = Reader(0)
         self._answers = Answers(peer, self._go_on)
         self._acks = list[bytes]()
-        """Answers to puts of this read event, which may have to wait for the disk."""
+        """Answers to puts and steps of this read event, which may have to wait for the disk."""
+        self._steps = False
+        """Whether answers to steps of transactions are among them."""
         self._late_gets = 0
         self._wait: _Wait | None = None
         self._attempts = 0
@@ -234,7 +224,6 @@ class TextSession:
         space.connections -= 1
         space.waiting.pop(self, None)
         space.cold_reads.forget(self)
-        space.transactions.closed(self)
         space.broker.closed(self)
 
     # -- waiting
@@ -426,6 +415,7 @@ class TextSession:
         data = result(Code.SUCCESS, body, line.opaque)
         if isinstance(line, PutLine | TransactionLine):
             self._acks.append(data)
+            self._steps |= isinstance(line, TransactionLine)
         else:
             self._flush_acks()
             self._answers.say(data)
@@ -471,7 +461,8 @@ class TextSession:
             return
         data = b"".join(self._acks)
         self._acks.clear()
-        due = self._space.broker.acks.due()
+        steps, self._steps = self._steps, False
+        due = self._space.transactions.due() if steps else self._space.broker.acks.due()
         if due is None:
             self._answers.say(data)
         else:
