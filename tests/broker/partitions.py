@@ -35,7 +35,7 @@ def get(partitions: Partitions, position: int, size: int = 1024, partition: int 
     wanted = PartitionGet(topic="test", group="g", partition=partition, position=position, size_max=size)
     got = partitions.get(wanted, CHANNEL)
     if isinstance(got, values.Later):
-        got = got.job()
+        got = got.finish(got.job())
     if isinstance(got, Moved):
         return got.position
     assert isinstance(got, Frames)

@@ -158,7 +158,7 @@ def test_bodies_that_a_sender_compressed_are_counted_and_handed_out_as_they_were
         wanted = PartitionGet(topic="test", group="g", partition=0, position=0, size_max=1 << 20)
         got = partitions.get(wanted, CHANNEL)
         assert isinstance(got, Later)
-        data = got.job()
+        data = got.finish(got.job())
         assert isinstance(data, Frames)
         found = list(frames(bytes(data.body)))
         assert [one.body for one in found] == [with_attribute("t", body), b"no zlib", b"plain"]
@@ -217,7 +217,7 @@ def test_old_messages_are_read_in_another_thread(tmp_path: pathlib.Path) -> None
         wanted = PartitionGet(topic="test", group="g", partition=0, position=5, size_max=100)
         got = of(broker).get(wanted, CHANNEL)
         assert isinstance(got, Later)
-        answer = got.job()
+        answer = got.finish(got.job())
         assert isinstance(answer, Frames)
         assert bytes(answer.body) == support.get(of(broker), 0)[5:105]  # type: ignore[index]
 

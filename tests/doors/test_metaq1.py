@@ -390,7 +390,7 @@ def test_gets_of_old_messages_are_answered_in_their_order_whatever_comes_first(c
 
     def get(_wanted, _channel):
         number = next(answers)
-        return Later(lambda: Frames(b"%d" % number))
+        return Later(lambda: Frames(b"%d" % number), lambda found: found)
 
     monkeypatch.setattr(space.partitions, "get", get)
     data = b"".join(

@@ -5,6 +5,7 @@ A put becomes an ordinary record, an ordinary record becomes a frame: every clie
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator
 
@@ -17,7 +18,7 @@ from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partition_ids import MessageIds
 from metaq.broker.partition_records import without_attribute
 from metaq.broker.records import put_record
-from metaq.errors import ConfigError, Reason, Refused
+from metaq.errors import ConfigError, Reason, Refused, StoreError
 from metaq.model import TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, everybody
@@ -40,6 +41,7 @@ from metaq.model.partition import (
 )
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_partition_topic
+from metaq.saved import Saving
 from metaq.store.frames import CountedPositions, FrameReader, FrameRun, FramesRead
 from metaq.wire.hot import crc31
 
@@ -119,8 +121,10 @@ class Partitions:
             born_host=put.born_host,
         )
         positions = self._touched(entry.topic, entry.queue_id)
+        position = positions.max
         stored = self._appender.put([record])
-        position = positions.position(stored.queue_offset)
+        with contextlib.suppress(StoreError, OSError):  # no room for it now: it is the first thing of the next question
+            positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
     def entry(self, put: PartitionPut, channel: Channel) -> PartitionEntry:
@@ -223,17 +227,22 @@ class Partitions:
         found = self._reader.read(FrameRun(get.topic, get.partition, first, last - first + 1, position - start, size))
         if isinstance(found, FramesRead):
             return self._got(get, positions, first, found)
-        return Later(lambda: self._got(get, positions, first, found()))
+        return Later(found, lambda read: self._got_later(get, positions, first, read))
+
+    def _got_later(self, get: PartitionGet, positions: CountedPositions, first: int, found: FramesRead) -> Got:
+        try:
+            return self._got(get, positions, first, found)
+        except Saving:  # positions that were known are not any more: whoever finds nothing asks again
+            raise _nothing_at(get.position) from None
 
     def _got(self, get: PartitionGet, positions: CountedPositions, first: int, found: FramesRead) -> Got:
-        if not found.whole:
+        if found.count and not positions.confirm(first, found.count, found.frame_bytes):
             log.error(
-                "the messages of partition %d of topic %s from position %d on have shorter frames than were counted: stop the "
-                "broker and remove the folder positions/%s of its store, which is made anew then",
-                get.partition, get.topic, get.position, get.topic,
+                "the messages of partition %d of topic %s from position %d on have other frames than were counted",
+                get.partition, get.topic, get.position,
             )  # fmt: skip
             raise Refused(
-                Reason.UNAVAILABLE, f"the positions of topic {get.topic} in partition {get.partition} are damaged"
+                Reason.BUSY, f"the positions of topic {get.topic} in partition {get.partition} are looked into"
             )
         if found.queue_offset > first:
             return Moved(positions.position(found.queue_offset))

@@ -390,12 +390,14 @@ class TextSession:
         self._flush_acks()
         slot = self._answers.later()
 
-        def done(future: asyncio.Future[Got]) -> None:
+        def done(future: asyncio.Future[Any]) -> None:
             self._late_gets -= 1
             if future.cancelled() or self.peer.closed:
                 return
-            error = future.exception()
-            data = self._got(line, future.result()) if error is None else (self._failure(line, error),)
+            try:
+                data = self._got(line, got.finish(future.result()))
+            except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer
+                data = (self._failure(line, error),)
             slot.write(b"".join(data))
             self._go_on()
 

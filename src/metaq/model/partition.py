@@ -8,7 +8,7 @@ makes 403 of NO_PERMISSION and 404 of NOT_FOUND, and 400 of INVALID for a get.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
@@ -91,12 +91,12 @@ Got: TypeAlias = Frames | Moved
 
 
 class Later(Struct, frozen=True):
-    """A get whose frames are not in memory, or must be judged first: run `job` in a thread; it returns what was got.
-
-    The job raises Refused as `get` does.
+    """A get whose frames are not in memory, or are to be expanded: run `job` in a thread, and give what it returns to `finish`,
+    back in the thread that asked; that returns what was got. Either raises as `get` does, but Saving.
     """
 
-    job: Callable[[], Got]
+    job: Callable[[], Any]
+    finish: Callable[[Any], Got]
 
 
 class Published(Struct, frozen=True):

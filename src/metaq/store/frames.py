@@ -44,8 +44,9 @@ class FramesRead(Struct, frozen=True):
     body: bytes
     queue_offset: int
     """Of the first message that is there. Behind the one that was wanted: those before it are lost."""
-    whole: bool = True
-    """False: the records are there, and their frames are shorter than they were when they were counted."""
+    count: int = 0
+    frame_bytes: int = 0
+    """So many messages were looked at, and their whole frames have so many bytes."""
 
 
 class FrameReader:
@@ -75,8 +76,8 @@ class FrameReader:
             first = int.from_bytes(pulled.body[_QUEUE_OFFSET], "big")
             if first != run.queue_offset:
                 return FramesRead(b"", first)
-            body = hot.frames(pulled.body, self._broker_id, run.skip, run.size, expand)
-            return FramesRead(body, first, len(body) == run.size or pulled.count < run.count)
+            body, count, frame_bytes = hot.frames(pulled.body, self._broker_id, run.skip, run.size, expand)
+            return FramesRead(body, first, count, frame_bytes)
         if pulled.status in _GONE:
             return FramesRead(b"", max(pulled.next_offset, run.queue_offset))
         return FramesRead(b"", run.queue_offset)
@@ -114,7 +115,7 @@ class CountedPositions:
             if pulled.job is not None:
                 pulled = pulled.job()
             message = hot.decode_records(pulled.body, 0, len(pulled.body), StoredMessage, "", 0, 0)[0]
-            size = len(hot.frames(pulled.body, 0, 0, len(message.body) * 1100 + 40_000, _expanded))
+            size = hot.frames(pulled.body, 0, 0, len(message.body) * 1100 + 40_000, _expanded)[2]
             self._ends.append(self._ends[-1] + size)
 
     @property
@@ -131,6 +132,14 @@ class CountedPositions:
         """Where the frame of a message begins."""
         self._catch_up()
         return self._ends[queue_offset - self._first]
+
+    def confirm(self, queue_offset: int, count: int, frame_bytes: int) -> bool:
+        """Whether so many messages from a queue offset on have frames of so many bytes."""
+        return self.position(queue_offset + count) - self.position(queue_offset) == frame_bytes
+
+    def append(self, queue_offset: int, frame_bytes: int) -> int:  # noqa: ARG002  read from the record
+        """The next message has a frame of so many bytes. Returns its position."""
+        return self.position(queue_offset)
 
     def at(self, position: int) -> tuple[int, int]:
         """The queue offset of the frame that holds a position, and where the frame begins."""

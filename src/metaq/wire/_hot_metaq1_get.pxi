@@ -77,7 +77,7 @@ def frames(records, int64_t broker_id, int64_t skip, int64_t size, expand not No
     cdef const uint8_t *body
     cdef uint8_t *to
     cdef bytes made, expanded
-    cdef int64_t place = 0, used = 0, total, some, body_size
+    cdef int64_t place = 0, used = 0, total, some, body_size, frame_bytes = 0
     cdef Py_ssize_t number = 0
     cdef int32_t crc
     held.hold(records, PyBUF_SIMPLE)
@@ -102,6 +102,7 @@ def frames(records, int64_t broker_id, int64_t skip, int64_t size, expand not No
             total = FRAME_HEADER_BYTES + body_size + (4 + f.attribute_size if f.attribute != NULL else 0)
             if total > INT32_MAX:
                 broken(number - 1, place - r.size, b"its frame is longer than 2 GiB")
+            frame_bytes += total
             if skip >= total:
                 skip -= total
             elif skip == 0 and total <= size - used:
@@ -116,4 +117,4 @@ def frames(records, int64_t broker_id, int64_t skip, int64_t size, expand not No
                 skip = 0
     finally:
         PyMem_Free(cut_frame.data)
-    return made if used == size else made[:used]
+    return made if used == size else made[:used], number, frame_bytes

@@ -40,11 +40,13 @@ def _parts(text: bytes) -> tuple[bytes | None, bool, int | None]:
     return None if in_body else attribute or tags or None, in_body, number
 
 
-def frames(records: Any, broker_id: int, skip: int, size: int, expand: Callable[[bytes, int], bytes]) -> bytes:
+def frames(
+    records: Any, broker_id: int, skip: int, size: int, expand: Callable[[bytes, int], bytes]
+) -> tuple[bytes, int, int]:
     view = memoryview(records).cast("B")
     if skip < 0 or not 0 <= size <= _SIZE_MAX:
         raise ValueError(f"{size} bytes behind {skip}")
-    made, place, number = bytearray(), 0, 0
+    made, place, number, frame_bytes = bytearray(), 0, 0, 0
     while place < len(view) and len(made) < size:
         try:
             fields = split(view, place, len(view), check_crc=False)
@@ -65,6 +67,6 @@ def frames(records: Any, broker_id: int, skip: int, size: int, expand: Callable[
             told = 1 << 62 | broker_id << 52 | fields[5]
         frame = _HEADER.pack(len(body), crc, told, flag) + body
         made += frame[skip : skip + size - len(made)]
-        skip = max(0, skip - len(frame))
+        skip, frame_bytes = max(0, skip - len(frame)), frame_bytes + len(frame)
         place, number = fields[18], number + 1
-    return bytes(made)
+    return bytes(made), number, frame_bytes
