@@ -416,7 +416,7 @@ def test_gets_of_old_messages_are_answered_in_their_order_whatever_comes_first(c
         def job():
             raise Refused(Reason.NOT_FOUND, "Could not find message at position 5")
 
-        return Later(job)
+        return Later(job, lambda found: found)
 
     monkeypatch.setattr(space.partitions, "get", refused)
     client.feed(b"get test g 0 5 100 7\r\n")
