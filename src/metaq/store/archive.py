@@ -210,7 +210,7 @@ class Archiver:
                         tries += 1
                         store.repair()  # it is mended now, or known to be lost
                         continue
-                    frames = hot.frames(found.body, self._broker_id, 0, _FRAMES_BYTES_MAX, _expanded)
+                    frames, _, _ = hot.frames(found.body, self._broker_id, 0, _FRAMES_BYTES_MAX, _expanded)
                     entry.write(frames)
                     size += len(frames)
                     offset += found.count
