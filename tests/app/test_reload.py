@@ -27,7 +27,8 @@ class Loaded:
         first = self._load()
         self.broker, self.store = first.broker.replace(), first.store.replace()
         settings = Settings(self.broker, self.store)
-        self._settings = {"broker": settings, "store": settings}
+        self.settings = {"broker": settings, "store": settings}
+        self.text = self.reloading = None
         self._reload = Reload(str(path), self._load, first)
 
     def _load(self):
@@ -35,7 +36,7 @@ class Loaded:
 
     def rewrite(self, text):
         self._path.write_text(text)
-        self._reload.apply(self._load(), self._settings)
+        self._reload.apply(self._load(), self)
 
 
 def test_difference_of_hot_options_is_applied_and_of_others_named_until_a_restart(tmp_path, caplog):

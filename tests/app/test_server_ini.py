@@ -338,6 +338,7 @@ def test_a_toml_file_has_both_generations(tmp_path):
     assert got.rules.settings("a").num_partitions == 2
     assert got.rules.settings("a").filters == {"g": "m:N"}
     assert not got.metaq1.enable
+    assert got.server_ini == b""
     for wrong, says in (
         ("[metaq1]\nnumPartition = 2\n", "nearest is numPartitions"),
         ("[metaq1.topics.a]\nnumPartition = 2\n", r"\[metaq1.topics.a\] of .*nearest is numPartitions"),
@@ -348,6 +349,15 @@ def test_a_toml_file_has_both_generations(tmp_path):
     ):
         with pytest.raises(ConfigError, match=says):
             load(write(tmp_path, wrong, "metaq.toml"), serving=serving, environment={})
+
+
+def test_without_a_server_ini_one_is_shown_that_says_the_same(tmp_path):
+    """To slaves and people who ask for `stats config`."""
+    serving = ("broker", "store", "metaq1")
+    topics = '[metaq1]\nenable = true\nzkConnect = "h:1"\n[metaq1.topics."a*"]\n[metaq1.topics.b]\nstat = true\ngroup.g = "m:N"\n'
+    first = load(write(tmp_path, topics, "metaq.toml"), serving=serving, environment={})
+    again = load(write(tmp_path, first.server_ini), serving=serving, environment={})
+    assert (again.metaq1, again.rules) == (first.metaq1, first.rules)
 
 
 def test_a_server_ini_is_no_name_servers_configuration(tmp_path):

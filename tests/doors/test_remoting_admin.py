@@ -6,11 +6,15 @@ import os
 
 import pytest
 
+from metaq.broker.reloading import ended
+from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import ConsumeStats, GroupConfig, MessageQueue, QueueStats
+from metaq.model.reload import Reloaded
 from metaq.wire import beans, bodies, fastjson
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.extensions import level_of
+from metaq.wire.extensions import level_of, reloaded_of
 from metaq.wire.record import decode_record
+from tests.doors.support import Client
 
 
 def create(client, topic, reads=4, writes=4, perm=6, **more):
@@ -184,3 +188,29 @@ def test_offsets_by_bound_and_by_time(client, clock):
     assert offset(RequestCode.GET_MAX_OFFSET) == 0
     assert offset(RequestCode.SEARCH_OFFSET_BY_TIMESTAMP, timestamp="5") == 0
     assert client.ask(RequestCode.GET_EARLIEST_MSG_STORETIME, queue).ext["timestamp"] == "-1"
+
+
+def test_the_configuration_is_read_again_for_this_machine(door, client):
+    """30007 is answered when that is done, with what became of it; a wrong file is an error with its text."""
+    reloading = door.broker.reloading
+    assert client.ask(RequestCode.RELOAD).code == ResponseCode.SYSTEM_ERROR  # there is no file
+    reads = []
+    reloading.by(lambda: reads.append(1))
+    client.feed(client.frame(RequestCode.RELOAD))
+    assert reads
+    assert not client.received()
+    outcome = Reloaded("server.ini", ("topic new",), ("metaq1.brokerId=4 (it was 3)",))
+    ended(reloading.begin(), outcome)
+    [answer] = client.received()
+    assert (answer.code, reloaded_of(answer.body)) == (0, outcome)
+    client.feed(client.frame(RequestCode.RELOAD))
+    ended(reloading.begin(), None, Refused(Reason.INVALID, "server.ini, line 3: ..."))
+    [answer] = client.received()
+    assert answer.code == ResponseCode.SYSTEM_ERROR
+    assert "line 3" in answer.remark
+    stranger = Client(door)
+    stranger.peer.address = ("10.0.0.9", 5)
+    stranger.session = door.session(stranger.peer)
+    assert stranger.ask(RequestCode.RELOAD).code == ResponseCode.NO_PERMISSION
+    with pytest.raises(BadRequest):
+        reloaded_of(b"[]")

@@ -12,6 +12,7 @@ from metaq.client.core import ClientCore
 from metaq.client.names import checked
 from metaq.client.options import ClientOptions
 from metaq.errors import ClientClosed
+from metaq.model.reload import Reloaded
 from metaq.model.staging import Outcome, RowState
 from metaq.model.system import TRACE_TOPIC
 from metaq.model.topic import check_topic
@@ -101,6 +102,14 @@ class Admin:
     def list_brokers(self) -> list[brokers.BrokerStatus]:
         """All brokers of all clusters, with what each says of itself."""
         return self._run(brokers.statuses(self._open))
+
+    def reload_broker(self, address: str) -> Reloaded:
+        """Have a broker of ours on this machine read its configuration file again, as SIGHUP does.
+
+        Args: address: `host:port` of its remoting door; name servers are not asked. Raises BrokerError also if the file is
+        wrong: nothing has changed then.
+        """
+        return self._run(brokers.reload(self._open, address))
 
     def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
         """Staged transactions of one broker, or of all, in the order of their ids.

@@ -6,11 +6,12 @@ import asyncio
 
 from msgspec import Struct, field
 
-from metaq.client.conversation.administration import GetRuntime
+from metaq.client.conversation.administration import GetRuntime, ReloadConfiguration
 from metaq.client.conversation.call import FAULTS
 from metaq.client.core import ClientCore
 from metaq.errors import MetaqError
 from metaq.model import BrokerData
+from metaq.model.reload import Reloaded
 from metaq.model.route import MASTER_ID
 
 
@@ -99,3 +100,8 @@ async def masters(core: ClientCore, *, cluster: str | None = None, broker: str |
             f"no {what} with a master is registered at name servers {core.name_servers}; registered: {known}"
         )
     return reachable
+
+
+async def reload(core: ClientCore, address: str) -> Reloaded:
+    """Have the broker at an address of this machine read its configuration file again."""
+    return await core.ask(address, ReloadConfiguration())

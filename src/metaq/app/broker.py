@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 import metaq
-from metaq.app.configuration import EVERYWHERE, listen_limits
+from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
 from metaq.app.delivery import Delivery
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
@@ -74,6 +74,9 @@ class RunningBroker:
         self._broker, self._clock, self._tasks, self._entrances = broker, broker.clock, tasks, entrances
         self._listener = entrances[0].listener
         self.settings = {"broker": broker.settings, "store": broker.settings}
+        self.text, self.reloading = broker.text, broker.reloading
+        if self.text is not None:
+            self.settings[METAQ1] = self.text.settings
         broker.settings.watch(lambda _names: self._limit())
         self._faults = RateLimitedLog(log, broker.clock)
         self._loop = asyncio.get_running_loop()

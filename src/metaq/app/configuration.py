@@ -27,6 +27,7 @@ from metaq.store.sizes import sizes_found
 if TYPE_CHECKING:
     from metaq.app.partition_sections import TopicSection
     from metaq.app.server_ini import ServerIni
+    from metaq.broker.metaq1_settings import Metaq1Settings
     from metaq.model.partition_settings import PartitionRules
 
 Table = TypeVar("Table", bound=OptionTable)
@@ -54,7 +55,7 @@ class Configuration(Struct, frozen=True):
     sections: tuple[TopicSection, ...] | None = None
     """Of topics of MetaQ 1.x; None: nothing was said of topics, so the broker's autoCreateTopicEnable decides."""
     server_ini: bytes = b""
-    """The text of a `server.ini`, if that is the file."""
+    """The text of the `server.ini`, or of one that says the same; empty without 1.x."""
 
     @property
     def rules(self) -> PartitionRules:
@@ -62,6 +63,15 @@ class Configuration(Struct, frozen=True):
         from metaq.app import partition_sections
 
         return partition_sections.rules(self.metaq1, self.sections)
+
+    @property
+    def text(self) -> Metaq1Settings | None:
+        """What a broker is to serve MetaQ 1.x by: a copy that it may change; None: it does not."""
+        if not self.metaq1.enable:
+            return None
+        from metaq.broker.metaq1_settings import Metaq1Settings
+
+        return Metaq1Settings(self.metaq1.replace(), self.rules, self.server_ini)
 
 
 class _File(Struct, frozen=True):
@@ -253,8 +263,16 @@ def load(
         NamesrvOptions.read(values["namesrv"], where)[0],
         tuple(warnings),
         sections,
-        server_ini.text if server_ini is not None else b"",
+        server_ini.text if server_ini is not None else _server_ini_of(metaq1, sections or ()),
     )
+
+
+def _server_ini_of(options: Metaq1Options, sections: Sequence[TopicSection]) -> bytes:
+    if not options.enable:
+        return b""
+    from metaq.app.server_ini import written
+
+    return written(options, sections)
 
 
 def _take(into: dict[str, Any], table: type[OptionTable], pairs: Mapping[str, Any], where: str) -> None:

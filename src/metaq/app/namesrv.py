@@ -31,6 +31,7 @@ class RunningNamesrv:
     def __init__(self, door: NamesrvDoor, listener: Listener, service: NameService) -> None:
         self._door, self._listener, self._service = door, listener, service
         self.settings = {"namesrv": service.settings}
+        self.text = self.reloading = None
         service.settings.watch(lambda _names: listener.limit(listen_limits(service.options)))
         loop = asyncio.get_running_loop()
         self.failure: asyncio.Future[str] = loop.create_future()

@@ -1,18 +1,44 @@
-"""SIGHUP: a server's configuration is read again, and what may change while it runs does."""
+"""A server's configuration is read again, at SIGHUP or at a client's wish, and what may change while it runs does."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
 
 from msgspec import structs
 
-from metaq.app.configuration import Configuration
-from metaq.errors import ConfigError
-from metaq.options import Settings
+from metaq.app.configuration import METAQ1, Configuration
+from metaq.broker.reloading import Reloading, ended
+from metaq.errors import ConfigError, Reason, Refused
+from metaq.model.reload import Reloaded
+from metaq.options import Settings, camel
+
+if TYPE_CHECKING:
+    from metaq.broker.metaq1_settings import Metaq1Settings
+    from metaq.model.partition_settings import PartitionRules
 
 log = logging.getLogger(__name__)
+
+
+class Reloadable(Protocol):
+    """A service whose configuration may change."""
+
+    @property
+    def settings(self) -> Mapping[str, Settings]:
+        """What of the configuration it obeys, by section."""
+        ...
+
+    @property
+    def text(self) -> Metaq1Settings | None:
+        """What it serves MetaQ 1.x by, if it does."""
+        ...
+
+    @property
+    def reloading(self) -> Reloading | None:
+        """The way of its clients' wishes."""
+        ...
 
 
 class Reload:
@@ -28,24 +54,36 @@ class Reload:
     def __init__(self, file: str, load: Callable[[], Configuration], loaded: Configuration) -> None:
         self._file, self._load, self._loaded = file, load, loaded
 
-    async def whenever(self, told: asyncio.Event, settings: Mapping[str, Settings]) -> None:
-        """Do it each time that `told` is set, until cancelled. `settings`: by section of the configuration."""
+    async def whenever(self, told: asyncio.Event, service: Reloadable) -> None:
+        """Do it each time that `told` is set, and for each wish of a client, until cancelled."""
+        reloading = service.reloading
+        if reloading is not None:
+            reloading.by(told.set)
         while True:
             await told.wait()
             told.clear()
+            asked = reloading.begin() if reloading is not None else []
             try:
-                self.apply(await asyncio.to_thread(self._load), settings)
+                ended(asked, self.apply(await asyncio.to_thread(self._load), service))
             except ConfigError as error:
-                log.error("%s is not applied, every option stays as it is: %s", self._file, error)  # noqa: TRY400  theirs, not ours
-            except Exception:
+                text = f"{self._file} is not applied, every option stays as it is: {error}"
+                log.error("%s", text)  # noqa: TRY400  theirs, not ours
+                ended(asked, None, Refused(Reason.INVALID, text))
+            except Exception as error:
                 log.exception("%s could not be applied", self._file)
+                ended(asked, None, Refused(Reason.NOT_STORED, f"{self._file} could not be applied: {error!r}"))
 
-    def apply(self, found: Configuration, settings: Mapping[str, Settings]) -> None:
-        """Apply what differs from the configuration before, and log what became of it."""
-        for warning in found.warnings:
-            log.warning("%s", warning)
+    def apply(self, found: Configuration, service: Reloadable) -> Reloaded:
+        """Apply what differs from the configuration before, log what became of it, and return that.
+
+        Raises ConfigError: nothing was changed.
+        """
+        rules = None
+        if service.text is not None:
+            rules = found.rules.keeping(service.text.rules)
+            service.text.check(rules)
         changed, refused = list[str](), list[str]()
-        for section, setting in settings.items():
+        for section, setting in service.settings.items():
             before, after = getattr(self._loaded, section), getattr(found, section)
             old = before.values()
             changes = {name: value for name, value in after.values().items() if value != old[name]}
@@ -54,6 +92,51 @@ class Reload:
             refused += [f"{section}.{change}" for change in applied.refused.values()]
             hot = {name: value for name, value in changes.items() if name in after.hot_names()}
             self._loaded = structs.replace(self._loaded, **{section: before.replace(**hot)})
+        if service.text is not None and rules is not None:
+            changed += differences(service.text.rules, rules)
+            refused += lasting(service.text.rules, found.rules)
+            service.text.exchange(rules, found.server_ini)
+        elif found.metaq1.enable and METAQ1 not in service.settings and service.reloading is not None:
+            refused.append("metaq1.enable=true (it was false)")
+        self._log(found.warnings, changed, refused)
+        return Reloaded(self._file, tuple(changed), tuple(refused), found.warnings)
+
+    def _log(self, warnings: tuple[str, ...], changed: list[str], refused: list[str]) -> None:
+        for warning in warnings:
+            log.warning("%s", warning)
         log.info("%s was read again: %s", self._file, ", ".join(changed) or "nothing changes")
         if refused:
             log.warning("%s: needs a restart and is not in force: %s", self._file, ", ".join(refused))
+
+
+def differences(before: PartitionRules, after: PartitionRules) -> Iterator[str]:
+    """What is new, and what is different, in the rules for topics: a text for each."""
+    for name in sorted(after.topics):
+        old, new = before.topics.get(name), after.topics[name]
+        if old is None:
+            yield f"topic {name} (numPartitions={new.num_partitions})"
+        elif old != new:
+            yield f"topic {name}: {', '.join(_changes(structs.asdict(old), structs.asdict(new)))}"
+    yield from (f"topics {name}" for name in sorted(set(after.wildcards) - set(before.wildcards)))
+
+
+def _changes(old: dict[str, Any], new: dict[str, Any]) -> Iterator[str]:
+    for name, value in new.items():
+        if value != old[name]:
+            shown = (lambda text: str(text).lower()) if isinstance(value, bool) else str
+            yield f"{camel(name.removesuffix('_ms'))}={shown(value)} (it was {shown(old[name])})"
+
+
+def lasting(before: PartitionRules, wanted: PartitionRules) -> Iterator[str]:
+    """What a running broker keeps though the configuration says otherwise: topics that are gone, partitions that are fewer."""
+    for name in sorted(before.topics.keys() - wanted.topics.keys()):
+        yield f"topic {name} has no section any more and stays in use until then"
+    for name in sorted(set(before.wildcards) - set(wanted.wildcards)):
+        yield f"topics {name} have no section any more and stay in use until then"
+    for name, settings in sorted(wanted.topics.items()):
+        old = before.topics.get(name)
+        if old is not None and settings.num_partitions < old.num_partitions:
+            yield (
+                f"topic {name} keeps its {old.num_partitions} partitions: messages may lie in them, so there are never "
+                f"fewer, not even then (numPartitions={settings.num_partitions})"
+            )

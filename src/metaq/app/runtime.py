@@ -9,12 +9,11 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any, Final, Protocol
 
-from metaq.app.reload import Reload
+from metaq.app.reload import Reload, Reloadable
 from metaq.errors import ConfigError, MetaqError
-from metaq.options import Settings
 from metaq.store.disk import keep_freed_memory, raise_file_limit
 
 log = logging.getLogger(__name__)
@@ -24,7 +23,7 @@ EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
 
 
-class Running(Protocol):
+class Running(Reloadable, Protocol):
     """A service that accepts connections."""
 
     @property
@@ -34,11 +33,6 @@ class Running(Protocol):
 
     failure: asyncio.Future[str]
     """Gets a text when the service cannot go on; the process then stops and exits with 1."""
-
-    @property
-    def settings(self) -> Mapping[str, Settings]:
-        """What of the configuration it obeys, by section."""
-        ...
 
     async def close(self) -> None:
         """Stop cleanly: say good-bye to peers, flush, mark the store as closed. Safe to call once."""
@@ -84,7 +78,7 @@ async def _serve(start: Callable[[], Awaitable[Running]], reload: Reload | None)
             return EXIT_OK
         service = starting.result()
         if reload is not None:
-            reloading = asyncio.ensure_future(reload.whenever(hung_up, service.settings))
+            reloading = asyncio.ensure_future(reload.whenever(hung_up, service))
         print(service.ready, flush=True)  # noqa: T201  who started us waits for this line
         # What lives now lives long: keep the collector from walking it again and again.
         gc.collect()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import pathlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import Struct
@@ -244,3 +244,22 @@ def _evaluated(name: str, value: str, where: str = "") -> Any:
         raise ConfigError(
             f"{where}: {camel(name)}={value}: {error}" if where else f"{camel(name)}={value}: {error}"
         ) from None
+
+
+def written(options: Metaq1Options, sections: Sequence[TopicSection]) -> bytes:
+    """A server.ini that says the same: what a broker without one shows to those who ask for it (`stats config`)."""
+    lines = {SYSTEM: list[str](), ZOOKEEPER: list[str]()}
+    for name, value in options.values().items():
+        if name != "enable":
+            home = ZOOKEEPER if name.startswith("zk_") else SYSTEM
+            lines[home].append(f"{'zk.' if home == ZOOKEEPER else ''}{camel(name)}={_shown_value(value)}")
+    text = [f"[{SYSTEM}]", *lines[SYSTEM], f"[{ZOOKEEPER}]", *lines[ZOOKEEPER]]
+    for section in sections:
+        text.append(f"[{TOPIC_PREFIX}{section.name}]")
+        for key, said in section.said.items():
+            text.append(f"{key if key.startswith(FILTER_PREFIX) else camel(key)}={_shown_value(said.value)}")
+    return "\n".join([*text, ""]).encode()
+
+
+def _shown_value(value: Any) -> str:
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from metaq.app.broker import RunningBroker, start_broker
 from metaq.app.configuration import EVERYWHERE, LOOPBACK
 from metaq.app.namesrv import RunningNamesrv, start_namesrv
+from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.clock import SYSTEM, Clock
 from metaq.options import BrokerOptions, NamesrvOptions, StoreOptions
 from metaq.store.disk import Disk
@@ -17,6 +18,7 @@ class RunningUp:
         self.namesrv, self.broker, self.data = namesrv, broker, data
         self.failure = broker.failure
         self.settings = {**broker.settings, **namesrv.settings}
+        self.text, self.reloading = broker.text, broker.reloading
 
     @property
     def ready(self) -> str:
@@ -33,13 +35,14 @@ async def start_up(
     namesrv: NamesrvOptions,
     clock: Clock = SYSTEM,
     disk: Disk | None = None,
+    text: Metaq1Settings | None = None,
 ) -> RunningUp:
     """Start both; the broker registers at this very name server (and at those of `namesrvAddr`, if it is set)."""
     first = await start_namesrv(namesrv, clock)
     try:
         own = first.address.replace(EVERYWHERE, LOOPBACK)
         addresses = ";".join(filter(None, [own, broker.namesrv_addr]))
-        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk)
+        second = await start_broker(broker.replace(namesrv_addr=addresses), store, clock, disk, text)
     except BaseException:
         await first.close()
         raise

@@ -33,6 +33,7 @@ from metaq.broker.partition_retention import keep_as_configured
 from metaq.broker.partitions import Partitions
 from metaq.broker.predicates import MakeHelper, Predicates
 from metaq.broker.pull import PullService
+from metaq.broker.reloading import Reloading
 from metaq.broker.replies import ReplyService
 from metaq.broker.reports import Reports
 from metaq.broker.requests import OffsetCommit
@@ -85,6 +86,7 @@ class Broker:
         options, store_options = environment.options, environment.store_options
         store, clock = environment.store, environment.clock
         self.environment, self.authorise = environment, authorise
+        self.text, self.reloading = text, Reloading(authorise)
         self.options, self.store_options, self.store, self.clock = options, store_options, store, clock
         self.settings = Settings(options, store_options)
         self.settings.watch(self._options_changed)

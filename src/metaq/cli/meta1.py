@@ -1,15 +1,58 @@
-"""`metaq meta1`: what concerns clients of MetaQ 1.x alone."""
+"""`metaq meta1`: what an operator of brokers for MetaQ 1.x does."""
 
 from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
 
 import typer
 
 from metaq.cli import meta1_tx
+from metaq.cli.output import EXIT_FAILED, NAMESRV_DEFAULT, AsJson, print_json
+from metaq.errors import BrokerError
 
-app = typer.Typer(help="Look after clients of MetaQ 1.x.", no_args_is_help=True)
+REMOTING_DEFAULT: Final = "127.0.0.1:10911"
+
+app = typer.Typer(help="Operate brokers that serve MetaQ 1.x.", no_args_is_help=True)
 app.add_typer(meta1_tx.app, name="tx")
+
+Address = Annotated[str, typer.Argument(metavar="[HOST:PORT]", help="of the broker's remoting door (listenPort)")]
 
 
 @app.callback()
 def meta1() -> None:
-    """Look after clients of MetaQ 1.x."""
+    """Operate brokers that serve MetaQ 1.x."""
+
+
+@app.command("reload")
+def reload(address: Address = REMOTING_DEFAULT, as_json: AsJson = False) -> None:
+    """Have a broker on this machine read its configuration again: server.ini and topic.ini, or the file it was started with.
+
+    New topics, more partitions, policies, flush settings and flags take effect at once. What does not is named.
+    """
+    from metaq.admin import Admin
+
+    with Admin(NAMESRV_DEFAULT) as admin:  # which is not asked: the broker may have none
+        try:
+            outcome = admin.reload_broker(address)
+        except BrokerError as error:
+            print(f"metaq meta1 reload: {error.remark or error}", file=sys.stderr)
+            raise typer.Exit(EXIT_FAILED) from None
+    if as_json:
+        print_json(
+            {
+                "file": outcome.file,
+                "changed": outcome.changed,
+                "needs_restart": outcome.waiting,
+                "warnings": outcome.warnings,
+            }
+        )
+        return
+    print(f"{outcome.file} was read again: {'' if outcome.changed else 'nothing changes'}".rstrip())
+    for heading, texts in (
+        ("in force", outcome.changed),
+        ("needs a restart", outcome.waiting),
+        ("note", outcome.warnings),
+    ):
+        for text in texts:
+            print(f"  {heading}: {text}")

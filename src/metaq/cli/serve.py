@@ -78,13 +78,17 @@ def _run(command: str, configuration: Configuration, reload: Reload | None) -> i
 
         if not configuration.broker.namesrv_addr:
             log.warning(
-                "no name server is set: no client will find this broker; name one by -n, namesrvAddr or NAMESRV_ADDR"
+                "no name server is set: no client%s will find this broker; name one by -n, namesrvAddr or NAMESRV_ADDR",
+                " of RocketMQ's" if configuration.metaq1.enable else "",
             )
 
-        return run(lambda: start_broker(configuration.broker, configuration.store), reload)
+        return run(lambda: start_broker(configuration.broker, configuration.store, text=configuration.text), reload)
     from metaq.app.up import start_up
 
-    return run(lambda: start_up(configuration.broker, configuration.store, configuration.namesrv), reload)
+    return run(
+        lambda: start_up(configuration.broker, configuration.store, configuration.namesrv, text=configuration.text),
+        reload,
+    )
 
 
 def _configure(arguments: argparse.Namespace) -> Configuration:

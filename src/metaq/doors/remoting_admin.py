@@ -1,7 +1,8 @@
 """Administration of a broker: topics, groups, figures (17, 21, 26, 28, 43, 45, 200-204, 207, 208, 215, 300, 305).
 
 Everybody who may connect may ask for these, as with RocketMQ. Changing the configuration over the wire (25) is none of
-them: it is answered like any unknown request.
+them: it is answered like any unknown request. Having its file read again (30007, ours alone) is for this machine only, as
+long as there is no access control.
 """
 
 from __future__ import annotations
@@ -12,11 +13,12 @@ from collections.abc import Callable
 from metaq.broker.broker import Broker
 from metaq.doors.handlers import LATER, After, Answer, Call, Later, NoHeader, Reply, handles
 from metaq.doors.remoting_reports import runtime_table, settings_text
+from metaq.doors.remoting_session import session_of
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
 from metaq.model.access import Action
 from metaq.model.topic import FILTER_TYPES, check_group, check_topic
-from metaq.wire import bodies, headers
+from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode
 
 log = logging.getLogger(__name__)
@@ -101,6 +103,14 @@ class AdminHandlers:
         log.info("%s moves group %s in topic %s", call.session.remote, header.group, header.topic)
         moved = self._broker.reset_offsets(header.group, header.topic, header.timestamp, force=header.force)
         return bodies.queue_offset_list(moved) if call.language == "CPP" else bodies.queue_offsets(moved)
+
+    # -- configuration
+    @handles(RequestCode.RELOAD, NoHeader, Action.ADMINISTER)
+    def _reload(self, call: Call[NoHeader]) -> Answer:
+        session = session_of(call)
+        log.info("%s has the configuration read again", session.remote)
+        asked = self._broker.reloading.ask(session.identity)
+        return After(asked, lambda: extensions.reloaded(asked.outcome) if asked.outcome else b"")
 
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)

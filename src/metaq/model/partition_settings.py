@@ -114,6 +114,12 @@ class PartitionRules(Struct, frozen=True):
         """Of a topic, also of one that nobody knows."""
         return self.topics.get(topic, self.default)
 
+    def keeping(self, before: PartitionRules) -> PartitionRules:
+        """These rules, and those of topics that only `before` has: what is in use stays so while the broker runs."""
+        wildcards = tuple(dict.fromkeys((*self.wildcards, *before.wildcards)))
+        sections = self.sections or before.sections
+        return PartitionRules(self.default, {**before.topics, **self.topics}, wildcards, sections=sections)
+
     def changed(self, before: PartitionRules) -> Collection[str]:
         """The topics with a section, now or before, that have other settings than before or are new or gone."""
         names = self.topics.keys() | before.topics.keys()

@@ -110,6 +110,7 @@ class RequestCode(enum.IntEnum):
     STAGED_STATE = 30004
     FORGET_STAGED = 30005
     LIST_STAGED = 30006
+    RELOAD = 30007
     LIST_BRANCHES = 30008
     END_BRANCH = 30009
 

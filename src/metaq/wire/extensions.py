@@ -5,6 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+import msgspec
+
+from metaq.errors import BadRequest
+from metaq.model.reload import Reloaded
+
 MARK_FIELD: Final = "METAQ"
 """Ext field of heartbeat answers, and key of the runtime table (28): who sends it is a broker of ours."""
 MEMBER_WANTS: Final = "metaqSubscriptions"
@@ -24,3 +29,16 @@ def level_of(fields: Mapping[str, str]) -> int:
     """The level of extensions that the sender of these ext fields or this runtime table has; 0 for a RocketMQ."""
     text = fields.get(MARK_FIELD, "0")
     return int(text) if text.isdecimal() and len(text) < 10 else 0
+
+
+def reloaded(outcome: Reloaded) -> bytes:
+    """The body of an answer to RELOAD (30007)."""
+    return msgspec.json.encode(outcome)
+
+
+def reloaded_of(body: bytes | memoryview) -> Reloaded:
+    """What it says. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=Reloaded)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is no outcome of a reload: {error}") from None

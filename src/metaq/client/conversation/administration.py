@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue, QueueStats
-from metaq.wire import bodies, headers
+from metaq.model.reload import Reloaded
+from metaq.wire import bodies, extensions, headers
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, request
 
@@ -80,6 +81,19 @@ class GetTopicStats(Call[dict[MessageQueue, QueueStats]], frozen=True):
 
     def read(self, answer: Command) -> dict[MessageQueue, QueueStats]:
         return bodies.topic_stats_of(answer.body)
+
+
+class ReloadConfiguration(Call[Reloaded], frozen=True):
+    """A broker of ours reads its configuration file again (30007)."""
+
+    action = "read its configuration again"
+    seconds = 10.0
+
+    def request(self) -> Command:
+        return request(RequestCode.RELOAD)
+
+    def read(self, answer: Command) -> Reloaded:
+        return extensions.reloaded_of(answer.body)
 
 
 class GetRuntime(Call[dict[str, str]], frozen=True):
