@@ -11,7 +11,7 @@ from metaq.admin import Admin, TraceNotFound
 from metaq.errors import ConfigError
 from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
 from metaq.wire.trace import encode
-from tests.support import run_metaq
+from tests.support import PATIENCE, eventually, run_metaq
 
 PREFIX = "7F0000010000000000000000000000AA"
 
@@ -61,6 +61,31 @@ def test_a_message_is_shown_from_its_send_to_its_last_delivery(admin, metaq_brok
     assert found.events[1].client == "127.0.0.1"
     assert found.events[-1].detail == f"{receipt.queue.broker} queue {receipt.queue.queue_id} offset {receipt.offset}"
     assert (found.silent, found.unreadable, found.cut) == ((), 0, False)
+
+
+@pytest.mark.parametrize("online", [True, False])
+def test_a_message_that_only_its_consumer_tells_of_is_shown_with_where_it_is_stored(admin, metaq_broker, online):
+    """Records of deliveries name no topic: it is found by what their group subscribes to, or has consumed."""
+    namesrv, topic = metaq_broker.namesrv, f"told-by-consumer-{online}"
+    with metaq.Producer(namesrv) as producer:
+        receipt = producer.send(topic, b"hello")
+    with metaq.Consumer(namesrv, group=f"{topic}-g", topics=topic, start="earliest", trace=True) as consumer:
+        with consumer.receive(PATIENCE):
+            pass
+        consumer.commit()
+
+        def told():
+            try:
+                found = admin.message_trace(receipt.message_id)
+            except TraceNotFound:
+                return None
+            shown = sorted((event.what, event.result, event.topic) for event in found.events)
+            return shown == [("delivered", "ok", ""), ("stored", "ok", topic)]
+
+        if online:
+            eventually(told)
+    if not online:
+        eventually(told)
 
 
 def test_a_transaction_and_a_delivery_without_a_beginning_are_shown(admin, metaq_broker):

@@ -15,6 +15,7 @@ from metaq.admin import Admin
 from metaq.client.consumer.patterns import LOOKS_UNTIL_GONE, Discovery
 from metaq.client.names import Namespace
 from metaq.errors import ConfigError, ConnectionFailed
+from metaq.testing import EmbeddedBroker
 from tests.support import PATIENCE, eventually
 
 _numbers = itertools.count()
@@ -66,6 +67,18 @@ def test_a_pattern_takes_no_topic_of_retries_and_of_brokers(metaq_broker, prefix
         with Admin(metaq_broker.namesrv) as admin:
             users = set(admin.list_topics())
         assert {queue.topic for queue in consumer.queues} <= users | {f"%RETRY%{prefix}-g"}
+
+
+def test_a_pattern_takes_no_trace_topic_whatever_it_is_called():
+    """`msgTraceTopicName`: only its broker knows that it is none of the users'."""
+    with (
+        EmbeddedBroker(options={"traceTopicEnable": "true", "msgTraceTopicName": "our-traces"}) as broker,
+        metaq.Producer(broker.namesrv, trace=True, trace_topic="our-traces") as producer,
+    ):
+        producer.send("orders", b"x")
+        with metaq.Consumer(broker.namesrv, group="all", topics=re.compile(".*"), **SOON) as consumer:
+            assert bodies(consumer, 1) == ["x"]
+            assert {queue.topic for queue in consumer.queues} <= {"orders", "%RETRY%all"}
 
 
 def test_a_topic_that_is_gone_is_let_go_and_may_come_back(metaq_broker, prefix):

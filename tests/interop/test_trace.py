@@ -13,7 +13,7 @@ import metaq
 from metaq.admin import Admin, MessageTrace, TraceNotFound
 from tests.interop import golang
 from tests.interop.driver import ForeignClient
-from tests.interop.servers import Server, mqadmin
+from tests.interop.servers import MetaqServer, Server, mqadmin
 from tests.support import eventually
 
 pytestmark = pytest.mark.interop
@@ -115,3 +115,25 @@ def test_go_traces_are_a_timeline(go: ForeignClient, server: Server, topic: str)
     assert {(event.what, event.group, event.result) for event in found.events} == {
         ("sent", f"{topic}-producers", "ok"), ("stored", "", "ok"), ("delivered", f"{topic}-group", "ok"),
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_go_traces_where_brokers_have_the_trace_topic(go: ForeignClient, tmp_path: Path, named: bool) -> None:
+    """`traceTopicEnable`, and `msgTraceTopicName`: Go's client writes nothing to a topic that is not there, and makes none."""
+    traces = "our-traces" if named else "RMQ_SYS_TRACE_TOPIC"
+    options = ["traceTopicEnable=true", *(["msgTraceTopicName=our-traces"] if named else [])]
+    server = MetaqServer(tmp_path / "server", options=options)
+    (tmp_path / "server").mkdir()
+    server.start()
+    try:
+        with Admin(server.namesrv) as admin:
+            admin.create_topic("traced", queues=2)
+        where = {"trace": True, "trace_topic": traces if named else ""}
+        go.producer("gp", server.namesrv, "trace-producers", **where)
+        go.consumer("gc", server.namesrv, "trace-group", {"traced": "*"}, **where)
+        [receipt] = go.send("gp", "traced", ["hello"])
+        go.wait("gc", 1)
+        found = told(server, receipt["id"], 1, trace_topic=traces)
+        assert {event.what for event in found.events} == {"sent", "stored", "delivered"}
+    finally:
+        server.stop()

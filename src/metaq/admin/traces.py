@@ -7,15 +7,20 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from metaq.admin.brokers import masters
 from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.client.conversation.lookups import LOOK_UP_MAX, QueryMessages, read_traces
 from metaq.client.core import ClientCore
 from metaq.errors import ConfigError, MetaqError, NoRoute
-from metaq.model import StoredMessage
+from metaq.model import ConsumerView, StoredMessage
 from metaq.model.system import TRACE_TOPIC
+from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
 
 KEY_CHARS_MAX = 255
+GROUPS_MAX, TOPICS_MAX = 16, 64
+"""So many are asked about when only consumers have told of a message."""
 _KINDS: dict[int, str] = {Kind.HALF: "half message sent", Kind.DELAYED: "delayed message sent"}
 _RESULTS: dict[int, str] = {
     Result.SUCCESS: "ok", Result.TIMEOUT: "timed out", Result.EXCEPTION: "exception", Result.RETURNED_NULL: "returned null",
@@ -121,9 +126,10 @@ async def _stored(core: ClientCore, message_id: str, told: Iterable[_Told]) -> t
     """When and where the message itself was stored, as far as its topic is known and it is still there."""
     events: list[TraceEvent] = []
     silent: list[str] = []
-    for topic in sorted(
-        {one.record.topic for one in told if isinstance(one.record, Sent | Settled) and one.record.topic}
-    ):
+    topics = {one.record.topic for one in told if isinstance(one.record, Sent | Settled) and one.record.topic}
+    if not topics:  # Only consumers trace: their records name groups.
+        topics = await _topics_of(core, {one.record.group for one in told if one.record.group})
+    for topic in sorted(topics)[:TOPICS_MAX]:
         try:
             found, more = await _look_up(core, topic, message_id, unique=True)
         except NoRoute:
@@ -140,6 +146,28 @@ async def _stored(core: ClientCore, message_id: str, told: Iterable[_Told]) -> t
             for message in found
         ]  # fmt: skip
     return events, silent
+
+
+async def _topics_of(core: ClientCore, groups: Iterable[str]) -> set[str]:
+    """What these groups subscribe to now, or have come some way in. Brokers that do not answer are passed over."""
+    addresses = await masters(core)
+    calls = [
+        core.ask(address, call)
+        for group in sorted(groups)[:GROUPS_MAX]
+        for address in addresses.values()
+        for call in (GetConnections(group), GetConsumeStats(group))
+    ]
+    topics: set[str] = set()
+    for found in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(found, BaseException):
+            if not isinstance(found, FAULTS):
+                raise found
+        elif found is not None:
+            first, second = found
+            topics |= (
+                set(second.subscriptions) if isinstance(second, ConsumerView) else {queue.topic for queue in first}
+            )
+    return {topic for topic in topics if not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))}
 
 
 def _is_of(record: Record, message_id: str) -> bool:

@@ -22,6 +22,7 @@ class Peers:
     def __init__(self, errors: dict[str, Exception] | None = None, brokers: tuple[str, ...] = ("a",)) -> None:
         self.errors, self.brokers = errors or {}, brokers
         self.asked: list[tuple[str, int]] = []
+        self.more_topics: list[str] = []
 
     def __call__(self, step: At) -> object:
         def exchange(command: Command) -> Command:
@@ -35,7 +36,9 @@ class Peers:
                     command, body=bodies.cluster_info(ClusterInfo(dict.fromkeys(self.brokers, ROUTE.brokers[0])))
                 )
             if command.code == RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER:
-                return reply(command, body=bodies.topic_list(["orders", "%RETRY%g", "a", "c"]))
+                return reply(command, body=bodies.topic_list(["orders", "%RETRY%g", "a", "c", *self.more_topics]))
+            if command.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER:
+                return reply(command, body=bodies.topic_list(["our-traces", "SELF_TEST_TOPIC"]))
             if command.code == RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_NS:
                 return reply(command, body=bodies.topic_list(["a", "c"]))
             if command.ext["topic"] != "orders":
@@ -113,3 +116,19 @@ def test_why_there_is_no_route_depends_on_whether_there_is_a_broker():
 def test_topics_of_users_leave_out_those_of_brokers_and_groups():
     assert converse(NameServers(["n1"]).topics(), Peers()) == ["orders"]
     assert converse(NameServers(["n1"]).topics(system=True), Peers()) == ["%RETRY%g", "a", "c", "orders"]
+
+
+def test_topics_that_brokers_call_their_own_are_no_users():
+    """`msgTraceTopicName` may be any name. They are asked when there are topics that they have not judged yet, and again if one
+    did not answer."""
+    peers, servers = Peers(), NameServers(["n1"])
+    peers.more_topics = ["our-traces"]
+    assert converse(servers.topics(), peers) == ["orders"]
+    assert converse(servers.topics(), peers) == ["orders"]
+    assert [address for address, _ in peers.asked].count("h:1") == 1
+    assert converse(servers.topics(system=True), peers) == ["%RETRY%g", "a", "c", "orders", "our-traces"]
+    peers.more_topics = ["our-traces", "new"]
+    peers.errors = {"h:1": down("h:1")}
+    for _ in range(2):
+        assert converse(servers.topics(), peers) == ["new", "orders"]
+    assert [address for address, _ in peers.asked].count("h:1") == 3

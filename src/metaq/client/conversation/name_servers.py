@@ -10,7 +10,14 @@ from typing import TypeVar
 
 from metaq.client.conversation.call import FAULTS, Call, Consultation, asked_at
 from metaq.client.conversation.retry import Purpose, judge
-from metaq.client.conversation.routes import GetCluster, GetRoute, GetValue, ListSystemTopics, ListTopics
+from metaq.client.conversation.routes import (
+    GetCluster,
+    GetRoute,
+    GetValue,
+    ListBrokersOwnTopics,
+    ListSystemTopics,
+    ListTopics,
+)
 from metaq.errors import BrokerError, ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model import ClusterInfo, Route
 from metaq.model.order import ORDER_NAMESPACE
@@ -48,6 +55,9 @@ class NameServers:
     def __init__(self, addresses: Sequence[str], chosen: int = 0) -> None:
         """Args: chosen: the index of the one to begin with."""
         self.addresses, self._chosen = tuple(addresses), chosen
+        self._judged: frozenset[str] = frozenset()
+        """Topics of which all brokers have said whether they are their own."""
+        self._brokers_own: frozenset[str] = frozenset()
 
     def __str__(self) -> str:
         return ";".join(self.addresses)
@@ -105,7 +115,27 @@ class NameServers:
         if system:
             return sorted(set(found))
         own = yield from self.ask(ListSystemTopics())
-        return users_topics(found, own)
+        listed = users_topics(found, own)
+        if not self._judged.issuperset(listed):
+            yield from self._ask_brokers(listed)
+        return [topic for topic in listed if topic not in self._brokers_own]
+
+    def _ask_brokers(self, listed: Sequence[str]) -> Consultation[None]:
+        """Which topics are the brokers' own by their configuration, as `msgTraceTopicName`. One that does not answer is asked
+        again when topics are wanted the next time."""
+        own: set[str] = set()
+        silent = False
+        for data in (yield from self.cluster()).brokers.values():
+            if data.master is None:
+                continue
+            try:
+                own.update((yield from asked_at(data.master, ListBrokersOwnTopics())))
+            except FAULTS:
+                silent = True
+        if silent:
+            self._brokers_own |= own
+        else:
+            self._brokers_own, self._judged = frozenset(own), frozenset(listed)
 
     def order(self, topic: str) -> Consultation[str | None]:
         """The layout of an ordered topic, as it is kept; None: it has none. Raises what `ask` raises."""

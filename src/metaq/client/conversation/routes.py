@@ -64,6 +64,18 @@ class ListSystemTopics(Call[list[str]], frozen=True):
         return bodies.topic_list_of(answer.body)
 
 
+class ListBrokersOwnTopics(Call[list[str]], frozen=True):
+    """The names of the topics that one broker has for itself, whatever they are called."""
+
+    action = "list the broker's own topics"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_SYSTEM_TOPIC_LIST_FROM_BROKER)
+
+    def read(self, answer: Command) -> list[str]:
+        return bodies.topic_list_of(answer.body)
+
+
 class DeleteTopicRoute(Order, frozen=True):
     """A topic is gone: each name server must be told."""
 
