@@ -13,7 +13,7 @@ from metaq.client.conversation.groups import GetConnections, GetConsumeStats
 from metaq.client.conversation.lookups import LOOK_UP_MAX, QueryMessages, read_traces
 from metaq.client.core import ClientCore
 from metaq.errors import ConfigError, MetaqError, NoRoute
-from metaq.model import ConsumerView, StoredMessage
+from metaq.model import StoredMessage
 from metaq.model.system import TRACE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.model.trace import Begun, Handled, Kind, Record, Result, Sent, Settled
@@ -150,23 +150,21 @@ async def _stored(core: ClientCore, message_id: str, told: Iterable[_Told]) -> t
 
 async def _topics_of(core: ClientCore, groups: Iterable[str]) -> set[str]:
     """What these groups subscribe to now, or have come some way in. Brokers that do not answer are passed over."""
-    addresses = await masters(core)
-    calls = [
-        core.ask(address, call)
-        for group in sorted(groups)[:GROUPS_MAX]
-        for address in addresses.values()
-        for call in (GetConnections(group), GetConsumeStats(group))
-    ]
+    addresses = (await masters(core)).values()
+    names = sorted(groups)[:GROUPS_MAX]
+    members = [core.ask(address, GetConnections(name)) for name in names for address in addresses]
+    progress = [core.ask(address, GetConsumeStats(name)) for name in names for address in addresses]
     topics: set[str] = set()
-    for found in await asyncio.gather(*calls, return_exceptions=True):
-        if isinstance(found, BaseException):
-            if not isinstance(found, FAULTS):
-                raise found
-        elif found is not None:
-            first, second = found
-            topics |= (
-                set(second.subscriptions) if isinstance(second, ConsumerView) else {queue.topic for queue in first}
-            )
+    for online in await asyncio.gather(*members, return_exceptions=True):
+        if isinstance(online, tuple):
+            topics.update(online[1].subscriptions)
+        elif online is not None and not isinstance(online, FAULTS):
+            raise online
+    for known in await asyncio.gather(*progress, return_exceptions=True):
+        if isinstance(known, tuple):
+            topics.update(queue.topic for queue in known[0])
+        elif not isinstance(known, FAULTS):
+            raise known
     return {topic for topic in topics if not topic.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX))}
 
 
