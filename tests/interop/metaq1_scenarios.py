@@ -446,6 +446,7 @@ def written(answer: Answer | None, topic: str) -> str:
     text = re.sub(r"-?\b(?!9223372036854775)\d{16,}\b", "<id>", text).replace(topic, "{t}")
     text = re.sub(r"meta://[\d.]+:\d+", "meta://<broker>", text)
     text = re.sub(r"(Count/Duration|Duration)=([\d.]+|invalid)", r"\1=<time>", text)
+    text = re.sub(r"^\d+(\.\d+)+$", "<version>", text)
     text = re.sub(r"@[0-9a-f]{4,}\b", "@<address>", text)
     return f"result {answer.code} {answer.opaque} {text!r}"
 
