@@ -183,9 +183,7 @@ def redis(disk: Path) -> Iterator[Server]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def load(
-    cache: Path, mode: str, address: str, *, generator: str = "loadgen", **options: object
-) -> dict[str, float]:
+def load(cache: Path, mode: str, address: str, *, generator: str = "loadgen", **options: object) -> dict[str, float]:
     """One run of a load generator. Raises RuntimeError with what it complained about."""
     command = [str(compiled(generator, cache)), mode, address, *(f"{key}={value}" for key, value in options.items())]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.interop.metaq1 import OriginalServer, TextServer, Zookeeper
+from tests.interop.metaq1 import OriginalServer, OurServer, TextServer, Zookeeper
+from tests.interop.metaq1_differences import DIFFERENCES
 from tests.interop.metaq1_scenarios import SCENARIOS, SYSTEM, TOPICS, run
 
 pytestmark = pytest.mark.interop
@@ -42,3 +43,24 @@ def test_the_original_answers_as_recorded(scenario: str, original: TextServer, r
     if RECORDING:
         recorded[scenario] = answers
     assert answers == recorded[scenario]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextServer]:
+    with OurServer(tmp_path_factory.mktemp("ours"), None, TOPICS, SYSTEM) as server:
+        yield server
+
+
+@pytest.mark.skipif(RECORDING, reason="a recording is of the original")
+@pytest.mark.parametrize("scenario", SCENARIOS)
+def test_ours_answers_as_the_original(scenario: str, ours: TextServer, recorded: dict[str, list[str]]) -> None:
+    """But for the differences that are listed, each of which is one."""
+    differences = DIFFERENCES.get(scenario, {})
+    assert differences.keys() <= set(recorded[scenario]), "a listed difference is not about what the original says"
+    wanted = [differences[line].ours if line in differences else line for line in recorded[scenario]]
+    assert run(scenario, ours.text) == wanted
+
+
+def test_differences_are_of_scenarios_that_there_are() -> None:
+    assert DIFFERENCES.keys() <= SCENARIOS.keys()
+    assert all(line != one.ours and one.why for lines in DIFFERENCES.values() for line, one in lines.items())
