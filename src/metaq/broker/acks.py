@@ -27,6 +27,13 @@ class Due(NamedTuple):
     """
 
 
+def later(one: Due | None, other: Due | None) -> Due | None:
+    """What answers wait for that wait for both."""
+    if one is None or other is None:
+        return one or other
+    return Due(max(one.flushed, other.flushed), max(one.copied, other.copied), promised=one.promised or other.promised)
+
+
 class Lack(enum.Enum):
     """The promise that could not be kept in time; the message is stored all the same."""
 

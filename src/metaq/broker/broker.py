@@ -129,7 +129,7 @@ class Broker:
         self.pulls = PullService(
             environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
         )
-        self.partitions = Partitions(environment, tables, self.appender, text, authorise) if text else None
+        self.partitions = Partitions(environment, tables, self.appender, self.acks, text, authorise) if text else None
         if text:
             keep_as_configured(store, text)
         self.branches = (

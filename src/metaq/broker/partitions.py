@@ -11,10 +11,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 
 from msgspec import structs
 
+from metaq.broker.acks import AckPolicy
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.partition_acks import PartitionAcks
 from metaq.broker.partition_ids import MessageIds
 from metaq.broker.partition_records import without_attribute
 from metaq.broker.records import put_record
@@ -58,6 +60,7 @@ class Partitions:
         environment: Environment,
         tables: Tables,
         appender: Appender,
+        acks: AckPolicy,
         settings: Metaq1Settings,
         authorise: Authorise = everybody,
     ) -> None:
@@ -68,6 +71,7 @@ class Partitions:
             tables.closed_partitions,
             FrameReader(environment.store, settings.options.broker_id),
         )
+        self.acks = PartitionAcks(environment, acks, settings)
         self._positions: dict[tuple[str, int], CountedPositions] = {}
         self._topics.saved.start_with(self._wanted(settings.rules.topics))
         self._watchers: list[Callable[[], None]] = []
@@ -123,6 +127,7 @@ class Partitions:
         positions = self._touched(entry.topic, entry.queue_id)
         position = positions.max
         stored = self._appender.put([record])
+        self.acks.stored(entry.topic, entry.queue_id, stored.log_end)
         with contextlib.suppress(StoreError, OSError):  # no room for it now: it is the first thing of the next question
             positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)

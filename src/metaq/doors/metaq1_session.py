@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from msgspec import Struct
 
-from metaq.broker.acks import Due
+from metaq.broker.acks import Due, later
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Answered, Told, Unanswered
 from metaq.broker.metaq1_settings import Metaq1Settings
@@ -464,7 +464,9 @@ class TextSession:
         data = b"".join(self._acks)
         self._acks.clear()
         steps, self._steps = self._steps, False
-        due = self._space.transactions.due() if steps else self._space.broker.acks.due()
+        due = self._space.partitions.acks.due()
+        if steps:
+            due = later(due, self._space.transactions.due())
         if due is None:
             self._answers.say(data)
         else:

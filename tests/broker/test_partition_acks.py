@@ -1,0 +1,83 @@
+"""When answers to puts of 1.x clients wait for the disk: unflushThreshold."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from msgspec.structs import replace
+
+from metaq.broker.acks import AckPolicy, Due, later
+from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.partition_acks import PartitionAcks
+from metaq.model.partition_settings import PartitionRules, PartitionSettings
+from metaq.options import Metaq1Options
+
+
+class Log:
+    """A log that grows by 100 bytes a message, and a disk that comes as far as it is told."""
+
+    def __init__(self, flush="ASYNC_FLUSH", **thresholds):
+        self.tail, self.state = SimpleNamespace(end=0), SimpleNamespace(flushed=0)
+        environment = SimpleNamespace(
+            store=SimpleNamespace(log=self, state=self.state),
+            options=SimpleNamespace(unflushed_bytes_max=10**9),
+            store_options=SimpleNamespace(flush_disk_type=flush),
+        )
+        default = PartitionSettings.of(Metaq1Options())
+        topics = {name: replace(default, unflush_threshold=number) for name, number in thresholds.items()}
+        self.settings = Metaq1Settings(Metaq1Options(), PartitionRules(default, topics, sections=True))
+        self.acks = PartitionAcks(environment, AckPolicy(environment), self.settings)
+
+    def put(self, topic, count=1, partition=0):
+        """How far the disk must have come before so many puts are answered; 0: no matter."""
+        self.tail.end += 100 * count
+        self.acks.stored(topic, partition, self.tail.end, count)
+        due = self.acks.due()
+        return due.flushed if due else 0
+
+
+def test_with_zero_and_one_every_answer_waits():
+    """Group commit, and each message synced: the answer says that the message is on the disk."""
+    log = Log(group=0, never=-1, each=1)
+    assert [log.put("group"), log.put("each"), log.put("never")] == [100, 200, 300]
+    assert log.put("each", 5) == 800
+    assert log.acks.due() is None, "it was asked"
+
+
+def test_so_many_may_be_answered_before_the_disk_has_them():
+    """One more waits until it has all of them; then counting begins anew, by partition."""
+    log = Log(some=3)
+    assert [log.put("some") for _ in range(4)] == [0, 0, 0, 400]
+    assert log.put("some", partition=1) == 0
+    assert log.put("some") == 600, "the disk has not come any further"
+    log.state.flushed = 599
+    assert log.put("some") == 700
+    log.state.flushed = 700
+    assert [log.put("some") for _ in range(4)] == [0, 0, 0, 1100]
+    log.state.flushed = 1100
+    assert log.put("some", 4) == 1500, "a run counts as so many"
+
+
+def test_topics_without_a_section_have_the_default():
+    """1000 of [system]."""
+    log = Log()
+    assert log.put("other", 1000) == 0
+    assert log.put("other") == 100_100
+
+
+def test_another_threshold_holds_from_the_next_put_on():
+    """A reload exchanges the rules."""
+    log = Log(t=3)
+    assert log.put("t") == 0
+    rules = log.settings.rules
+    topics = {"t": replace(rules.default, unflush_threshold=0)}
+    log.settings.exchange(PartitionRules(rules.default, topics, sections=True), b"")
+    assert log.put("t") == 200
+
+
+def test_what_holds_for_all_sends_holds_for_puts_too():
+    """SYNC_FLUSH waits whatever the threshold is."""
+    assert Log("SYNC_FLUSH", t=1000).put("t") == 100
+    assert later(None, None) is None
+    assert later(Due(5, 0, promised=False), None) == Due(5, 0, promised=False)
+    assert later(Due(5, 9, promised=False), Due(7, 0, promised=True)) == Due(7, 9, promised=True)
