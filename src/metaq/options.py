@@ -469,6 +469,9 @@ class Metaq1Options(OptionTable):
     delete_when: str = option(
         "0 0 6,18 * * ?", "When that is done: a Quartz cron (second minute hour day month weekday).", hot=True
     )
+    archive_path: str | None = option(
+        None, "Folder of the archives that `archive` policies write; by default `archive` in the store's folder."
+    )
     quartz_thread_count: int = option(5, "Archives that are written at the same time.", low=1, high=64)
     max_checkpoints: int = option(3, "Checkpoints of transactions that are kept.", low=1, high=1000)
     checkpoint_interval: int = option(

@@ -130,8 +130,7 @@ class Broker:
             environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
         )
         self.partitions = Partitions(environment, tables, self.appender, self.acks, text, authorise) if text else None
-        if text:
-            keep_as_configured(store, text)
+        self._archiver = keep_as_configured(store, text, self.bases, call_soon) if text else None
         self.branches = (
             Branches(environment, self.staging, self.acks, self.partitions, text)
             if text is not None and self.partitions is not None
@@ -263,6 +262,8 @@ class Broker:
     def close(self) -> None:
         """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
         self.predicates.close()
+        if self._archiver is not None:
+            self._archiver.stop()
         self.bases.close()
         for table in (self.topics.saved, self.groups.saved, self.deletions.marks):
             table.close()

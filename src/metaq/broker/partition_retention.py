@@ -1,12 +1,24 @@
-"""How long topics are kept where a configuration of MetaQ 1.x says so."""
+"""How long topics are kept where a configuration of MetaQ 1.x says so, and what is to be done before they let go."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+
+from metaq.broker.bases import Bases
 from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.errors import Refused
 from metaq.model.cron import Cron, parse_cron
-from metaq.model.retention import Retentions, TopicRetention
+from metaq.model.retention import TopicRetention
 from metaq.options import Metaq1Options
+from metaq.saved import Saving
+from metaq.store.archive import Archiver
 from metaq.store.message_store import MessageStore
+
+ARCHIVE_FOLDER = "archive"
+
+CallSoon = Callable[[Callable[[], None]], None]
+_Question = tuple[str, int, tuple[int, ...]]
 
 
 class PartitionRetentions:
@@ -26,22 +38,83 @@ class PartitionRetentions:
         return TopicRetention(settings.delete_policy, cron)
 
 
-def keep_as_configured(store: MessageStore, settings: Metaq1Settings) -> None:
-    """Have the store obey deletePolicy and deleteWhen, now and when they change.
+class _Places:
+    """Positions for the archiver's thread, which the broker's looks up."""
+
+    def __init__(self, bases: Bases, call_soon: CallSoon) -> None:
+        self._bases, self._call_soon = bases, call_soon
+        self._known: dict[_Question, tuple[int, ...]] = {}
+
+    def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
+        """See `metaq.store.archive.Positions`."""
+        question = topic, queue_id, queue_offsets
+        if question not in self._known:
+            self._call_soon(lambda: self._look_up(question))
+        return self._known.pop(question, None)
+
+    def _look_up(self, question: _Question) -> None:
+        topic, queue_id, queue_offsets = question
+        try:
+            positions = self._bases.touch(topic, queue_id)
+            self._known[question] = tuple(positions.position(offset) for offset in queue_offsets)
+        except (Saving, Refused):  # under way, or the log takes nothing: the archiver asks again
+            pass
+
+
+class _Bases:
+    """Sees to it that positions can be computed from what is left."""
+
+    def __init__(self, store: MessageStore, bases: Bases, call_soon: CallSoon) -> None:
+        self._store, self._bases, self._call_soon = store, bases, call_soon
+
+    def may_go(self, topic: str, log_offset: int) -> bool:
+        """See `metaq.store.floors.Ask`."""
+        late = [
+            queue.queue_id
+            for queue in self._store.queues().values()
+            if queue.topic == topic and queue.first_at(log_offset) > self._bases.settled(topic, queue.queue_id)
+        ]
+        if late:
+            self._call_soon(lambda: self._carry(topic, late))
+        return not late
+
+    def _carry(self, topic: str, queue_ids: list[int]) -> None:
+        for queue_id in queue_ids:
+            self._bases.carry_queue(topic, queue_id)
+
+
+def keep_as_configured(store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> Archiver:
+    """Have the store obey deletePolicy and deleteWhen, now and when they change. Returns what is to be stopped at the end.
 
     Without a server.ini, and with its default, `fileReservedTime` goes on to hold for all topics: `enable` alone must not
     change how long messages are kept. Raises ConfigError: deleteWhen of [system] cannot be read.
     """
-    parse_cron(settings.options.delete_when)
+    options = settings.options
+    parse_cron(options.delete_when)
     retentions = PartitionRetentions(settings)
+    archiver = Archiver(
+        store,
+        Path(options.archive_path).expanduser() if options.archive_path else store.folder.root / ARCHIVE_FOLDER,
+        lambda topic: retentions.of(topic).policy,
+        _Places(bases, call_soon),
+        broker_id=options.broker_id,
+        at_once=options.quartz_thread_count,
+    )
+    in_force = False
 
     def choose() -> None:
-        store.retain_by(_chosen(settings, retentions))
+        nonlocal in_force
+        is_default = options.delete_policy == Metaq1Options().delete_policy
+        if settings.rules.sections or not is_default:
+            store.retain_by(retentions)
+            if not in_force:
+                in_force = True
+                store.before_letting_go(_Bases(store, bases, call_soon).may_go)
+                store.before_letting_go(archiver.may_go)
+                store.owes(archiver)
+        else:
+            store.retain_by(None)
 
     settings.watch(lambda _names: choose())
     choose()
-
-
-def _chosen(settings: Metaq1Settings, retentions: Retentions) -> Retentions | None:
-    is_default = settings.options.delete_policy == Metaq1Options().delete_policy
-    return None if is_default and not settings.rules.sections else retentions
+    return archiver

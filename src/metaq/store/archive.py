@@ -17,13 +17,13 @@ from metaq.errors import BadRequest, StoreError
 from metaq.model.partition_settings import DeletePolicy, Expired
 from metaq.model.retention import is_carried
 from metaq.store.consume_queue import ConsumeQueue
-from metaq.store.frames import FRAME_BODY_BYTES_MAX
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import ReadResult, ReadStatus
 from metaq.store.segments import ARCHIVED, LIVE, NAME_DIGITS, ZIPPED
 from metaq.store.worker import Worker
 from metaq.wire import hot
 from metaq.wire.compression import decompress
+from metaq.wire.frame_size import FRAME_BODY_BYTES_MAX
 
 log = logging.getLogger(__name__)
 _BLOCK_BYTES: Final = 1024 * 1024
