@@ -39,6 +39,8 @@ OPENS = [
 """What gecko and Hessian look into since Java 17 asks."""
 TICK_MS = 200
 """ZooKeeper's: the shortest session is two of them, the longest twenty."""
+SESSION_SECONDS_MAX = 60
+"""So that a session of a test's own does not end while the machine is busy."""
 LOG4J = """log4j.rootLogger={level}, out
 log4j.appender.out=org.apache.log4j.ConsoleAppender
 log4j.appender.out.target=System.err
@@ -86,7 +88,7 @@ class Zookeeper(Running):
         self.address = f"127.0.0.1:{self._port}"
         (self._folder / "zoo.cfg").write_text(
             f"tickTime={TICK_MS}\ndataDir={self._folder / 'data'}\nclientPort={self._port}\n"
-            f"clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nmaxSessionTimeout=60000\n"
+            f"clientPortAddress=127.0.0.1\nmaxClientCnxns=0\nmaxSessionTimeout={SESSION_SECONDS_MAX * 1000}\n"
         )
 
     def start(self) -> None:
@@ -119,7 +121,7 @@ class Zookeeper(Running):
         """A connection of the test's own, to look at the nodes."""
         from kazoo.client import KazooClient
 
-        client = KazooClient(self.address, timeout=60)
+        client = KazooClient(self.address, timeout=SESSION_SECONDS_MAX)
         client.start(PATIENCE)
         try:
             yield Nodes(client)

@@ -25,6 +25,8 @@ TOPICS = {
     "cast": {},
     "w-*": {},
 }
+TRANSACTION_SECONDS = 60
+"""The most that the server lets a transaction have."""
 SERVERS = {"ours": OurServer, "original": OriginalServer}
 
 
@@ -252,7 +254,7 @@ def test_a_local_transaction_is_seen_whole_or_not_at_all(java: Metaq1Client, roo
     assert [(one["ok"], one["offset"]) for one in sent] == [(True, -1)] * 3
     java.subscriber("c", "f", f"local-{root}", {"local": 1 << 20}, max_delay_ms=10)
     java.call("rollback", producer="p")
-    java.call("begin", producer="p", timeout=30)
+    java.call("begin", producer="p", timeout=TRANSACTION_SECONDS)
     again = java.send("p", "local", ["u1", "u2", "u3"])
     java.call("commit", producer="p")
     got = java.wait("c", 3)

@@ -1,0 +1,241 @@
+"""MetaQ's Java client 1.4.6.2 at our broker: beside RocketMQ's client, and while brokers, ZooKeeper and files come and go."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from metaq.testing import FlakyNetwork
+from tests.interop.driver import DriverError, Event, ForeignClient
+from tests.interop.metaq1 import Metaq1Client, Nodes, OurServer, TextConnection, Zookeeper
+from tests.interop.servers import MetaqNamesrv
+from tests.support import eventually, run_metaq
+
+pytestmark = pytest.mark.interop
+
+MAX_SIZE = 1 << 20
+_roots = (f"/ours-{number}" for number in itertools.count())
+
+
+@pytest.fixture
+def root() -> str:
+    """A ZooKeeper root of the test's own; also for groups: the client knows ids in the whole JVM, by group."""
+    return next(_roots)
+
+
+@pytest.fixture
+def nodes(zookeeper: Zookeeper) -> Iterator[Nodes]:
+    with zookeeper.nodes() as found:
+        yield found
+
+
+def bodies(events: list[Event]) -> list[str]:
+    return [event["body"] for event in events if event["event"] == "message"]
+
+
+def consumer(java: Metaq1Client, name: str, root: str, topics: dict[str, int], factory: str = "f") -> None:
+    java.subscriber(name, factory, f"g{root.replace('/', '-')}", topics, max_delay_ms=50)
+
+
+def sends(java: Metaq1Client, producer: str, topic: str, texts: list[str]) -> list[Event]:
+    """Each, again and again until it is acknowledged."""
+
+    def sent(text: str) -> Event | None:
+        with contextlib.suppress(DriverError):  # no partition, no connection
+            receipt = java.send(producer, topic, [text])[0]
+            return receipt if receipt["ok"] else None
+        return None
+
+    found = []
+    for text in texts:
+        receipt = eventually(lambda text=text: sent(text))
+        assert receipt is not None
+        found.append(receipt)
+    return found
+
+
+def whole(nodes: Nodes, root: str, topic: str, broker_id: int = 0) -> bool:
+    """Whether the broker and its topic are registered."""
+    tree = nodes.tree(root)
+    return {f"{root}/brokers/ids/{broker_id}/master", f"{root}/brokers/topics-sub/{topic}/{broker_id}-m"} <= tree.keys()
+
+
+def test_clients_of_both_generations_share_a_topic(
+    java1: Metaq1Client, java: ForeignClient, zookeeper: Zookeeper, root: str, tmp_path: Path
+) -> None:
+    """What either sends, both receive: tag and attribute are one, ids are there for both, large bodies arrive whole."""
+    namesrv = MetaqNamesrv(tmp_path)
+    namesrv.start()
+    server = OurServer(tmp_path, zookeeper, {"shared": {"numPartitions": 2}}, registry={"zk.zkRoot": root})
+    server.options = [f"namesrvAddr={namesrv.address}"]
+    try:
+        with server:
+            java1.factory("f", zookeeper.address, root=root)
+            java1.publisher("p1", "f", ["shared"])
+            consumer(java1, "c1", root, {"shared": MAX_SIZE})
+            java.producer("p4", namesrv.address)
+            java.consumer("c4", namesrv.address, f"g4{root.replace('/', '-')}", {"shared": "red || blue"})
+            java1.send("p1", "shared", ["one from 1.x", "two from 1.x"], attribute="red")
+            java.send("p4", "shared", ["one from 4.9", "x" * 20_000], tag="blue")
+            java1.send("p1", "shared", ["not for the tags"], attribute="green")
+            both = {
+                ("one from 1.x", "red"),
+                ("two from 1.x", "red"),
+                ("one from 4.9", "blue"),
+                ("x" * 20_000, "blue"),
+            }
+            old, new = java1.wait("c1", 5), java.wait("c4", 4)
+            assert {(one["body"], one["attribute"]) for one in old} == both | {("not for the tags", "green")}
+            assert {(one["body"], one["tag"]) for one in new} == both
+            ids = [one["id"] for one in old]
+            assert len(set(ids)) == 5
+            assert all(number > 0 for number in ids)
+            java1.shutdown_all()
+            java.shutdown_all()
+    finally:
+        namesrv.stop()
+
+
+def test_a_broker_that_is_killed_comes_back_to_its_clients(
+    java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
+) -> None:
+    """Restarted at once, while its old session lives: nothing acknowledged is lost, nothing comes twice, ids stay."""
+    with OurServer(tmp_path, zookeeper, {"test": {}}, registry={"zk.zkRoot": root}) as server:
+        java1.factory("f", zookeeper.address, root=root)
+        java1.publisher("p", "f", ["test"])
+        consumer(java1, "c", root, {"test": MAX_SIZE})
+        first = java1.send("p", "test", ["one", "two"])
+        java1.wait("c", 2)
+        server.kill()
+        server.start()
+        eventually(lambda: whole(nodes, root, "test") or None)
+        second = sends(java1, "p", "test", ["three", "four"])
+        got = java1.wait("c", 4)
+        assert bodies(got) == ["one", "two", "three", "four"]
+        assert [one["id"] for one in got] == [one["id"] for one in first + second]
+        assert [one["offset"] for one in first + second] == [0, 23, 46, 71]
+        java1.shutdown_all()
+
+
+def test_a_broker_that_zookeeper_lost_is_found_again(
+    java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
+) -> None:
+    """Its session expires behind a network that drops everything; running clients go on when it heals."""
+    with FlakyNetwork(zookeeper.address) as network:
+        registry = {"zk.zkRoot": root, "zk.zkConnect": network.address, "zk.zkSessionTimeoutMs": 1000}
+        with OurServer(tmp_path, zookeeper, {"test": {}}, registry=registry):
+            java1.factory("f", zookeeper.address, root=root)
+            java1.publisher("p", "f", ["test"])
+            consumer(java1, "c", root, {"test": MAX_SIZE})
+            java1.send("p", "test", ["one"])
+            java1.wait("c", 1)
+            network.stall()
+            eventually(lambda: not whole(nodes, root, "test") or None)
+            network.mend()
+            eventually(lambda: whole(nodes, root, "test") or None)
+            sends(java1, "p", "test", ["two"])
+            assert bodies(java1.wait("c", 2)) == ["one", "two"]
+            java1.shutdown_all()
+
+
+def test_a_broker_starts_without_zookeeper_and_is_found_when_it_comes(
+    java1: Metaq1Client, root: str, tmp_path: Path
+) -> None:
+    """Who knows its address is served at once; the log says what is missing; later it goes and comes again."""
+    late = Zookeeper(tmp_path / "late")
+    with OurServer(tmp_path, late, {"test": {}}, registry={"zk.zkRoot": root}) as server:
+        with TextConnection(server.text) as text:
+            answer = text.ask("put test 0 3 0 1", b"one")
+            assert answer is not None
+            assert answer.code == 200
+        assert f"ZooKeeper {late.address} cannot be reached" in server.log.read_text()
+        with late:
+            with late.nodes() as nodes:
+                eventually(lambda: whole(nodes, root, "test") or None)
+            java1.factory("f", late.address, root=root)
+            java1.publisher("p", "f", ["test"])
+            consumer(java1, "c", root, {"test": MAX_SIZE})
+            assert bodies(java1.wait("c", 1)) == ["one"]
+            late.kill()
+            assert java1.send("p", "test", ["two"])[0]["ok"]  # what clients know goes on
+            late.start()
+            with late.nodes() as nodes:
+                eventually(lambda: whole(nodes, root, "test") or None)
+            sends(java1, "p", "test", ["three"])
+            assert bodies(java1.wait("c", 3)) == ["one", "two", "three"]
+            java1.shutdown_all()
+
+
+def test_nothing_is_registered_where_it_is_switched_off(
+    zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
+) -> None:
+    """zk.zkEnable=false works alone, with or without a ZooKeeper."""
+    registry = {"zk.zkRoot": root, "zk.zkEnable": "false"}
+    with OurServer(tmp_path, zookeeper, {"test": {}}, registry=registry) as server, TextConnection(server.text) as text:
+        answer = text.ask("put test 0 3 0 1", b"one")
+        assert answer is not None
+        assert answer.code == 200
+        assert nodes.client.exists(root) is None
+
+
+def test_two_brokers_with_one_id_do_not_mix(
+    java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
+) -> None:
+    """The second says who has the id, and is told to nobody until the first has left."""
+    first = OurServer(tmp_path / "first", zookeeper, {"test": {}}, registry={"zk.zkRoot": root})
+    second = OurServer(tmp_path / "second", zookeeper, {"test": {"numPartitions": 3}}, registry={"zk.zkRoot": root})
+    with first, second:
+        assert f"brokerId 0 (meta://{first.text})" in second.log.read_text()
+        java1.factory("f", zookeeper.address, root=root)
+        assert java1.call("partitions", factory="f", topic="test") == ["0-0"]
+        first.stop()
+        eventually(lambda: nodes.text(f"{root}/brokers/ids/0/master") == f"meta://{second.text}" or None)
+        eventually(lambda: java1.call("partitions", factory="f", topic="test") == ["0-0", "0-1", "0-2"] or None)
+        java1.shutdown_all()
+
+
+def test_partitions_topics_and_brokers_that_come_are_followed(
+    java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
+) -> None:
+    """A reload gives the topic more partitions, a second broker more still: running clients use all, each message comes once."""
+    numbers = itertools.count()
+    sent: list[Event] = []
+
+    def more(count: int) -> None:
+        sent.extend(sends(java1, "p", "grows", [f"m{next(numbers)}" for _ in range(count)]))
+
+    def used(wanted: set[str]) -> bool:
+        """Whether what is sent now goes to these partitions and what is received has come from them."""
+        more(len(wanted))
+        latest = {one["partition"] for one in sent[-len(wanted) :]}
+        return latest == wanted and wanted <= {one["partition"] for one in java1.received("c")}
+
+    with OurServer(tmp_path / "a", zookeeper, {"grows": {"numPartitions": 2}}, registry={"zk.zkRoot": root}) as server:
+        java1.factory("f", zookeeper.address, root=root)
+        java1.publisher("p", "f", ["grows"])
+        consumer(java1, "c", root, {"grows": MAX_SIZE})
+        eventually(lambda: used({"0-0", "0-1"}) or None)
+        server.configure({"grows": {"numPartitions": 4}, "new": {}})
+        reloaded = run_metaq("meta1", "reload", server.broker, "--json")
+        assert reloaded.returncode == 0, reloaded.stderr
+        assert json.loads(reloaded.stdout)["needs_restart"] == []
+        eventually(lambda: used({f"0-{number}" for number in range(4)}) or None)
+        eventually(lambda: java1.call("partitions", factory="f", topic="new") == ["0-0"] or None)
+        second = OurServer(
+            tmp_path / "b", zookeeper, {"grows": {"numPartitions": 2}}, {"brokerId": 1}, registry={"zk.zkRoot": root}
+        )
+        with second:
+            eventually(lambda: used({*(f"0-{number}" for number in range(4)), "1-0", "1-1"}) or None)
+            second.stop()
+            eventually(lambda: used({f"0-{number}" for number in range(4)}) or None)
+        # What went to the second broker stays there; all else has come, once.
+        wanted = [f"m{place}" for place, one in enumerate(sent) if one["partition"].startswith("0-")]
+        eventually(lambda: set(wanted) <= set(bodies(java1.received("c"))) or None)
+        got = bodies(java1.received("c"))
+        assert len(got) == len(set(got))
+        java1.shutdown_all()
