@@ -94,7 +94,7 @@ ONLY_IN: dict[str, set[str]] = {
     "socket": {"net", "testing"},
     "socketserver": set(),
     "ssl": {"net"},
-    "select": {"net"},
+    "select": {"net", "app.predicate_process"},
     "selectors": {"net"},
     "mmap": {"store"},
     "time": {"clock"},

@@ -72,6 +72,21 @@ def leaves(message):
     return True
 
 
+def strays(message):
+    """A process behind in a session of its own, with all open files, which writes its number where the message says; and
+    hangs, or dies."""
+    what, _, place = message.body.partition(b" ")
+    if what in (b"stray-hang", b"stray-die"):
+        if os.fork() == 0:
+            os.setsid()
+            pathlib.Path(place.decode()).write_text(str(os.getpid()))
+            time.sleep(600)
+        if what == b"stray-die":
+            os._exit(7)
+        time.sleep(600)
+    return True
+
+
 def counts(message):
     """By a program that reads its standard input."""
     return subprocess.run(["cat"], stdout=subprocess.PIPE, check=True).stdout == b"" and b"no" not in message.body

@@ -10,7 +10,7 @@ import pytest
 from metaq.broker.predicates import EXTRA_MAX, GROUP_JOBS_MAX, JOB_SECONDS, Predicates, passes
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, Reason, Refused
-from metaq.model.predicates import OUT_OF_MEMORY, Predicate, predicates_of
+from metaq.model.predicates import FAILED, OUT_OF_MEMORY, Predicate, predicates_of
 from metaq.options import BrokerOptions
 
 
@@ -151,7 +151,7 @@ def test_one_that_takes_too_long_is_ended_and_its_messages_judged_one_by_one(cap
     bench.helpers[2].ready()
     bench.after(5.0)
     bench.helpers[2].answer([1])
-    assert bench.verdicts == [("g", [0, 2, 1])]
+    assert bench.verdicts == [("g", [0, FAILED, 1])]
     assert "judged one by one" in caplog.text
     assert "with a message of group g, which is delivered" in caplog.text
     bench.judge("g", b"4", b"5")
@@ -164,13 +164,13 @@ def test_one_that_needs_too_much_memory_or_dies_is_replaced():
     bench.judge("g", b"1")
     bench.helpers[0].answer([OUT_OF_MEMORY])
     assert "filterMemoryLimit" in bench.helpers[0].killed
-    assert bench.verdicts == [("g", [2])]
+    assert bench.verdicts == [("g", [FAILED])]
     bench.helpers[1].ready()
     bench.judge("g", b"2")
     assert bench.helpers[1].asked == []
     bench.after(0.15)
     bench.helpers[1].end()
-    assert bench.verdicts[1:] == [("g", [2])]
+    assert bench.verdicts[1:] == [("g", [FAILED])]
     bench.helpers[2].ready()
     bench.judge("g", b"3")
     bench.after(0.15)
@@ -213,6 +213,37 @@ def test_a_pull_waits_no_longer_than_its_client_would():
     assert "failed" in bench.done[0].why
     bench.after(0.2)
     assert bench.verdicts[1:] == [("g", [])]
+
+
+def test_what_a_connection_wanted_is_let_go_when_it_closes():
+    """At once, but for the question that a helper has: its answer is of use to nobody, and the others' turn comes."""
+    bench = Bench()
+    one, other = object(), object()
+    for owner in (one, one, other):
+        bench.predicates.judge("g", "a", [memoryview(b"x")], bench.done.append, owner=owner)
+    bench.predicates.judge("h", "a", [memoryview(bytes(1000))], bench.done.append, owner=one)
+    bench.predicates.closed(one)
+    assert bench.predicates._bytes == 2
+    bench.helpers[0].answer([1])
+    bench.helpers[0].answer([1])
+    assert bench.verdicts == [("g", [1])]
+    assert bench.done[0].owner is other
+    assert (bench.predicates._bytes, bench.predicates._groups) == (0, {})
+
+
+def test_a_helper_that_fails_with_what_nobody_wants_any_more_is_replaced():
+    """And the group goes on with what others want."""
+    bench = Bench()
+    gone = object()
+    bench.predicates.judge("g", "a", [memoryview(b"x"), memoryview(b"y")], bench.done.append, owner=gone)
+    bench.judge("g", b"z")
+    bench.predicates.closed(gone)
+    bench.helpers[0].end()
+    bench.after(1.0)
+    bench.helpers[-1].ready()
+    while bench.helpers[-1].asked and not bench.done:
+        bench.helpers[-1].answer([1])
+    assert bench.verdicts == [("g", [1])]
 
 
 def test_what_waits_is_bounded():

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import queue
+import select
 import subprocess
 import sys
 import threading
@@ -20,6 +21,8 @@ from metaq.options import BrokerOptions
 log = logging.getLogger(__name__)
 
 END_SECONDS = 2.0
+LOOK_MS = 50
+"""So often it is looked whether a process still lives that does not answer."""
 _KILL = 9
 """SIGKILL."""
 
@@ -78,14 +81,13 @@ class HelperProcess:
             process = self._started()
             if process is None:
                 return
-            while (answer := _read(process)) is not None:
+            pipes = _Pipes(process, self._lock)
+            while (answer := pipes.answer()) is not None:
                 self._tell(answer, "")
                 question = self._questions.get()
                 if question is None:
                     break
-                assert process.stdin is not None
-                process.stdin.write(len(question).to_bytes(4, "big") + question)
-                process.stdin.flush()
+                pipes.ask(question)
         except OSError as error:
             why = error.strerror or str(error)
         finally:
@@ -132,14 +134,64 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
             os.killpg(process.pid, _KILL)
 
 
-def _read(process: subprocess.Popen[bytes]) -> bytes | None:
-    assert process.stdout is not None
-    head = process.stdout.read(4)
-    if len(head) < 4:
-        return None
-    size = int.from_bytes(head, "big")
-    data = process.stdout.read(size)
-    return data if len(data) == size else None
+class _Pipes:
+    """The pipes of a process, as long as that lives: what it has started may outlive it, and hold the other ends."""
+
+    def __init__(self, process: subprocess.Popen[bytes], lock: threading.Lock) -> None:
+        assert process.stdin is not None, "it was started so"
+        assert process.stdout is not None, "it was started so"
+        self._process, self._lock = process, lock
+        self._to, self._from = process.stdin.fileno(), process.stdout.fileno()
+        for pipe in (self._to, self._from):
+            os.set_blocking(pipe, False)
+
+    def ask(self, question: bytes) -> None:
+        """Raises BrokenPipeError: nobody will read it."""
+        data = memoryview(len(question).to_bytes(4, "big") + question)
+        while data:
+            try:
+                data = data[os.write(self._to, data) :]
+            except BlockingIOError:
+                if not self._lives(self._to, select.POLLOUT):
+                    raise BrokenPipeError from None
+
+    def answer(self) -> bytes | None:
+        """None: it has ended."""
+        head = self._read(4)
+        return None if head is None else self._read(int.from_bytes(head, "big"))
+
+    def _read(self, size: int) -> bytes | None:
+        data, lives = bytearray(), True
+        while len(data) < size:
+            try:
+                piece = os.read(self._from, size - len(data))
+            except BlockingIOError:
+                if not lives:  # What it had said before its end is read by now.
+                    return None
+                lives = self._lives(self._from, select.POLLIN)
+                continue
+            if not piece:
+                return None
+            data += piece
+        return bytes(data)
+
+    def _lives(self, pipe: int, event: int) -> bool:
+        """Wait for a pipe. False: the process has ended."""
+        poll = select.poll()
+        poll.register(pipe, event)
+        while not poll.poll(LOOK_MS):
+            with self._lock:
+                if self._process.returncode is not None or _has_ended(self._process.pid):
+                    _kill(self._process)  # what it has left behind in its group
+                    return False
+        return True
+
+
+def _has_ended(pid: int) -> bool:
+    """Without taking note: until somebody waits for it the number is its own."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+    return True
 
 
 def predicate_helpers(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> MakeHelper:

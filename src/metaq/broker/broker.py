@@ -325,6 +325,7 @@ class Broker:
     def closed(self, channel: Channel) -> None:
         """A connection has ended: forget what it waits for, and what it was a member of."""
         self.hold.closed(channel)
+        self.predicates.closed(channel)
         if self.branches is not None:
             self.branches.closed(channel)
         self.staging.closed(channel)

@@ -72,7 +72,9 @@ class PredicatePulls:
         if pulled.status is ReadStatus.FOUND:
             records = _records(pulled.body)
             done = functools.partial(self._judged, pull, pulled, deadline)
-            self._predicates.judge(pull.admission.group.name, pull.admission.predicate, records, done)
+            self._predicates.judge(
+                pull.admission.group.name, pull.admission.predicate, records, done, owner=pull.channel
+            )
             return None
         if pulled.status is ReadStatus.OFFSET_OVERFLOW_ONE and self._clock.monotonic() < deadline:
             key = (pull.admission.topic, pull.request.queue_id)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import msgspec
@@ -21,7 +21,7 @@ from msgspec import Struct
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
-from metaq.model.predicates import OUT_OF_MEMORY, RAISED, YES, predicates_of
+from metaq.model.predicates import FAILED, NO, OUT_OF_MEMORY, RAISED, predicates_of
 from metaq.options import MIB, BrokerOptions
 
 log = logging.getLogger(__name__)
@@ -60,11 +60,16 @@ class Job(Struct, eq=False):
     predicate: str
     records: Sequence[memoryview]
     done: Callable[[Job], None]
-    """Called once: when all is judged, or the time is over."""
+    """Called once: when all is judged, or the time is over; not if whoever asked has gone."""
     deadline: float
     verdicts: bytearray
+    owner: object = None
+    """Whose messages they are: the channel, as `closed` names it."""
+    head: bytes = b""
+    """Goes before the messages in each question."""
     why: str = ""
     """What went wrong last."""
+    gone: bool = False
 
     @property
     def size(self) -> int:
@@ -100,10 +105,19 @@ class _Busy(Struct):
 class Predicates:
     """The predicates of one broker. Lives in its thread."""
 
-    def __init__(self, options: BrokerOptions, clock: Clock, make_helper: MakeHelper | None = None) -> None:
-        """Raises ConfigError: `filterPredicates` cannot be read."""
+    def __init__(
+        self,
+        options: BrokerOptions,
+        clock: Clock,
+        make_helper: MakeHelper | None = None,
+        places: Mapping[str, str] | None = None,
+    ) -> None:
+        """Args: places: name → `module:function`, in place of those of `filterPredicates`.
+
+        Raises ConfigError: `filterPredicates` cannot be read.
+        """
         self._options, self._clock, self._make_helper = options, clock, make_helper
-        self.places = predicates_of(options.filter_predicates)
+        self.places = predicates_of(options.filter_predicates) if places is None else places
         self._errors: dict[str, str] = {}
         self._log = RateLimitedLog(log, clock)
         self._groups: dict[str, _Group] = {}
@@ -134,12 +148,21 @@ class Predicates:
                 Reason.BAD_FILTER, f"the predicate {name} ({self.places[name]}) cannot be used: {self._errors[name]}"
             )
 
-    def judge(self, group: str, predicate: str, records: Sequence[memoryview], done: Callable[[Job], None]) -> None:
+    def judge(
+        self,
+        group: str,
+        predicate: str,
+        records: Sequence[memoryview],
+        done: Callable[[Job], None],
+        *,
+        owner: object = None,
+        head: bytes = b"",
+    ) -> None:
         """Have messages judged; `done(job)` is called later. Raises Refused: no such predicate; BUSY: too much waits."""
         self.check(predicate)
         queue = self._groups.setdefault(group, _Group())
         now = self._clock.monotonic()
-        job = Job(group, predicate, records, done, now + JOB_SECONDS, bytearray())
+        job = Job(group, predicate, records, done, now + JOB_SECONDS, bytearray(), owner, head)
         if len(queue.jobs) >= GROUP_JOBS_MAX or self._bytes + job.size > BYTES_MAX:
             raise Refused(
                 Reason.BUSY,
@@ -176,7 +199,7 @@ class Predicates:
         group.trip = len(records)
         self._helpers[helper] = _Busy(name, job, now, ready=True)
         word = job.predicate.encode()
-        helper.ask(b"".join((bytes([len(word)]), word, *records)))
+        helper.ask(b"".join((bytes([len(word)]), word, job.head, *records)))
 
     def told(self, helper: Helper, answer: bytes | None, why: str) -> None:
         """A helper has answered, or is gone."""
@@ -252,7 +275,7 @@ class Predicates:
         now = self._clock.monotonic()
         job.why = f"the predicate {job.predicate} failed: {why}"
         if group.trip == 1:
-            job.verdicts.append(RAISED)
+            job.verdicts.append(FAILED)
             group.careful = max(0, group.careful - 1)
             self._log.error(
                 ("failed", job.predicate, name),
@@ -273,7 +296,7 @@ class Predicates:
     def _go_on(self, name: str, group: _Group, job: Job) -> None:
         now = self._clock.monotonic()
         group.waits_since = now
-        if len(job.verdicts) < len(job.records) and now < job.deadline:
+        if len(job.verdicts) < len(job.records) and now < job.deadline and not job.gone:
             return
         group.jobs.popleft()
         self._forget_if_done(name, group)
@@ -281,7 +304,29 @@ class Predicates:
 
     def _finish(self, job: Job) -> None:
         self._bytes -= job.size
-        job.done(job)
+        if not job.gone:
+            job.done(job)
+
+    def closed(self, owner: object) -> None:
+        """A connection has ended: what it wanted judged is let go, but for the question that a helper has at this moment."""
+        for name, group in list(self._groups.items()):
+            for job in [job for job in group.jobs if job.owner is owner]:
+                job.gone = True
+                if not group.trip or job is not group.jobs[0]:
+                    group.jobs.remove(job)
+                    self._finish(job)
+            self._forget_if_done(name, group)
+
+    def end(self, why: str) -> None:
+        """There are other predicates now: end all helpers, and answer what waits with what is judged already."""
+        self._closed = True
+        for helper in self._helpers:
+            helper.kill(why)
+        jobs = [job for group in self._groups.values() for job in group.jobs]
+        self._groups.clear()
+        for job in jobs:
+            job.why = why
+            self._finish(job)
 
     def _forget_if_done(self, name: str, group: _Group) -> None:
         if not group.jobs and not group.failures and not group.careful:
@@ -291,7 +336,7 @@ class Predicates:
 
     def tick(self) -> None:
         """Let time pass: end helpers that take too long, answer jobs whose time is over, add helpers where others wait."""
-        if not self.places:
+        if not self.places or self._closed:
             return
         self._log.tick()
         now, limit = self._clock.monotonic(), self._options.filter_time_limit / 1000
@@ -334,4 +379,4 @@ class Predicates:
 
 def passes(verdict: int) -> bool:
     """Whether a message with that verdict is delivered."""
-    return verdict in (YES, RAISED)
+    return verdict != NO

@@ -11,8 +11,8 @@ from metaq.errors import ConfigError
 
 PREDICATE: Final = "PREDICATE"
 """The expression type of a subscription that names one."""
-NO, YES, RAISED, OUT_OF_MEMORY = 0, 1, 2, 0xFF
-"""What a predicate says of a message, or what became of it; the last of the process it was called in."""
+NO, YES, RAISED, FAILED, OUT_OF_MEMORY = 0, 1, 2, 3, 0xFF
+"""What a predicate says of a message, that it raised, that nobody could say; the last of the process it was called in."""
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,100}\Z")
 _PLACE = re.compile(r"[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*\Z")
 
