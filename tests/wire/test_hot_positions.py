@@ -21,6 +21,8 @@ from metaq.wire.record import encode_record
 BASE = 1 << 20
 """Where the log file of these tests begins."""
 COMPRESSED = int(SysFlag.COMPRESSED)
+GOLDEN_UNITS = "8000000000000000a400000000000019"
+GOLDEN_UNIT_FAR = "d600010000000019"
 
 
 def record(offset: int, place: int, body: bytes = b"hello", properties: bytes = b"", sys_flag: int = 0) -> bytes:
@@ -149,12 +151,54 @@ def test_the_tail_writes_the_unit_of_the_message_to_come(hot):
     tail.attach(file, 100, 4)
     assert (tail.room(), tail.put(25), tail.put(30), tail.put(1), tail.room()) == (2, True, True, False, 0)
     assert (tail.next_offset, tail.next_position) == (103, 5_000_000_055)
-    assert struct.unpack(">4Q", file) == (0, 0, 5_000_000_025 | 1 << 63, 5_000_000_055 | 1 << 63)
+    assert bytes(file[:16]) == bytes(16)
+    assert [hot.position_of(file[place : place + 8], 100 + place // 8) for place in (0, 8, 16, 24)] == [
+        -1, -1, 5_000_000_025, 5_000_000_055,
+    ]  # fmt: skip
     tail.detach()
     assert (tail.room(), tail.next_offset) == (0, 103)
     for first, units in ((-1, 1), (0, 5)):
         with pytest.raises(ValueError, match="units from"):
             tail.attach(file, first, units)
+
+
+@both
+def test_golden_units(hot):
+    """The first bit, a check of seven, the position: of messages at 0, 25 and 2^40 + 25."""
+    assert hot.position_units(array("i", [25]), 0, 0) == (bytes.fromhex(GOLDEN_UNITS), 25)
+    assert hot.position_of(bytes.fromhex(GOLDEN_UNITS)[:8], 0) == 0
+    units, end = hot.position_units(array("i", []), 1_000_000, (1 << 40) + 25)
+    assert (units.hex(), end) == (GOLDEN_UNIT_FAR, (1 << 40) + 25)
+
+
+@both
+def test_a_unit_that_is_damaged_or_of_another_place_says_nothing(hot):
+    """Nor does one that nobody has written, or half of one."""
+    units, _ = hot.position_units(array("i", [25, 30, 70_000]), 1_000, 5_000_000_000)
+    for row in range(4):
+        unit = units[8 * row : 8 * row + 8]
+        assert hot.position_of(unit, 1_000 + row) == (5_000_000_000, 5_000_000_025, 5_000_000_055, 5_000_070_055)[row]
+        assert hot.position_of(unit[:7], 1_000 + row) == hot.position_of(bytes(8), 1_000 + row) == -1
+        flips = [int.from_bytes(unit, "big") ^ 1 << bit for bit in range(64)]
+        assert sum(hot.position_of(flip.to_bytes(8, "big"), 1_000 + row) >= 0 for flip in flips) <= 1
+        assert sum(hot.position_of(unit, other) >= 0 for other in range(1_000)) < 20  # 1 of 128 is to be expected
+
+
+@needs_native
+@given(
+    st.lists(st.integers(20, 1 << 30), max_size=20),
+    st.integers(0, 1 << 50),
+    st.integers(0, 1 << 50),
+    st.binary(max_size=9),
+)
+def test_native_and_twin_write_the_same_units(counts, offset, position, unit):
+    """And read the same of any bytes."""
+    found = NATIVE.position_units(array("i", counts), offset, position)
+    assert found == TWIN.position_units(array("i", counts), offset, position)
+    assert [TWIN.position_of(found[0][8 * row : 8 * row + 8], offset + row) for row in range(len(counts) + 1)] == [
+        position + sum(counts[:row]) for row in range(len(counts) + 1)
+    ]
+    assert NATIVE.position_of(unit, offset) == TWIN.position_of(unit, offset)
 
 
 def test_one_record_has_a_frame_of_that_size():

@@ -17,8 +17,6 @@ from metaq.wire import hot
 UNIT_BYTES: Final = 8
 FILE_BYTES: Final = 2 * 1024 * 1024
 RESERVE_BYTES: Final = 16 * 1024
-KNOWN: Final = 1 << 63
-"""Set in every unit that says something: zeros, which a lost page reads as, say nothing."""
 
 
 class PositionFiles:
@@ -81,14 +79,13 @@ class PositionFiles:
     # ------------------------------------------------------------------ units
 
     def read(self, offset: int) -> int | None:
-        """The position of a queue offset; None: nothing is known of it here."""
+        """The position of a queue offset; None: nothing is known of it here, or its unit is damaged."""
         file = self.run.find(offset * UNIT_BYTES)
-        data = file.read(offset * UNIT_BYTES, UNIT_BYTES) if file else b""
-        value = int.from_bytes(data, "big")
-        return value & ~KNOWN if len(data) == UNIT_BYTES and value & KNOWN else None
+        found = hot.position_of(file.read(offset * UNIT_BYTES, UNIT_BYTES), offset) if file else -1
+        return found if found >= 0 else None
 
-    def read_many(self, first: int, stop: int) -> array[int]:
-        """The units [first, stop) as numbers below zero, `KNOWN` included; 0 where nothing is known."""
+    def read_many(self, first: int, stop: int) -> list[int]:
+        """The positions of queue offsets [first, stop); -1 where `read` finds none."""
         data = bytearray()
         while (place := first * UNIT_BYTES + len(data)) < stop * UNIT_BYTES:
             file = self.run.find(place)
@@ -96,16 +93,18 @@ class PositionFiles:
             size = min(size, stop * UNIT_BYTES - place)
             found = file.read(place, size) if file else b""
             data += found + bytes(size - len(found))
-        units = array("q", bytes(data))
-        units.byteswap()
-        return units
+        return [
+            hot.position_of(data[at : at + UNIT_BYTES], first + at // UNIT_BYTES)
+            for at in range(0, len(data), UNIT_BYTES)
+        ]
 
-    def write(self, first: int, start: int, sizes: Sequence[int]) -> int:
-        """Write the units of `sizes` and the one behind them, the first being `start`; they are reserved. Returns the last."""
-        units = array("q", accumulate(sizes, initial=start - KNOWN))
-        end = units[-1] + KNOWN
-        units.byteswap()
-        data = memoryview(units).cast("B")
+    def write(self, first: int, start: int, sizes: array[int]) -> int:
+        """Write the units of messages from queue offset `first`, which is at `start`, and the one behind them; they are reserved.
+
+        Returns the position behind them.
+        """
+        units, end = hot.position_units(sizes, first, start)
+        data = memoryview(units)
         place, written = first * UNIT_BYTES, 0
         while written < len(data):
             file = self.run.find(place + written)
@@ -115,6 +114,10 @@ class PositionFiles:
             file.buffer[at : at + size] = data[written : written + size]
             written += size
         return end
+
+    def write_one(self, offset: int, position: int) -> None:
+        """The same for the unit of one queue offset."""
+        self.write(offset, position, array("i"))
 
     def lowest(self, first: int, known: int) -> int:
         """The first unit of those that are known without a hole up to `known`: by bisection, so a hole may be missed."""
@@ -153,6 +156,6 @@ class PositionFiles:
             file.release()
 
 
-def sizes_agree(units: Sequence[int], sizes: Sequence[int]) -> bool:
-    """Whether units (one more than sizes) go on by just these sizes, all of them known."""
-    return all(units) and list(accumulate(sizes, initial=units[0])) == list(units)
+def sizes_agree(positions: Sequence[int], sizes: Sequence[int]) -> bool:
+    """Whether positions (one more than sizes) go on by just these sizes."""
+    return positions[0] >= 0 and list(accumulate(sizes, initial=positions[0])) == list(positions)

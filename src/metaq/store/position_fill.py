@@ -18,6 +18,7 @@ log = logging.getLogger(__name__)
 CHUNK: int = 16_384
 """Messages that are computed in one go: half a millisecond of them holds the interpreter."""
 _AGREE: int = 8
+_SIZE_MAX: int = (1 << 31) - 1
 
 
 class Gone(Exception):
@@ -109,17 +110,21 @@ class Filler:
         return self._files.write(offset, position, found.sizes)
 
     def backward(self, low: int, first: int) -> int:
-        """Write the units before `low`, which is known, down to `first`. Returns from where on they are known. Raises Gone."""
+        """Write the units before `low`, which is known, down to `first`. Returns from where on they are known. Raises Gone, Begins."""
         found = sizes_of(self._store, self._queue, first, low)
         if found.lost:
             return self._bridge(low, first + found.lost[-1])
         end = self._files.read(low)
         if end is None:
             raise Gone
-        start = end - sum(found.sizes)
-        if start < 0:
-            raise Impossible(low, start)
-        self._files.write(first, start, found.sizes)
+        start, sizes = end - sum(found.sizes), found.sizes
+        before = 0
+        while start < 0:
+            start += sizes[before]
+            before += 1
+        self._files.write(first + before, start, sizes[before:])
+        if before:
+            raise Begins(first + before, start)
         return first
 
     def _bridge(self, low: int, lost: int) -> int:
@@ -139,7 +144,7 @@ class Filler:
         sizes, missing = found.sizes, found.lost
         if base is not None and end is not None and missing and first == base.queue_offset:
             span = end - start - sum(sizes)
-            if span >= 0:
+            if 0 <= span <= _SIZE_MAX:
                 sizes[missing[0]] = span
         elif end is not None:
             start = max(0, end - sum(sizes))
@@ -153,23 +158,27 @@ class Filler:
         unit by is a fault of a record; what moves only some units between is a fault of those units.
         """
         at, position = high, self._files.read(high)
-        differ, stored = 0, 0
+        differ, believed = 0, True
         while at > low and position is not None:
             first = max(low, at - CHUNK)
             found = sizes_of(self._store, self._queue, first, at)
             if found.lost:
                 return False, differ
-            units = self._files.read_many(first, at)
+            stored = self._files.read_many(first, at)
             for row in range(at - first - 1, -1, -1):
                 position -= found.sizes[row]
-                stored = units[row]
-                differ += stored + (1 << 63) != position
+                differ += stored[row] != position
+                if stored[row] >= 0:
+                    believed = stored[row] == position
             at = first
-        return stored == 0 or stored + (1 << 63) == position, differ
+        return believed, differ
 
 
-class Impossible(Exception):
-    """The messages before a base have more bytes than its position says."""
+class Begins(Exception):
+    """The messages before this one have no position: the queue began behind them when it was touched.
+
+    They had left the log then, and a power cut has brought their file back.
+    """
 
     def __init__(self, offset: int, position: int) -> None:
         super().__init__(offset, position)

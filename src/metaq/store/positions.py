@@ -23,7 +23,7 @@ from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.message_store import MessageStore
 from metaq.store.position_bases import Base
 from metaq.store.position_files import PositionFiles
-from metaq.store.position_fill import CHUNK, Filler, Gone, Impossible, sizes_of
+from metaq.store.position_fill import CHUNK, Begins, Filler, Gone, sizes_of
 from metaq.store.queues import QueueKey
 from metaq.store.worker import Worker
 from metaq.wire import hot
@@ -50,7 +50,7 @@ class QueuePositions:
     """The byte positions of one queue. `min`, `max`, `position` and `at` raise Saving while what they need is not known yet."""
 
     __slots__ = (
-        "_files", "_hints", "_opened", "_owner", "_settling", "_synced", "_waiting", "base", "busy", "gone", "low", "queue_id",
+        "_begin", "_files", "_hints", "_opened", "_owner", "_settling", "_synced", "_waiting", "base", "busy", "gone", "low", "queue_id",
         "rebased", "tail", "topic",
     )  # fmt: skip
 
@@ -61,6 +61,8 @@ class QueuePositions:
         self._files = owner.files_of(topic, queue_id)
         self.tail = hot.PositionTail()
         """Its end. It takes a message if its `next_offset` is the queue's, and there is room."""
+        self._begin = 0
+        """Messages before this queue offset have no position."""
         self.low = 0
         """Positions from this queue offset to the tail's are known."""
         self.busy = False
@@ -87,7 +89,20 @@ class QueuePositions:
     @property
     def min(self) -> int:
         """Position of the oldest message kept, or of the next one of an empty queue. Raises Saving, Refused."""
-        return self.position(self._queue().min_offset)
+        return self.position(self.begin)
+
+    @property
+    def begin(self) -> int:
+        """Queue offset of the oldest message that has a position. Raises Saving, Refused."""
+        self._require_open()
+        begin = self._oldest()
+        if self.low > begin:
+            raise Saving(self.fill(back=True))
+        return begin
+
+    def _oldest(self) -> int:
+        """The same as far as it is known."""
+        return max(self._queue().min_offset, self._begin)
 
     @property
     def max(self) -> int:
@@ -105,9 +120,10 @@ class QueuePositions:
             self._require_end()
         if not self.low <= queue_offset <= self.tail.next_offset:
             queue = self._queue()
-            if not queue.min_offset <= queue_offset <= queue.max_offset:
+            oldest = self._oldest()
+            if not oldest <= queue_offset <= queue.max_offset:
                 raise ValueError(
-                    f"queue {self.queue_id} of topic {self.topic} keeps [{queue.min_offset}, {queue.max_offset}), "
+                    f"queue {self.queue_id} of topic {self.topic} has positions of [{oldest}, {queue.max_offset}), "
                     f"wanted {queue_offset}"
                 )
             raise Saving(self.fill(back=True))
@@ -123,7 +139,7 @@ class QueuePositions:
             self._require_end()
             if position >= self.tail.next_position:
                 return Place(self.tail.next_offset, self.tail.next_position)
-        oldest = self._queue().min_offset
+        oldest = self._oldest()
         if oldest > self.tail.next_offset:
             self._require_end()
         low = max(self.low, oldest)
@@ -290,19 +306,14 @@ class QueuePositions:
             return act()
         except Gone:  # retention was faster: from where the queue begins now
             return lambda: self._filled(None)
-        except Impossible as error:
-            log.error(  # noqa: TRY400  the text says it all
-                "queue %d of topic %s: its base at queue offset %d cannot be: the messages before it have %d bytes more than it "
-                "says", self.queue_id, self.topic, error.offset, -error.position,
-            )  # fmt: skip
-            refusal = Refused(
-                Reason.UNAVAILABLE, f"the byte positions of topic {self.topic} are damaged; see the broker's log"
-            )
         except Refused as error:
             refusal = error
         except (StoreError, OSError, MemoryError, ConfigError) as error:
             refusal = self._refused(error)
             log.error("%s", refusal)  # noqa: TRY400  the text says it all
+        except Exception as error:  # a fault of ours: whoever waits must not wait for ever
+            refusal = self._refused(error)
+            log.exception("%s", refusal)
         return lambda: self._filled(refusal)
 
     def _go_forward(self) -> Callable[[], None]:
@@ -316,7 +327,7 @@ class QueuePositions:
         if offset < queue.min_offset:  # what was between has left the log, and nobody was told of it
             low = offset = queue.min_offset
             self._files.create(offset, offset)
-            self._files.write(offset, position, ())
+            self._files.write_one(offset, position)
             rebased = True
         while offset < (stop := min(queue.max_offset, offset + CHUNK)):
             self._files.reserve(offset + 1, stop)
@@ -327,20 +338,23 @@ class QueuePositions:
 
     def _go_back(self, low: int) -> Callable[[], None]:
         queue = self._queue()
-        stop = max(queue.min_offset, low - CHUNK * _CHUNKS_BACK)
+        stop, begin = max(self._oldest(), low - CHUNK * _CHUNKS_BACK), self._begin
         if low > stop:
-            low = self._backward(Filler(self._owner.store, self._files, queue), low, stop)
-        return lambda: self._went_back(low)
+            try:
+                low = self._backward(Filler(self._owner.store, self._files, queue), low, stop)
+            except Begins as error:
+                low = begin = error.offset
+        return lambda: self._went_back(low, begin)
 
-    def _went_back(self, low: int) -> None:
-        self.low = low
+    def _went_back(self, low: int, begin: int) -> None:
+        self.low, self._begin = low, begin
         self._filled(None)
         self._go_on_back()
 
     def _go_on_back(self) -> None:
         """What is lost of the units before is computed also if nobody asks: the messages may leave the log."""
         queue = self._owner.store.existing_queue(self.topic, self.queue_id)
-        if not self.gone and queue is not None and self.low > queue.min_offset:
+        if not self.gone and queue is not None and self.low > self._oldest():
             self.fill(back=True)
 
     def _backward(self, filler: Filler, low: int, stop: int) -> int:
@@ -359,7 +373,7 @@ class QueuePositions:
         offset, position = base.queue_offset, base.position
         if self._has_restarted(queue, base):
             files.create(queue.min_offset, queue.min_offset)
-            files.write(queue.min_offset, position, ())
+            files.write_one(queue.min_offset, position)
             return queue.min_offset, queue.min_offset, position, True
         if there and offset < queue.min_offset:
             adopted = self._adopt(queue, filler, there=there)
@@ -378,7 +392,7 @@ class QueuePositions:
                 self.topic,
             )
         files.create(first, offset)
-        files.write(offset, position, ())
+        files.write_one(offset, position)
         return offset, offset, position, False
 
     def _has_restarted(self, queue: ConsumeQueue, base: Base) -> bool:
@@ -407,13 +421,13 @@ class QueuePositions:
             "queue offset %d, and may be others than were told", self.queue_id, self.topic, position or 0, queue.min_offset,
         )  # fmt: skip
         self._files.create(queue.min_offset, queue.min_offset)
-        self._files.write(queue.min_offset, position or 0, ())
+        self._files.write_one(queue.min_offset, position or 0)
         return queue.min_offset, queue.min_offset, position or 0, True
 
     def _verified(self, low: int, offset: int, position: int) -> Callable[[], None]:
         filler = Filler(self._owner.store, self._files, self._queue())
-        self._files.write(offset, position, ())
-        first = max(low, self._queue().min_offset)
+        self._files.write_one(offset, position)
+        first = max(low, self._oldest())
         believed, differ = filler.differences(first, offset)
         if differ and not believed:
             log.error(

@@ -13,7 +13,20 @@ cdef enum:
     FRAME_HEAD_BYTES = 20
     POSITION_BYTES = 8
 
+cdef enum:
+    POSITION_BITS = 56
+
 cdef uint64_t POSITION_KNOWN = <uint64_t>1 << 63
+cdef uint64_t POSITION_MASK = (<uint64_t>1 << POSITION_BITS) - 1
+cdef uint64_t MIX_OFFSET = 0xC2B2AE3D27D4EB4Fu
+cdef uint64_t MIX = 0x9E3779B97F4A7C15u
+
+
+cdef inline uint64_t position_unit(int64_t offset, int64_t position) noexcept nogil:
+    """The first bit, seven that belong to this position at this queue offset, the position."""
+    cdef uint64_t value = <uint64_t>position & POSITION_MASK
+    cdef uint64_t check = ((value ^ <uint64_t>offset * MIX_OFFSET) * MIX) >> 57
+    return POSITION_KNOWN | check << POSITION_BITS | value
 
 
 cdef int32_t attribute_bytes(const Record *r) noexcept nogil:
@@ -109,6 +122,34 @@ def frame_sizes(
     return row, why
 
 
+def position_units(sizes, int64_t offset, int64_t position):
+    cdef Exported held = Exported()
+    cdef bytes units
+    cdef uint8_t *out
+    cdef const int32_t *size
+    cdef Py_ssize_t count, row
+    held.hold(sizes, PyBUF_SIMPLE)
+    count = held.size // 4
+    size = <const int32_t *>held.data
+    units = PyBytes_FromStringAndSize(NULL, (count + 1) * POSITION_BYTES)
+    out = <uint8_t *>PyBytes_AS_STRING(units)
+    put64(out, <int64_t>position_unit(offset, position))
+    for row in range(count):
+        position += size[row]
+        put64(out + (row + 1) * POSITION_BYTES, <int64_t>position_unit(offset + row + 1, position))
+    return units, position
+
+
+def position_of(unit, int64_t offset):
+    cdef Exported held = Exported()
+    cdef uint64_t value
+    held.hold(unit, PyBUF_SIMPLE)
+    if held.size != POSITION_BYTES:
+        return -1
+    value = <uint64_t>get64(held.data)
+    return <int64_t>(value & POSITION_MASK) if value == position_unit(offset, <int64_t>(value & POSITION_MASK)) else -1
+
+
 cdef class PositionTail:
     cdef readonly int64_t next_offset
     cdef readonly int64_t next_position
@@ -145,7 +186,7 @@ cdef class PositionTail:
         self.next_offset += 1
         put64(
             self.units.data + (self.next_offset - self.first) * POSITION_BYTES,
-            <int64_t>(<uint64_t>self.next_position | POSITION_KNOWN),
+            <int64_t>position_unit(self.next_offset, self.next_position),
         )
 
     def room(self):

@@ -21,6 +21,8 @@ from metaq.wire._hot_py_positions import (
     SIZES_END,
     PositionTail,
     frame_sizes,
+    position_of,
+    position_units,
 )
 from metaq.wire._hot_py_read import (
     END_BAD,
@@ -66,5 +68,5 @@ __all__ = [
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
     "frame_sizes", "frames", "gather", "index_hash", "java_hash",
-    "pull_reply", "read", "rewind_index", "scan_records", "select", "sift",
+    "position_of", "position_units", "pull_reply", "read", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

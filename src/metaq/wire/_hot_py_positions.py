@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from itertools import accumulate
 from typing import Any, Final
 
 from metaq.wire.hashing import crc31
@@ -16,7 +17,12 @@ SIZES_COMPRESSED: Final = 3
 
 FRAME_HEAD_BYTES: Final = 20
 POSITION_BYTES: Final = 8
-POSITION_KNOWN: Final = 1 << 63
+_BITS: Final = 56
+_KNOWN: Final = 1 << 63
+_MASK: Final = (1 << _BITS) - 1
+_MIX_OFFSET: Final = 0xC2B2AE3D27D4EB4F
+_MIX: Final = 0x9E3779B97F4A7C15
+_ALL: Final = (1 << 64) - 1
 _UNIT = struct.Struct(">qi8x")
 _POSITION = struct.Struct(">Q")
 _COMPRESSED: Final = 1
@@ -82,6 +88,26 @@ def frame_sizes(
     return row, SIZES_END
 
 
+def _position_unit(offset: int, position: int) -> int:
+    value = position & _MASK
+    check = ((value ^ (offset * _MIX_OFFSET & _ALL)) * _MIX & _ALL) >> 57
+    return _KNOWN | check << _BITS | value
+
+
+def position_units(sizes: Any, offset: int, position: int) -> tuple[bytes, int]:
+    places = list(accumulate(memoryview(sizes).cast("B").cast("i"), initial=position))
+    units = [_position_unit(offset + row, place) for row, place in enumerate(places)]
+    return struct.pack(f">{len(units)}Q", *units), places[-1]
+
+
+def position_of(unit: Any, offset: int) -> int:
+    data = bytes(unit)
+    value = int.from_bytes(data, "big")
+    if len(data) != POSITION_BYTES or value != _position_unit(offset, value & _MASK):
+        return -1
+    return value & _MASK
+
+
 class PositionTail:
     __slots__ = ("first", "limit", "next_offset", "next_position", "view")
 
@@ -112,5 +138,5 @@ class PositionTail:
         self.next_position += frame_bytes
         self.next_offset += 1
         place = (self.next_offset - self.first) * POSITION_BYTES
-        _POSITION.pack_into(self.view, place, self.next_position | POSITION_KNOWN)
+        _POSITION.pack_into(self.view, place, _position_unit(self.next_offset, self.next_position))
         return True

@@ -15,7 +15,7 @@ from metaq.wire.compression import decompress
 
 FRAME_HEAD_BYTES: Final = 20
 """Length, checksum, id and flag in front of a frame's body."""
-FRAME_BODY_BYTES_MAX: Final = 16 * 1024 * 1024
+FRAME_BODY_BYTES_MAX: Final = 64 * 1024 * 1024
 """A compressed body that would expand to more is handed out, and counted, as it is stored."""
 _STEP_BYTES: Final = 1024 * 1024
 _ZLIB: Final = (0, COMPRESSION_ZLIB)

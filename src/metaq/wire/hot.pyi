@@ -395,6 +395,13 @@ def frame_sizes(
     Returns (the first row not done, SIZES_*). The native one lets other threads run meanwhile.
     """
 
+def position_units(sizes: Buffer, offset: int, position: int) -> tuple[bytes, int]:
+    """The units of messages with these frame sizes (as `frame_sizes` writes them), the first of which has queue offset `offset` and
+    begins at `position`; and the unit and position of the message behind them."""
+
+def position_of(unit: Buffer, offset: int) -> int:
+    """The position that the 8 bytes of a unit say; -1: nothing is known there, or it is not the unit of this queue offset."""
+
 class PositionTail:
     """The end of one queue's file of positions (docs/formats/positions.md)."""
 
