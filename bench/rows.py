@@ -1,5 +1,6 @@
 """What is measured: one row per promise, with what it must reach, its goal, and what the prototype and peers reached."""
 
+import json
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -295,6 +296,27 @@ def _orderly(bench: Bench) -> Measured:
     return {**numbers, "value": numbers["orderly_per_s"] / 1000}
 
 
+def _metaq1(part: str, *, times: bool = False) -> Callable[[Bench], Measured]:
+    """Our text door, and the original server 1.4.6.2 by the same generator: `part` of `metaq1_bench.py`.
+
+    `times`: the value is a multiple of the original's.
+    """
+
+    def measure(bench: Bench) -> Measured:
+        flags = ["--alone"] if bench.alone or part == "topics" else []
+        text = processes.output_of(
+            "metaq1_bench.py", "--part", part, "--runs", "1", "--scale", str(bench.scale), "--disk", str(bench.disk), *flags
+        )  # fmt: skip
+        found: dict[str, Measured] = json.loads(text.strip().splitlines()[-1])[part]
+        measured = found["ours"]
+        if "original" not in found:
+            return measured
+        beside = found["original"]["value"]
+        return {**measured, "value": measured["value"] / beside} if times else {**measured, "beside": beside}
+
+    return measure
+
+
 def _spark(bench: Bench) -> list[Measured]:
     runs = 5 if bench.scale == 1 else 1
     with processes.metaq_up(bench.disk) as server:
@@ -375,6 +397,34 @@ ROWS = (
     Row(
         "rebalance", "1 000 queues, 20 members: all owned after kill -9", "s", 2.0, 0.5, _rebalance, runs=3,
         lower_is_better=True, beside="RocketMQ",
+    ),
+    Row(
+        "metaq1-put-100", "text door: puts 4 × 64, 100 B", "k/s", 200, 400, _metaq1("put-100"), peers="MetaQ 1.4.6.2 62-88",
+        runs=3, beside="MetaQ 1.4.6.2",
+    ),
+    Row(
+        "metaq1-put-1000", "text door: puts 4 × 64, 1 KB", "k/s", 160, 250, _metaq1("put-1000"), peers="MetaQ 1.4.6.2 56-78",
+        runs=3, beside="MetaQ 1.4.6.2",
+    ),
+    Row(
+        "metaq1-put-forced", "text door: puts 4 × 64, 100 B, each group forced to the disk", "k/s", 62, 120,
+        _metaq1("put-100-forced"), peers="MetaQ 1.4.6.2 62", runs=3, beside="MetaQ 1.4.6.2",
+    ),
+    Row(
+        "metaq1-put-1x1", "text door: put 1 × 1, 100 B, p50, times the original's", "×", 1.0, 0.7,
+        _metaq1("put-1x1", times=True), runs=3, lower_is_better=True,
+    ),
+    Row(
+        "metaq1-get-100", "text door: gets of 1 MiB of 100 B, undecoded", "GB/s", 0.4, 0.8, _metaq1("get-100"), runs=3,
+        beside="MetaQ 1.4.6.2",
+    ),
+    Row(
+        "metaq1-get-1000", "text door: gets of 1 MiB of 1 KB, undecoded", "GB/s", 1.0, 2.0, _metaq1("get-1000"),
+        peers="MetaQ 1.4.6.2 1.9", runs=3, beside="MetaQ 1.4.6.2",
+    ),
+    Row(
+        "metaq1-topics", "1 000 topics × 4 partitions: start to all in ZooKeeper", "s", 10.0, 4.0, _metaq1("topics"), runs=3,
+        lower_is_better=True,
     ),
     Row("spark", "Spark source, 100 B, lean rows", "M rows/s", 0.6, 1.0, _spark, runs=1),
 )  # fmt: skip

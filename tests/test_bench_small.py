@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.interop import maven, metaq1
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 
 BENCH = ROOT / "bench"
@@ -48,6 +49,18 @@ def test_rows_of_staged_transactions(tmp_path: Path) -> None:
     rows = _run(tmp_path, "atomic,atomic-commit,atomic-open,client-atomic")
     assert rows["atomic"]["median"] > 0
     assert rows["client-atomic"]["median"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+def test_rows_of_metaq_1(tmp_path: Path) -> None:
+    """Puts and gets of the text door beside the original server, and topics in ZooKeeper; the generator checks that partitions grow."""
+    maven.jars(*metaq1.SERVER)  # or skip
+    keys = "metaq1-put-100,metaq1-put-1x1,metaq1-get-1000,metaq1-topics"
+    rows = _run(tmp_path, keys)
+    assert list(rows) == keys.split(",")
+    assert all(row["median"] > 0 for row in rows.values())
+    assert "beside" in rows["metaq1-put-100"]
 
 
 @pytest.mark.slow

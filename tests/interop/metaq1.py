@@ -49,10 +49,16 @@ log4j.appender.out.layout.ConversionPattern=%d{{ISO8601}} %p %c{{1}} %m%n
 """
 
 
-def java_command(folder: Path, artifacts: Sequence[str], heap: str = "-Xmx256m", level: str = "INFO") -> list[str]:
-    """`java` with the jars of `artifacts` on its class path, after `folder`, which is its home, too."""
+SMALL_JVM = ("-Xmx256m", "-XX:TieredStopAtLevel=1")
+"""Quick to start and modest, as tests want it."""
+
+
+def java_command(
+    folder: Path, artifacts: Sequence[str], jvm: Sequence[str] = SMALL_JVM, level: str = "INFO"
+) -> list[str]:
+    """`java` with the jars of `artifacts` on its class path, after `folder`, which is its home, too; `jvm` are its flags."""
     (folder / "log4j.properties").write_text(LOG4J.format(level=level))
-    command = [maven.java(), heap, "-XX:TieredStopAtLevel=1", *OPENS, f"-Duser.home={folder}"]
+    command = [maven.java(), *jvm, *OPENS, f"-Duser.home={folder}"]
     command += [f"-Dlog4j.configuration=file:{folder / 'log4j.properties'}", "-Dfile.encoding=UTF-8"]
     return [*command, "-cp", f"{folder}:{maven.jars(*artifacts)}/*"]
 
@@ -92,7 +98,7 @@ class Zookeeper(Running):
         )
 
     def start(self) -> None:
-        command = java_command(self._folder, ZOOKEEPER, "-Xmx128m")
+        command = java_command(self._folder, ZOOKEEPER)
         command.insert(1, "-Dzookeeper.jmx.log4j.disable=true")
         command += ["org.apache.zookeeper.server.ZooKeeperServerMain", str(self._folder / "zoo.cfg")]
         self._process, _ = launch(command, self._folder / "log", r"binding to port")
@@ -242,11 +248,11 @@ class OriginalServer(TextServer):
     """The server 1.4.6.2 as its jars come. It cannot do without a ZooKeeper, not even with zk.zkEnable=false."""
 
     def start(self) -> None:
-        command = java_command(self.folder, SERVER, self.heap)
+        command = java_command(self.folder, SERVER, self.jvm)
         command += [f"{GROUP}.server.MetamorphosisStartup", "-f", str(self.ini)]
         self._process, _ = launch(command, self.log, r"Start metamorphosis server successfully")
 
-    heap = "-Xmx256m"
+    jvm: Sequence[str] = SMALL_JVM
 
 
 class OurServer(TextServer):
