@@ -65,7 +65,7 @@ GOLDEN: list[tuple[bytes, Line]] = [
     (b"quit\r\n", QuitLine()),
     (
         b"transaction TX:10.0.0.5-1373971200000-1:1 10.0.0.5-1373971200000-1 BEGIN 20 -2147483645\r\n",
-        TransactionLine(LOCAL, SESSION, Step.BEGIN, -2147483645, timeout=20),
+        TransactionLine(LOCAL, SESSION, Step.BEGIN, -2147483645, 20),
     ),
     (
         b"transaction TX:10.0.0.5-1373971200000-1:1 10.0.0.5-1373971200000-1 COMMIT_ONE_PHASE -2147483642\r\n",

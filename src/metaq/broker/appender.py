@@ -12,7 +12,7 @@ from metaq.broker.environment import Environment
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError
 from metaq.store.writer import Put, PutRecord
-from metaq.wire.hot import AppendOutcome, FrameTable, QueueTail, Replies, TopicGate
+from metaq.wire.hot import AppendOutcome, FrameTable, PartitionGate, QueueTail, Replies, TopicGate
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +145,33 @@ class Appender:
                 for hook in self._queue_hooks:
                     hook(queues, messages, outcome.size, start, log_end)
         return True
+
+    def puts(
+        self,
+        data: memoryview,
+        start: int,
+        gates: dict[bytes, PartitionGate],
+        ids: range,
+        born_host: bytes,
+        replies: Replies,
+        outcome: AppendOutcome,
+    ) -> Sequence[PartitionGate]:
+        """Append plain puts of MetaQ 1.x (see `MessageStore.append_puts`); `outcome.row` is where the first begins that was not.
+
+        What stops it, or the store's refusal of a put, is for the slow lane to meet again and to tell. Returns the gates that
+        the puts went through.
+        """
+        outcome.row, outcome.touched, outcome.messages = start, [], 0
+        if self.refusal() is not None:
+            return ()
+        used: Sequence[PartitionGate]
+        try:
+            used = self._store.append_puts(data, start, gates, ids, born_host, replies, outcome)
+        except (StoreError, OSError, MemoryError) as error:  # the puts before it are stored
+            log.debug("the put at %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
+            used = tuple(gates.values())
+        self._grew(outcome.touched, outcome.messages, outcome.size)
+        return used
 
     def deliver(
         self,

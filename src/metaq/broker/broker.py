@@ -29,6 +29,7 @@ from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.offsets import Offsets
+from metaq.broker.partition_lane import PartitionLane
 from metaq.broker.partition_retention import keep_as_configured
 from metaq.broker.partitions import Partitions
 from metaq.broker.predicates import MakeHelper, Predicates
@@ -131,6 +132,12 @@ class Broker:
         )
         self.partitions = Partitions(environment, tables, self.appender, self.acks, text, authorise) if text else None
         self._archiver = keep_as_configured(store, text, self.bases, call_soon) if text else None
+        self.partition_lane: PartitionLane | None = None
+        if text and self.partitions:
+            lane = PartitionLane(environment, text, self.appender, self.hold, self.bases, self.partitions)
+            self.topics.watch(lane.close)
+            self.closed_partitions.when_changed(lane.close)
+            self.partition_lane = lane
         self.branches = (
             Branches(environment, self.staging, self.acks, self.partitions, text)
             if text is not None and self.partitions is not None
@@ -158,6 +165,8 @@ class Broker:
     def _options_changed(self, names: Collection[str]) -> None:
         if {"max_message_size", "broker_permission"} & set(names):
             self.gates.close_all()
+            if self.partition_lane is not None:
+                self.partition_lane.close_all()
         self.transactions.options_changed()
         self.filters.options_changed()
         self.store.options_changed()

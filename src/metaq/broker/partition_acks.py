@@ -6,6 +6,8 @@ they are synced; the answer to one more waits, so that a power cut never takes m
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from metaq.broker.acks import AckPolicy, Due, later
@@ -47,6 +49,14 @@ class PartitionAcks:
         unsynced.log_end = log_end
         if unsynced.count > threshold:
             self._due = log_end
+
+    def stored_run(self, topic: str, partitions: Sequence[tuple[int, int]], log_end: int) -> None:
+        """As `stored`, for several partitions of a topic: (partition, messages) of each."""
+        if self._settings.rules.settings(topic).unflush_threshold <= EACH:
+            self._due = log_end
+            return
+        for partition, count in partitions:
+            self.stored(topic, partition, log_end, count)
 
     def due(self) -> Due | None:
         """What the answers to all that was stored since the last call wait for; None: nothing."""

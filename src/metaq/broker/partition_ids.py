@@ -32,3 +32,7 @@ class MessageIds:
         first = born_id(self._ms, self._broker_id, self._sequence)
         self._sequence += count
         return first
+
+    def give_back(self, count: int) -> None:
+        """The last `count` ids of the last call of `take` were not given to anybody."""
+        self._sequence -= count

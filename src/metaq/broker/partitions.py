@@ -23,7 +23,7 @@ from metaq.broker.records import put_record
 from metaq.errors import ConfigError, Reason, Refused, StoreError
 from metaq.model import TopicConfig
 from metaq.model import properties as props
-from metaq.model.access import Action, Authorise, everybody
+from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.partition import (
     ANY_PARTITION,
     CHECKSUM_UNKNOWN,
@@ -149,6 +149,27 @@ class Partitions:
         pairs[props.METAQ_ID] = str(message_id)
         pairs[props.CLUSTER] = self._environment.options.broker_cluster_name
         return PartitionEntry(put.topic, queue_id, message_id, put.flag & ~HAS_ATTRIBUTE, body, pairs)
+
+    def admits(self, topic: str, who: Identity) -> int | None:
+        """How many partitions of a topic take somebody's puts without a further look; None: each is to be looked at.
+
+        An answer holds until the rules, the topic, or what is closed of it changes.
+        """
+        rules, config = self._settings.rules, self._topics.get(topic)
+        if (
+            config is None
+            or topic in self._topics.closing
+            or not (config.writable and self._is_users(topic) and rules.accepts(topic))
+            or not rules.settings(topic).accept_publish
+            or self._closed.of(topic)
+            or self._appender.closed_queues.has_of(topic)
+        ):
+            return None
+        try:
+            self._authorise(who, Action.PUBLISH, topic)
+        except Refused:
+            return None
+        return config.write_queues
 
     def too_long(self, topic: str, body_bytes: int) -> Refused:
         """Why a message with such a body is not stored."""

@@ -18,6 +18,7 @@ from metaq.doors.remoting import CallSoon
 from metaq.log import RateLimitedLog
 from metaq.net.address import join_address
 from metaq.net.peer import Peer
+from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1 import Code, Reader, ResultLine, result
 
 log = logging.getLogger(__name__)
@@ -45,8 +46,9 @@ class TextDoor:
         version: str,
     ) -> None:
         assert broker.partitions is not None, "the broker serves MetaQ 1.x"
+        assert broker.partition_lane is not None, "as above"
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-1x-cold-read")
-        counters = Counters(settings, broker.clock)
+        counters = Counters(settings, broker.clock, broker.partition_lane.counts)
         timeout = broker.store_options.sync_flush_timeout / 1000
         self.stats = StatsBodies(
             broker.partitions,
@@ -68,6 +70,9 @@ class TextDoor:
             faults=RateLimitedLog(log, broker.clock),
             url=SCHEME + join_address(*place),
             version=version.encode(),
+            lane=broker.partition_lane,
+            acks=Replies(b"", trace_on=False),
+            outcome=AppendOutcome(),
             waiting={},
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from msgspec import Struct
@@ -35,15 +36,18 @@ class _Sum(Struct):
 class Counters:
     """Not thread-safe."""
 
-    def __init__(self, settings: Metaq1Settings, clock: Clock) -> None:
-        self._settings, self._clock = settings, clock
+    def __init__(
+        self, settings: Metaq1Settings, clock: Clock, puts: Callable[[], Iterable[tuple[str, int, int]]] = tuple
+    ) -> None:
+        """`puts`: topic, puts, bytes of all that came by the fast lane since it was asked last."""
+        self._settings, self._clock, self._puts = settings, clock, puts
         self.totals = dict.fromkeys(Counted, 0)
         """Events, and of `BYTES` their sum, since the start or `reset`."""
         self._sums = dict[Counted, dict[str, _Sum]]()
         self._since = clock.monotonic()
 
-    def count(self, what: Counted, topic: str, value: int = 1) -> None:
-        """One more; `value` of bytes."""
+    def count(self, what: Counted, topic: str, value: int = 1, count: int = 1) -> None:
+        """So many more, of so many bytes in all if bytes are counted."""
         self.totals[what] += value
         rules = self._settings.rules
         if rules.settings(topic).stat and rules.accepts(topic):
@@ -53,16 +57,24 @@ class Counters:
                 if len(sums) >= TOPICS_MAX:
                     return
                 found = sums[topic] = _Sum()
-            found.count += 1
+            found.count += count
             found.value += value
+
+    def collect(self) -> None:
+        """Count what came by the fast lane. To be called before anything is told."""
+        for topic, puts, size in self._puts():
+            self.count(Counted.PUT, topic, puts, puts)
+            self.count(Counted.BYTES, topic, size, puts)
 
     def tick(self) -> None:
         """Let time pass."""
         if self._clock.monotonic() - self._since >= RESET_SECONDS:
+            self.collect()
             self._begin()
 
     def reset(self) -> None:
         """Begin anew."""
+        self.collect()
         self.totals = dict.fromkeys(Counted, 0)
         self._begin()
 

@@ -19,6 +19,7 @@ from metaq.broker.acks import Due, later
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Answered, Told, Unanswered
 from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.partition_lane import PartitionLane
 from metaq.broker.partitions import Partitions
 from metaq.doors.held_acks import HeldAcks
 from metaq.doors.metaq1_answers import Answers
@@ -32,6 +33,7 @@ from metaq.model.partition import FRAME_HEADER_BYTES, Frames, Got, Later, Partit
 from metaq.net.address import is_loopback, join_address
 from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
+from metaq.wire.hot import AppendOutcome, Replies
 from metaq.wire.metaq1 import (
     Code,
     Command,
@@ -60,6 +62,7 @@ TEXT_CHARS_MAX: Final = 4096
 ATTEMPTS_MAX: Final = 8
 """Of a command that needs something to be saved; more means that somebody deletes what it makes."""
 WAIT_SECONDS: Final = 5.0
+_P: Final = ord("p")
 LATE_GETS_MAX: Final = 4
 """Of one connection, each up to maxTransferSize."""
 
@@ -115,6 +118,10 @@ class Space(Struct):
     faults: RateLimitedLog
     url: str
     version: bytes
+    lane: PartitionLane
+    acks: Replies
+    """Answers of one call of the fast lane."""
+    outcome: AppendOutcome
     waiting: dict[TextSession, float]
     """The sessions that wait, in the order of their deadlines."""
     connections: int = 0
@@ -147,6 +154,7 @@ class TextSession:
         self.remote = join_address(*peer.address)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._reader = Reader(0)
+        self._gates = space.lane.of(self.identity)
         self._answers = Answers(peer, self._go_on)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event, which may have to wait for the disk."""
@@ -188,13 +196,21 @@ class TextSession:
         """
         if self._stopped:
             return 0
-        space, reader, start = self._space, self._reader, 0
+        space, reader, start, size = self._space, self._reader, 0, len(data)
         reader.body_bytes_max = space.settings.options.max_transfer_size - FRAME_HEADER_BYTES
-        whole = bytes(data)
+        rest, rest_at = b"", -1
+        """The bytes of `data` from a place on, for what the fast lane leaves."""
         try:
             while not (self._stopped or self.peer.congested):
+                if not (self._attempts or self._failed or reader.passing):
+                    start = self._plain_puts(data, start)
+                if start == size and size:
+                    break
+                if rest_at < 0:
+                    rest, rest_at = bytes(data[start:]), start
                 try:
-                    line, end = reader.next(whole, start)
+                    line, end = reader.next(rest, start - rest_at)
+                    end += rest_at
                 except RemoteProtocolError as error:
                     self._end(str(error))
                     break
@@ -208,12 +224,23 @@ class TextSession:
             if space.broker.hold.grown:
                 space.broker.answer_pulls()
         if self._ending is not None:
-            start = len(data)
+            start = size
             if not self._answers.late:
                 raise RemoteProtocolError(self._ending)
         if self._stopped:
             self.peer.pause()
         return start
+
+    def _plain_puts(self, data: memoryview, start: int) -> int:
+        """Have the fast lane store the plain puts at `start`. Returns where they end."""
+        if start == len(data) or data[start] != _P or not self._gates:
+            return start
+        space = self._space
+        end = space.lane.run(data, start, self._gates, self.born_host, space.acks, space.outcome)
+        if end > start:
+            self._reader.forget()
+            self._acks.append(space.acks.take())
+        return end
 
     def frame_needed(self) -> int:
         return self._reader.needed
@@ -356,6 +383,7 @@ class TextSession:
         if line.transactional:
             return space.transactions.put(line, put, self)
         stored = space.partitions.put(put, self)
+        space.lane.open(self._gates, line.topic, stored.partition, self.identity)
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def _count(self, line: Command, size: int) -> None:

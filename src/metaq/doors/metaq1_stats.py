@@ -54,6 +54,7 @@ class StatsBodies:
 
     def body(self, item: str | None) -> bytes:
         """Of an item; None is the broker."""
+        self._counters.collect()
         match item:
             case None:
                 return _block(self._broker())

@@ -106,6 +106,7 @@ class MessageStore:
         puller = self._puller = Puller(self.log, self._queues, options, self._repairs)
         self.put, self.append_rows, self.deliver = writer.put, writer.append_rows, writer.deliver
         self.append_raw, self.expand, self.expand_all = writer.append_raw, writer.expand, writer.expand_all
+        self.append_puts = writer.append_puts
         self.pull, self.in_memory = puller.pull, puller.is_recent
         self.when_failed, self.fail = state.when_failed, state.fail
         self.queue, self.existing_queue = self._queues.made, self._queues.get

@@ -242,6 +242,40 @@ class Writer:
         if log.end > self._populator.due_at:
             self._populator.wake()
 
+    def append_puts(
+        self,
+        data: memoryview,
+        start: int,
+        gates: dict[bytes, hot.PartitionGate],
+        ids: range,
+        born_host: bytes,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> list[hot.PartitionGate]:
+        """Append the plain puts of MetaQ 1.x at the start of `data[start:]`, with these ids (see `hot.put_lines`).
+
+        Returns the gates that they went through. Raises as `append_rows` does, and `outcome` says the same.
+        """
+        now_ms, log, used = self._clock.now_ms(), self._log.tail, list[hot.PartitionGate]()
+        with self._lock:
+            outcome.row, outcome.touched, outcome.messages, outcome.size = start, [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
+            if outcome.stop > hot.STOP_SLOW:
+                left = ids[outcome.messages :]
+
+                def run(place: int) -> None:
+                    nonlocal left
+                    first, count = left.start, len(left)
+                    hot.put_lines(data, place, gates, log, first, count, now_ms, born_host, replies, outcome, used)
+                    left = left[outcome.messages :]
+
+                self._append_rest(run, now_ms, outcome)
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+        return used
+
     def deliver(
         self,
         records: bytes | memoryview,

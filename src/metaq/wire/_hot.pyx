@@ -14,6 +14,7 @@ from cpython.dict cimport PyDict_GetItemWithError
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
@@ -62,6 +63,7 @@ include "_hot_append.pxi"
 include "_hot_read.pxi"
 include "_hot_metaq1_get.pxi"
 include "_hot_positions.pxi"
+include "_hot_metaq1.pxi"
 include "_hot_deliver.pxi"
 include "_hot_expand.pxi"
 include "_hot_transactions.pxi"

@@ -13,6 +13,7 @@ from metaq.wire._hot_py_frames import (
     Replies,
     pull_reply,
 )
+from metaq.wire._hot_py_metaq1 import PartitionGate, put_lines
 from metaq.wire._hot_py_metaq1_get import frames
 from metaq.wire._hot_py_positions import (
     SIZES_COMPRESSED,
@@ -64,9 +65,9 @@ __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BATCH", "KIND_ENDING", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
     "SIZES_COMPRESSED", "SIZES_DAMAGED", "SIZES_ELSEWHERE", "SIZES_END",
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch", "Condition",
-    "Filter", "FrameTable", "IndexTail", "LogTail", "PositionTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
+    "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "QueueTail", "RecordHead", "Replies", "Selection", "TopicGate",
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
     "frame_sizes", "frames", "gather", "index_hash", "java_hash",
-    "position_of", "position_units", "pull_reply", "read", "rewind_index", "scan_records", "select", "sift",
+    "position_of", "position_units", "pull_reply", "put_lines", "read", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

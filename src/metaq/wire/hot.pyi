@@ -422,6 +422,53 @@ class PositionTail:
     def put(self, frame_bytes: int) -> bool:
         """One more message, whose frame has so many bytes: the unit of the one behind it is written. False: no room."""
 
+class PartitionGate:
+    """Where plain puts of MetaQ 1.x for one topic go."""
+
+    topic: bytes
+    queues: tuple[QueueTail, ...]
+    positions: tuple[PositionTail | None, ...]
+    """None: the slow lane must make them first."""
+    body_bytes_max: int
+    puts: int
+    """Messages that came through it; whoever counts may set it back."""
+    put_bytes: int
+    """Of their bodies as they were sent."""
+    def __init__(
+        self,
+        topic: bytes,
+        queues: Iterable[QueueTail],
+        positions: Iterable[PositionTail | None],
+        body_bytes_max: int,
+        chance: int,
+    ) -> None:
+        """`chance`: where the choice of queues for partition -1 begins, 64 bits."""
+    def take_grown(self) -> list[tuple[int, int]]:
+        """(partition, messages) of those that grew since the last call."""
+
+def put_lines(
+    data: Buffer,
+    start: int,
+    gates: dict[bytes, PartitionGate],
+    log: LogTail,
+    first_id: int,
+    ids: int,
+    now_ms: int,
+    born_host: bytes,
+    replies: Replies,
+    outcome: AppendOutcome,
+    used: list[PartitionGate],
+) -> None:
+    """Append the plain puts at the start of `data[start:]`, at most `ids`: record, unit, position and answer of each.
+
+    Plain: a whole line and body (docs/metaq1.md); topic in `gates`; partition one of its queues, or -1 for any; no transaction;
+    IPv4 hosts; a body of at most body_bytes_max; a checksum that is -1, left out or right; no attribute, or one of 1 to 64 of the characters
+    A-Z a-z 0-9 _ . -, which becomes TAGS and leaves the body; the queue's position tail has come as far as the queue, and
+    has room. Numbers have at most ten digits. The ids of the messages are first_id, first_id + 1 ...
+
+    `outcome.row` is the place behind the last one. A gate of which something is to be taken by take_grown() is in `used`, once. STOP_END: the end of the data is reached, or `ids` are used.
+    """
+
 # ------------------------------------------------------------------ records
 class RecordHead:
     """One record found by scan_records: the fields that dispatch and recovery need."""

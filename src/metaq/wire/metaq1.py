@@ -195,6 +195,15 @@ class Reader:
         self._broken: str = ""
         """Why the connection is to end when they are."""
 
+    @property
+    def passing(self) -> bool:
+        """Whether what comes next belongs to a body that is passed over."""
+        return bool(self._passing or self._broken)
+
+    def forget(self) -> None:
+        """The line under way has been taken by somebody else."""
+        self.needed = self._searched = 0
+
     def next(self, data: bytes, start: int = 0) -> tuple[Line | TooLong | None, int]:
         """The next line of `data[start:]`, the bytes that no call has used yet, and where it ends.
 
