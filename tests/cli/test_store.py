@@ -40,3 +40,37 @@ def test_dump_of_a_folder_that_holds_neither_says_so(tmp_path):
     dumped = run_metaq("store", "dump", str(tmp_path))
     assert dumped.returncode != 0
     assert "holds no commit log" in dumped.stderr
+
+
+def test_import_takes_a_data_folder_once_and_tells_what_it_could_not(tmp_path):
+    """Counts for each partition; a second run has nothing to do; what is torn and what is damaged is named."""
+    data, store = tmp_path / "meta" / "a.b-1", tmp_path / "store"
+    data.mkdir(parents=True)
+    whole = b"".join(frame(number, 0, b"%d" % number) for number in range(100))
+    (data / f"{500:020d}.meta").write_bytes(whole + b"torn")
+    command = (
+        "store",
+        "import-meta",
+        str(tmp_path / "meta"),
+        "--data",
+        str(store),
+        "-o",
+        "mappedFileSizeCommitLog=1048576",
+    )
+    done = run_metaq(*command, "--json")
+    assert done.returncode == 0, done.stderr
+    [one] = json.loads(done.stdout)["partitions"]
+    assert (one["topic"], one["partition"], one["begin"], one["end"]) == ("a.b", 1, 500, 500 + len(whole))
+    assert (one["messages"], one["bytes"], one["already"], one["problem"]) == (100, len(whole), 0, "")
+    assert f"a.b-1: 4 bytes that are no whole frame at position {500 + len(whole)}: not taken" in done.stderr
+    again = run_metaq(*command)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.split()[-3:] == ["0", "0", str(len(whole))]
+    dumped = run_metaq("store", "dump", str(store), "--topic", "a.b").stdout.splitlines()
+    assert [json.loads(line)["properties"]["METAQ_ID"] for line in dumped] == [str(number) for number in range(100)]
+    (data / f"{600:020d}.meta").write_bytes(b"")
+    damaged = run_metaq(*command)
+    assert damaged.returncode == 1
+    assert "a.b-1: " in damaged.stderr
+    assert run_metaq("store", "import-meta", str(tmp_path / "meta")).returncode == 2
+    assert run_metaq("store", "import-meta", str(store), "--data", str(tmp_path / "other")).returncode != 0

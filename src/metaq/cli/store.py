@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from metaq.cli.import_meta import import_files
 from metaq.cli.output import (
     EXIT_FAILED,
     AsJson,
@@ -25,12 +26,17 @@ if TYPE_CHECKING:
     from metaq.store.segments import Segment
     from metaq.store.staged import StagedRecord
 
-app = typer.Typer(help="Look into a store folder, ours or RocketMQ's, without a broker.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look into store folders, and import those of MetaQ 1.x, without a broker.", no_args_is_help=True
+)
+
+
+app.command("import-meta")(import_files)
 
 
 @app.callback()
 def stores() -> None:
-    """Look into a store folder, ours or RocketMQ's, without a broker."""
+    """Look into store folders, ours, RocketMQ's and MetaQ 1.x's, and import the last, without a broker."""
 
 
 @app.command("dump")
