@@ -499,7 +499,11 @@ def test_counters_of_topics_are_told_with_their_rates(client, clock) -> None:
     )
     clock.advance(30 * 60)
     client.session._space.counters.tick()
-    assert lines(client, "realtime")[0] == "realtime_put null"
+    nothing = "Count=0,Value=0,Value/Count=invalid,Count/Duration=invalid,Duration=0"
+    assert lines(client, "realtime")[0] == f"realtime_put {nothing}"
+    assert lines(client, "test")[-1] == f"topic_realtime_message_size {nothing}"
+    assert lines(client, "reset") == ["reset ok"]
+    assert lines(client, "test")[-1] == "topic_realtime_message_size Invalid keyTwo:test"
 
 
 def test_stats_tell_the_configuration_as_it_stands(tmp_path) -> None:

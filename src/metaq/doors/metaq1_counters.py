@@ -79,7 +79,10 @@ class Counters:
         self._begin()
 
     def _begin(self) -> None:
-        self._sums.clear()
+        # As the original, what was counted goes on with nothing; but not what was not counted since the time before.
+        self._sums = {
+            what: {topic: _Sum() for topic, each in sums.items() if each.count} for what, sums in self._sums.items()
+        }
         self._since = self._clock.monotonic()
 
     def text(self, what: Counted, topic: str | None = None) -> str:
