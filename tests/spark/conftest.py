@@ -26,7 +26,7 @@ def spark(tmp_path_factory):
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [paths, os.environ.get("PYTHONPATH")]))
     running = session(
         "metaq tests",
-        master="local[2]",
+        master="local[2,3]",
         conf={
             **spark_conf(),
             "spark.sql.warehouse.dir": str(folder / "warehouse"),

@@ -19,6 +19,7 @@ from metaq.client.conversation.sending import Template
 from metaq.errors import ConfigError, NoRoute
 from metaq.model import BrokerData, MessageQueue, Route
 from metaq.model.order import OrderLayout
+from metaq.model.route import guessed
 
 log = logging.getLogger("metaq.client")
 
@@ -205,15 +206,7 @@ class KnownRoutes:
             known = await self._consult(self._name_servers.route(template.topic))
         except NoRoute:
             raise await self._consult(self._name_servers.no_route(topic)) from None
-        queues = tuple(
-            structs.replace(
-                data,
-                read_queues=min(data.read_queues, template.queues),
-                write_queues=min(data.read_queues, template.queues),
-            )
-            for data in known.queues
-        )
-        route = Route(topic, queues, known.brokers)
+        route = guessed(topic, known, template.queues)
         self._guessed.add(topic)
         self._keep(route)
         return route

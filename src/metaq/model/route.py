@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from metaq.model.order import OrderLayout
 from metaq.model.queue import MessageQueue
@@ -73,6 +73,15 @@ class Route(Struct, frozen=True):
             return found
         usable = set(found)
         return [queue for queue in OrderLayout.of(self.order).queues(self.topic) if queue in usable]
+
+
+def guessed(topic: str, template: Route, queues: int) -> Route:
+    """The route that a topic will have once it is made like the one of `template`, with at most so many queues a broker."""
+    made = tuple(
+        structs.replace(data, read_queues=min(data.read_queues, queues), write_queues=min(data.read_queues, queues))
+        for data in template.queues
+    )
+    return Route(topic, made, template.brokers)
 
 
 class SystemTopics(Struct, frozen=True):

@@ -19,6 +19,8 @@ from metaq.client.conversation.time_search import first_at_or_after
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute
 from metaq.model.queue import MessageQueue
+from metaq.model.route import guessed
+from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.spark.link import Link
 from metaq.spark.offsets import Positions
 
@@ -26,6 +28,8 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
+MADE_QUEUES = 4
+"""Of a topic that is made for what a query writes, at each broker."""
 UNDER_WAY_MAX = 512
 """Calls under way on one connection: their answers must fit the peer's limit for unanswered bytes."""
 PULLS_UNDER_WAY_MAX = 8
@@ -81,6 +85,31 @@ class ClusterClient:
             found += queues
         return sorted(found)
 
+    def writable(self, topic: str, seconds: float | None = None) -> list[MessageQueue]:
+        """The queues of a topic that can be sent to; of one that does not exist, those that it will have once it is made.
+
+        `seconds` as in `queues`. Raises NoRoute: it does not exist, and brokers make none by themselves.
+        """
+        return self._tried(functools.partial(self._writable, topic), seconds=seconds)
+
+    def _writable(self, topic: str) -> list[MessageQueue]:
+        try:
+            route = self._consult(self._name_servers.route(topic))
+        except NoRoute:
+            try:
+                route = guessed(topic, self._consult(self._name_servers.route(AUTO_CREATE_TOPIC)), MADE_QUEUES)
+            except NoRoute:
+                raise self._consult(self._name_servers.no_route(topic)) from None
+        queues = route.writable()
+        if not queues:
+            raise NoRoute(f"the topic {topic} has no queue that can be sent to at {self._name_servers}")
+        return queues
+
+    def masters(self) -> dict[str, str]:
+        """The addresses of all masters, by broker name."""
+        found = self._tried(lambda: self._consult(self._name_servers.cluster())).brokers
+        return {name: data.master for name, data in found.items() if data.master is not None}
+
     def _readable(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues; notes where their brokers are."""
         route = self._consult(self._name_servers.route(topic))
@@ -133,34 +162,36 @@ class ClusterClient:
             self._readable(queue.topic)
         if queue.broker not in self._addresses:
             raise NoRoute(f"the broker {queue.broker} of {queue} is not up")
-        return self._link(self._addresses[queue.broker])
+        return self.link(self._addresses[queue.broker])
 
     def forget(self, queue: MessageQueue) -> None:
         """Drop the connection to the queue's broker, and ask for its address anew next time."""
-        self._drop(self._addresses.pop(queue.broker, ""))
+        self.drop(self._addresses.pop(queue.broker, ""))
 
     def close(self) -> None:
         for address in list(self._links):
-            self._drop(address)
+            self.drop(address)
 
     def _consult(self, consultation: Consultation[T]) -> T:
         return converse(consultation, self._outcome)
 
     def _outcome(self, step: At[Any]) -> object:
         try:
-            return self._link(step.address).ask([step.call])[0]
+            return self.link(step.address).ask([step.call])[0]
         except BrokerError:
             raise
         except MetaqError:
-            self._drop(step.address)
+            self.drop(step.address)
             raise
 
-    def _link(self, address: str) -> Link:
+    def link(self, address: str) -> Link:
+        """The connection to a peer, made if there is none."""
         if address not in self._links:
             self._links[address] = Link(address, TIMEOUT_SECONDS)
         return self._links[address]
 
-    def _drop(self, address: str) -> None:
+    def drop(self, address: str) -> None:
+        """Close the connection to a peer, if there is one."""
         link = self._links.pop(address, None)
         if link is not None:
             link.close()

@@ -18,6 +18,17 @@ from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
 EARLIEST, LATEST = "earliest", "latest"
 
 
+def spelled(table: type[OptionTable], pairs: Mapping[str, str]) -> dict[str, str]:
+    """The options of a query in the table's own spelling: Spark's have no case. Raises ConfigError: an unknown name."""
+    names = {spelling.lower(): spelling for spelling in table.spellings()}
+    unknown = [key for key in pairs if key.lower() not in names]
+    if unknown:
+        near = difflib.get_close_matches(unknown[0].lower(), names, 1, 0.5)
+        hint = f"; did you mean {camel(names[near[0]])}?" if near else ""
+        raise ConfigError(f"format('metaq') has no option {unknown[0]}{hint}")
+    return {names[key.lower()]: value for key, value in pairs.items()}
+
+
 @dataclass(frozen=True, kw_only=True)
 class SourceOptions(OptionTable):
     """What a query says about its source. Spelled in camelCase, in any case: Spark's option names have none."""
@@ -66,13 +77,7 @@ class SourceOptions(OptionTable):
     @classmethod
     def of(cls, pairs: Mapping[str, str]) -> Self:
         """The options of a query. Raises ConfigError: an unknown name, a wrong value, or a set that makes no sense."""
-        names = {spelling.lower(): spelling for spelling in cls.spellings()}
-        unknown = [key for key in pairs if key.lower() not in names]
-        if unknown:
-            near = difflib.get_close_matches(unknown[0].lower(), names, 1, 0.5)
-            hint = f"; did you mean {camel(names[near[0]])}?" if near else ""
-            raise ConfigError(f"format('metaq') has no option {unknown[0]}{hint}")
-        options, _ = cls.read({names[key.lower()]: value for key, value in pairs.items()}, "the query's options")
+        options, _ = cls.read(spelled(cls, pairs), "the query's options")
         options.check()
         return options
 
@@ -139,10 +144,10 @@ class SourceOptions(OptionTable):
         )
 
 
-def markdown_table() -> str:
+def markdown_table(table: type[OptionTable] = SourceOptions) -> str:
     """The options as docs/spark.md lists them."""
     lines = ["| option | default | meaning |", "|---|---|---|"]
-    for item in dataclasses.fields(SourceOptions):
+    for item in dataclasses.fields(table):
         default = "" if item.default is None else str(item.default)
         default = default.lower() if isinstance(item.default, bool) else default
         lines.append(f"| `{camel(item.name)}` | {default} | {item.metadata['doc']} |")

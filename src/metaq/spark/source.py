@@ -13,18 +13,27 @@ from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+    InputPartition,
+)
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from metaq.client import arrow
 from metaq.clock import SYSTEM
-from metaq.errors import MetaqError
+from metaq.errors import ConfigError, MetaqError
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import read_slice
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.plan import Planner
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
+from metaq.spark.sink import MetaqStreamWriter, MetaqWriter
+from metaq.spark.sink_settings import SinkOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -60,6 +69,19 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: Any) -> DataSourceReader:
         return MetaqReader(self._options(), schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
+        options = SinkOptions.of(dict(self.options))
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten, only added to: write with .mode('append')")
+        return MetaqWriter(options, schema)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802  Spark's name
+        options = SinkOptions.of(dict(self.options))
+        options.check_stream()
+        if overwrite:
+            raise ConfigError("a topic cannot be overwritten, only added to: .outputMode('append') or 'update'")
+        return MetaqStreamWriter(options, schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         options = self._options()

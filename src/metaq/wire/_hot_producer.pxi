@@ -101,6 +101,16 @@ cdef class Batch:
             self.put_unique(index)
         return index
 
+    def add_rows(self, RowColumns columns not None, Py_ssize_t start=0, rows=None):
+        cdef Exported chosen
+        if start < 0:
+            raise IndexError(f"there is no row {start}")
+        if rows is None:
+            return add_rows(self, columns, NULL, start, columns.count)
+        chosen = Exported()
+        chosen.hold(rows, PyBUF_SIMPLE)
+        return add_rows(self, columns, <const int32_t *>chosen.data, start, chosen.size // 4)
+
     def take(self):
         cdef bytes taken = to_bytes(self.out.data, self.out.used) if self.out.used else b""
         self.sealed = True

@@ -401,6 +401,50 @@ def read(
     return count, size, next_offset, found.first_log, last_log_end, body, found.damaged or size < found.size
 
 
+class _Spans:
+    """A column of byte strings as Arrow keeps it: n + 1 offsets (32 bits, this machine's order) into one buffer."""
+
+    def __init__(self, column: tuple[Any, Any], count: int) -> None:
+        offsets, self._data = memoryview(column[0]).cast("B"), memoryview(column[1]).cast("B")
+        if len(offsets) < 4 * (count + 1):
+            raise ValueError(f"{count} rows need {count + 1} offsets, there are {len(offsets) // 4}")
+        self._offsets = offsets[: 4 * (count + 1)].cast("i")
+        before = 0
+        for index, at in enumerate(self._offsets):
+            if not before <= at <= len(self._data):
+                raise ValueError(
+                    f"offset {index} of {count + 1} is not between the one before it and the end of the data"
+                )
+            before = at
+
+    def __getitem__(self, row: int) -> bytes:
+        return bytes(self._data[self._offsets[row] : self._offsets[row + 1]])
+
+
+class RowColumns:
+    def __init__(self, count: int, bodies: tuple[Any, Any], properties: Any = None, flags: Any = None) -> None:
+        if count < 0:
+            raise ValueError(f"{count} rows")
+        self.count = count
+        self._bodies = _Spans(bodies, count)
+        self._properties = _Spans(properties, count) if properties is not None else None
+        self._flags = None
+        if flags is not None:
+            given = memoryview(flags).cast("B")
+            if len(given) < 4 * count:
+                raise ValueError(f"{count} rows need {count} flags, there are {len(given) // 4}")
+            self._flags = given[: 4 * count].cast("i")
+
+    def body(self, row: int) -> bytes:
+        return self._bodies[row]
+
+    def properties(self, row: int) -> bytes:
+        return self._properties[row] if self._properties is not None else b""
+
+    def flag(self, row: int) -> int:
+        return self._flags[row] if self._flags is not None else 0
+
+
 class Batch:
     __slots__ = ("_lock", "_parts", "_prefix", "bytes_max", "count", "size")
 
@@ -436,6 +480,23 @@ class Batch:
         if tag:
             text = b"TAGS\x01%b\x02%b" % (tag, text)
         return self.add(0, body, text)
+
+    def add_rows(self, columns: RowColumns, start: int = 0, rows: Any = None) -> int:
+        chosen = range(columns.count) if rows is None else memoryview(rows).cast("B").cast("i")
+        if start < 0:
+            raise IndexError(f"there is no row {start}")
+        row = start
+        while row < len(chosen):
+            which = chosen[row]
+            if not 0 <= which < columns.count:
+                raise IndexError(f"there is no row {which} of {columns.count}")
+            try:
+                if self.add(columns.flag(which), columns.body(which), columns.properties(which)) < 0:
+                    break
+            except LocalProtocolError:
+                break
+            row += 1
+        return row
 
     def take(self) -> bytes:
         with self._lock:

@@ -648,6 +648,23 @@ def frames(
     """
 
 # ------------------------------------------------------------------ producer
+class RowColumns:
+    """Messages as columns: what `Batch.add_rows` reads. The buffers stay exported while this lives."""
+
+    count: int
+    def __init__(
+        self,
+        count: int,
+        bodies: tuple[Buffer, Buffer],
+        properties: tuple[Buffer, Buffer] | None = None,
+        flags: Buffer | None = None,
+    ) -> None:
+        """A column of byte strings is (offsets, data) as in Arrow: count + 1 numbers of 32 bits in this machine's order.
+        `properties`: the text of each row as `Batch.add` takes it. `flags`: numbers of 32 bits; 0 without.
+
+        Raises ValueError: offsets that go back or beyond their data, or too few of anything.
+        """
+
 class Batch:
     """Entries of one batch request under way (docs/formats/batch.md), all for one topic.
 
@@ -665,5 +682,11 @@ class Batch:
         """Append one entry; UNIQ_KEY is appended to `properties` if the batch has an id prefix."""
     def add_message(self, body: Buffer, tag: bytes | None, keys: bytes | None) -> int:
         """Append one entry with flag 0 and the usual properties (TAGS, KEYS, WAIT=true, UNIQ_KEY), without a dict."""
+    def add_rows(self, columns: RowColumns, start: int = 0, rows: Buffer | None = None) -> int:
+        """Append an entry for each row, in order, and stop at the first that `add` would not take.
+
+        `rows`: which ones, row numbers of 32 bits; without it all. From rows[start] on. Returns the index in `rows` where
+        it stopped, its length if it did not. Raises IndexError: there is no such row; those before it are added.
+        """
     def take(self) -> bytes:
         """The encoded entries. The batch is sealed by it: every later add returns -1."""

@@ -100,8 +100,8 @@ class Ending(Struct, frozen=True):
     """Parts that a broker has lost after it had them."""
 
 
-class _Verdict(Struct, frozen=True):
-    """What came of asking for a decision."""
+class Verdict(Struct, frozen=True):
+    """What came of asking for a decision. `error` and what follows it: only if there is none."""
 
     decision: Decision | None = None
     remaining: int = 0
@@ -224,7 +224,7 @@ class AtomicSteps:
 
     # -------------------------------------------------------------- the decision
 
-    def _deciding(self, call: Stage | Decide, until: float) -> Steps[_Verdict]:
+    def _deciding(self, call: Stage | Decide, until: float) -> Steps[Verdict]:
         verdict = yield from decided_by(self.coordinator, self.transaction, call, until, self._now)
         if verdict.maybe_sent or verdict.decision is not None:
             assert call.decide is not None
@@ -241,20 +241,7 @@ class AtomicSteps:
         if decision.outcome is Outcome.ROLLBACK:
             yield from self._tell_rollback(decision)
             return Ending(Standing.ROLLED_BACK, decision)
-        until = min(until, self._now() + DELIVERY_SECONDS)
-        lanes = {
-            broker: self._applying(broker, decision, until)
-            for broker in dict.fromkeys(part.broker for part in decision.parts)
-            if broker != self.coordinator or remaining
-        }
-        answers = (yield SideBySide(lanes)) if lanes else {}
-        confirmed = tuple(broker for broker, answer in answers.items() if answer == () and broker != self.coordinator)
-        if confirmed:  # Else the coordinator asks them, later.
-            call = Apply(self.transaction, None, self.coordinator, confirmed)
-            yield Tell(self.coordinator, call)
-        missing = tuple(part for answer in answers.values() if isinstance(answer, tuple) for part in answer)
-        delivered = not missing and all(isinstance(answer, tuple) for answer in answers.values())
-        return Ending(Standing.COMMITTED, decision, delivered=delivered, missing=missing)
+        return (yield from delivering(decision, remaining, until, self._now))
 
     def _tell_rollback(self, decision: Decision) -> Steps[None]:
         """So that participants drop their parts at once; they would ask, later."""
@@ -266,22 +253,45 @@ class AtomicSteps:
         if lanes:
             yield SideBySide(lanes)
 
-    def _applying(self, broker: str, decision: Decision, until: float) -> Steps[tuple[str, ...]]:
-        """Until nothing remains at `broker`; the parts that it misses. Raises the last fault when the time is over."""
-        call = Apply(self.transaction, None if broker == self.coordinator else decision)
-        patience = Patience(Purpose.STAGED, until - self._now(), self._now())
-        remaining = -1
-        while True:
-            try:
-                state = yield in_time(broker, call, until - self._now())
-            except FAULTS as error:
-                yield Pause(patience.pause(error, self._now()))
-                continue
-            if state.missing or not state.remaining:
-                return tuple(state.missing)
-            if state.remaining == remaining:
-                yield Pause(REMAINING_PAUSE)
-            remaining = state.remaining
+
+def delivering(decision: Decision, remaining: int, until: float, now: Callable[[], float]) -> Steps[Ending]:
+    """A commit was decided: have all brokers put its messages into their queues, and tell the coordinator who has.
+
+    For at most DELIVERY_SECONDS. `remaining`: what the coordinator said with the decision.
+    """
+    transaction, coordinator = decision.transaction, coordinator_of(decision.transaction)
+    until = min(until, now() + DELIVERY_SECONDS)
+    lanes = {
+        broker: _applying(broker, decision, until, now)
+        for broker in dict.fromkeys(part.broker for part in decision.parts)
+        if broker != coordinator or remaining
+    }
+    answers = (yield SideBySide(lanes)) if lanes else {}
+    confirmed = tuple(broker for broker, answer in answers.items() if answer == () and broker != coordinator)
+    if confirmed:  # Else the coordinator asks them, later.
+        yield Tell(coordinator, Apply(transaction, None, coordinator, confirmed))
+    missing = tuple(part for answer in answers.values() if isinstance(answer, tuple) for part in answer)
+    delivered = not missing and all(isinstance(answer, tuple) for answer in answers.values())
+    return Ending(Standing.COMMITTED, decision, delivered=delivered, missing=missing)
+
+
+def _applying(broker: str, decision: Decision, until: float, now: Callable[[], float]) -> Steps[tuple[str, ...]]:
+    """Until nothing remains at `broker`; the parts that it misses. Raises the last fault when the time is over."""
+    own = broker == coordinator_of(decision.transaction)
+    call = Apply(decision.transaction, None if own else decision)
+    patience = Patience(Purpose.STAGED, until - now(), now())
+    remaining = -1
+    while True:
+        try:
+            state = yield in_time(broker, call, until - now())
+        except FAULTS as error:
+            yield Pause(patience.pause(error, now()))
+            continue
+        if state.missing or not state.remaining:
+            return tuple(state.missing)
+        if state.remaining == remaining:
+            yield Pause(REMAINING_PAUSE)
+        remaining = state.remaining
 
 
 def in_time(broker: str, call: Call[T], left: float) -> Ask[T]:
@@ -299,7 +309,7 @@ def decided_by(
     call: Stage | Decide,
     until: float,
     now: Callable[[], float],
-) -> Steps[_Verdict]:
+) -> Steps[Verdict]:
     """Ask for a decision until one is told, the coordinator refuses, or the time is over.
 
     When an answer was lost the outcome is asked for; only while there is none the request is made again.
@@ -314,19 +324,19 @@ def decided_by(
                 if (found := state.decision) is not None and found.outcome in {
                     Outcome.COMMIT, Outcome.ROLLBACK, wanted.outcome,
                 }:  # fmt: skip
-                    return _Verdict(found, state.remaining)
+                    return Verdict(found, state.remaining)
             answer = yield in_time(coordinator, call, until - now())
             if answer.decision is None:
                 raise BadRequest(f"broker {coordinator} answered without a decision on transaction {transaction}")
-            return _Verdict(answer.decision, answer.remaining)
+            return Verdict(answer.decision, answer.remaining)
         except FAULTS as error:
             failed += 1
             judgement = judge(error, Purpose.STAGED, failed)
             maybe_sent = maybe_sent or judgement.maybe_done
             if not judgement.again:
-                return _Verdict(error=error, refused=True, maybe_sent=maybe_sent)
+                return Verdict(error=error, refused=True, maybe_sent=maybe_sent)
             if now() + judgement.pause > until:
-                return _Verdict(error=error, maybe_sent=maybe_sent)
+                return Verdict(error=error, maybe_sent=maybe_sent)
         yield Pause(judgement.pause)
 
 

@@ -17,6 +17,7 @@ from typing import Final
 
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
+from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.model.staging import CHUNK_BYTES_MAX, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.wire import hot
 from metaq.wire.staging import ChunkSection
@@ -53,7 +54,7 @@ class _Part:
         return Seal(self.chunks, self.rows, self.bytes, self.crc)
 
     def close_chunk(self) -> None:
-        if self.batch is not None:
+        if self.batch is not None and self.batch.count:
             self.waiting.append((self.batch.take(), self.batch.count))
             self.batch = None
 
@@ -75,9 +76,10 @@ class _Part:
 class Parts:
     """All messages of one transaction."""
 
-    def __init__(self, id_prefix: Callable[[], bytes], chunk_bytes: int = CHUNK_BYTES) -> None:
-        """Args: id_prefix: makes the beginning of the messages' ids, another for each chunk."""
-        self._id_prefix, self._chunk_bytes = id_prefix, chunk_bytes
+    def __init__(self, id_prefix: Callable[[], bytes], chunk_bytes: int = CHUNK_BYTES, name: str = "p") -> None:
+        """Args: id_prefix: makes the beginning of the messages' ids, another for each chunk. name: how the parts' ids
+        begin; they are numbered behind it."""
+        self._id_prefix, self._chunk_bytes, self._name = id_prefix, chunk_bytes, name
         self._parts: dict[MessageQueue, _Part] = {}
         self.rows = 0
         """Messages, those included that were taken."""
@@ -107,14 +109,50 @@ class Parts:
                     f"a message of {len(body)} bytes for {queue} cannot be part of an atomic() block: with its properties "
                     f"it must have 1 to {CHUNK_BYTES_MAX} bytes; send a reference to the data"
                 )
-            if part is None:
-                part = self._parts[queue] = _Part(f"p{len(self._parts)}", queue)
+            part = self._part(queue)
             part.close_chunk()
             part.batch, part.prefix = batch, prefix.decode()
         assert part is not None
         self.waits += batch.size - before
         self.rows += 1
         return f"{part.prefix}{index:04X}"
+
+    def add_rows(self, queue: MessageQueue, columns: hot.RowColumns, rows: memoryview) -> None:
+        """Append the messages of these rows to their queue's part. `rows`: row numbers, a view of C ints.
+
+        Raises InvalidMessage: one is too large for a chunk, or empty; those before it were added.
+        """
+        part, done = self._part(queue), 0
+        while done < len(rows):
+            batch = part.batch or self._begun(part, self._chunk_bytes)
+            before = batch.size
+            after = batch.add_rows(columns, done, rows)
+            if after == done and not batch.count:  # A large one gets a chunk of its own.
+                batch, before = self._begun(part, CHUNK_BYTES_MAX), 0
+                after += batch.add_rows(columns, 0, rows[done : done + 1])
+                if after == done:
+                    raise InvalidMessage(
+                        f"row {rows[done]}: a message for {queue} with its properties must have 1 to {CHUNK_BYTES_MAX} bytes "
+                        f"to be part of a transaction, and at most {PROPERTIES_BYTES_MAX} of properties; send a reference to "
+                        "the data"
+                    )
+            self.waits += batch.size - before
+            self.rows += after - done
+            if after < len(rows):
+                part.close_chunk()
+            done = after
+
+    def _begun(self, part: _Part, chunk_bytes: int) -> hot.Batch:
+        part.close_chunk()
+        prefix = self._id_prefix()
+        part.batch, part.prefix = hot.Batch(prefix, chunk_bytes), prefix.decode()
+        return part.batch
+
+    def _part(self, queue: MessageQueue) -> _Part:
+        part = self._parts.get(queue)
+        if part is None:
+            part = self._parts[queue] = _Part(f"{self._name}{len(self._parts)}", queue)
+        return part
 
     def fullest(self) -> str:
         """The broker for which most is waiting."""
