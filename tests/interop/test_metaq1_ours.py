@@ -122,6 +122,40 @@ def test_a_broker_that_is_killed_comes_back_to_its_clients(
         java1.shutdown_all()
 
 
+def test_a_prepared_branch_outlives_a_kill(
+    java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
+) -> None:
+    """Killed with a prepared branch, a begun one and an open local transaction: the first alone is there, unseen, and another
+    client commits it; both partitions have all of it."""
+    topics = {"test": {"numPartitions": 2}}
+    with OurServer(tmp_path, zookeeper, topics, registry={"zk.zkRoot": root}) as server:
+        java1.factory("f", zookeeper.address, root=root)
+        java1.factory("x", zookeeper.address, root=root, kind="xa")
+        java1.publisher("xp", "x", ["test"], qualifier="kill")
+        java1.publisher("p", "f", ["test"])
+        consumer(java1, "c", root, {"test": MAX_SIZE})
+        java1.xa("xp", "start", "prepared")
+        java1.send("xp", "test", ["p1", "p2", "p3"])
+        java1.xa("xp", "end", "prepared")
+        assert java1.xa("xp", "prepare", "prepared") == 0
+        java1.call("begin", producer="p")
+        java1.send("p", "test", ["local"])
+        server.kill()
+        server.start()
+        eventually(lambda: whole(nodes, root, "test") or None)
+        with pytest.raises(DriverError):
+            java1.call("commit", producer="p")
+        java1.factory("x2", zookeeper.address, root=root, kind="xa")
+        java1.publisher("xp2", "x2", ["test"], qualifier="kill")
+        assert java1.xa("xp2", "recover") == ["7:g:prepared"]
+        sends(java1, "p", "test", ["between", "between too"])
+        assert sorted(bodies(java1.wait("c", 2))) == ["between", "between too"]
+        java1.xa("xp2", "commit", "prepared")
+        assert sorted(bodies(java1.wait("c", 5))[2:]) == ["p1", "p2", "p3"]
+        assert java1.xa("xp2", "recover") == []
+        java1.shutdown_all()
+
+
 def test_a_broker_that_zookeeper_lost_is_found_again(
     java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
 ) -> None:
