@@ -286,6 +286,9 @@ class StoreOptions(OptionTable):
     default_query_max_num: int = option(32, "Records of a look-up by unique id.", low=1)
     max_msgs_num_batch: int = option(64, "Records of a look-up by key.", low=1)
     check_crc_on_recover: bool = option(True, "Verify body checksums while recovering.", aliases=("checkCRCOnRecover",))
+    load_queues_in_parallel: bool = option(
+        False, "Look at the files of several topics at a time when a store is opened: for many queues on a slow disk."
+    )
     message_delay_level: str = option(
         "1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h", "The delays that a delay level stands for."
     )
@@ -498,7 +501,9 @@ class Metaq1Options(OptionTable):
         False, "Move a consumer that is beyond a partition's end to the end.", hot=True
     )
     load_message_stores_in_parallel: bool = option(
-        False, "Recover the queues of a store in parallel.", aliases=("meta.loadMessageStoresInParallel",)
+        False,
+        "Look at the files of several topics at a time at a start: loadQueuesInParallel.",
+        aliases=("meta.loadMessageStoresInParallel",),
     )
     fast_boot: bool = option(
         False, "Verify no body checksums while recovering: checkCRCOnRecover=false.", aliases=("meta.fast_boot",)

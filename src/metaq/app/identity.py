@@ -43,6 +43,8 @@ def implied(options: Metaq1Options, given: Collection[str], rules: PartitionRule
         store["flush_interval_commit_log"] = min(options.unflush_interval, *intervals, options.unflush_interval)
     if options.fast_boot:
         store["check_crc_on_recover"] = False
+    if options.load_message_stores_in_parallel:
+        store["load_queues_in_parallel"] = True
     return {"broker": broker, "store": store}
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Final
 
 from metaq.errors import Refused, StoreCorrupt, StoreForeign
 from metaq.model.topic import check_partition_topic
@@ -22,6 +24,8 @@ from metaq.store.recovery import Facts
 from metaq.wire.files import DELETED_TOPICS
 
 log = logging.getLogger(__name__)
+_THREADS: Final = 8
+"""What they wait for is the disk."""
 
 
 def queue_file_bytes(options: StoreOptions) -> int:
@@ -34,22 +38,32 @@ def find_queues(folder: StoreFolder, options: StoreOptions, disk: Disk) -> Itera
 
     Raises StoreCorrupt, StoreForeign as FileRun.load.
     """
-    for topic in _folders(folder.consume_queues):
-        try:
-            check_partition_topic(topic)
-        except Refused:
+    topics = _folders(folder.consume_queues)
+    if not options.load_queues_in_parallel:
+        for topic in topics:
+            yield from _queues_of(topic, folder, options, disk)
+        return
+    with ThreadPoolExecutor(_THREADS, "metaq-load") as threads:
+        for queues in threads.map(lambda topic: list(_queues_of(topic, folder, options, disk)), topics):
+            yield from queues
+
+
+def _queues_of(topic: str, folder: StoreFolder, options: StoreOptions, disk: Disk) -> Iterator[ConsumeQueue]:
+    try:
+        check_partition_topic(topic)
+    except Refused:
+        return
+    for name in _folders(folder.consume_queues / topic):
+        if not (name.isascii() and name.isdecimal() and str(int(name)) == name):
             continue
-        for name in _folders(folder.consume_queues / topic):
-            if not (name.isascii() and name.isdecimal() and str(int(name)) == name):
-                continue
-            queue = ConsumeQueue(folder.consume_queues, topic, int(name), queue_file_bytes(options), disk)
-            try:
-                queue.run.load("mappedFileSizeConsumeQueue", derived=True)
-            except StoreCorrupt as error:
-                raise StoreCorrupt(
-                    f"{error}. A consume queue can also be deleted: it is rebuilt from the log at the next start"
-                ) from None
-            yield queue
+        queue = ConsumeQueue(folder.consume_queues, topic, int(name), queue_file_bytes(options), disk)
+        try:
+            queue.run.load("mappedFileSizeConsumeQueue", derived=True)
+        except StoreCorrupt as error:
+            raise StoreCorrupt(
+                f"{error}. A consume queue can also be deleted: it is rebuilt from the log at the next start"
+            ) from None
+        yield queue
 
 
 def _folders(parent: Path) -> list[str]:
@@ -83,7 +97,11 @@ def look_at(folder: StoreFolder, commit_log: CommitLog, index: Index | None) -> 
         checkpoint=Checkpoint.load(folder.checkpoint),
         tails=tails,
         log_min=log_min,
-        first_ms=tuple((file.start, max(0, commit_log.store_time(file.start, written=True))) for file in files),
+        # Where there are tails nobody asks for the times, and opening each file would take longer the more there are.
+        first_ms=tuple(
+            (file.start, 0 if tails is not None else max(0, commit_log.store_time(file.start, written=True)))
+            for file in files
+        ),
         index=tuple((file.name, file.header) for file in index.files) if index else None,
         index_unfit=tuple(unfit),
         deleted=_deleted_topics(folder),
