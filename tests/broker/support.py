@@ -11,6 +11,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.partition_filters import MakeFilterHelper
 from metaq.broker.schedule import ReadCold, read_at_once
 from metaq.broker.staging_peers import ALONE, Peers
 from metaq.clock import FakeClock
@@ -60,6 +61,7 @@ def open_broker(
     authorise: Authorise = everybody,
     peers: Peers = ALONE,
     text: Metaq1Settings | None = None,
+    make_filter_helper: MakeFilterHelper | None = None,
     **options: object,
 ) -> Iterator[Broker]:
     """A broker over the folder `root`; closed in order at the end. `files`: what stands for files of the folder."""
@@ -73,8 +75,9 @@ def open_broker(
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
         environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
         broker = Broker(
-            environment, broker_files(open_file), read_cold=read_cold, authorise=authorise, peers=peers, text=text
-        )
+            environment, broker_files(open_file), read_cold=read_cold, authorise=authorise, peers=peers, text=text,
+            make_filter_helper=make_filter_helper,
+        )  # fmt: skip
         yield broker
         broker.close()
 

@@ -15,7 +15,7 @@ from metaq.app.configuration import EVERYWHERE, METAQ1, listen_limits
 from metaq.app.delivery import Delivery
 from metaq.app.files import broker_files
 from metaq.app.peers import BrokerPeers
-from metaq.app.predicate_process import predicate_helpers
+from metaq.app.predicate_process import filter_helpers, predicate_helpers
 from metaq.app.registration import Registration
 from metaq.app.text_registration import TextRegistration
 from metaq.broker.broker import Broker
@@ -235,6 +235,7 @@ def _compose(
             read_cold=tasks.delivery.read,
             peers=peers,
             make_helper=predicate_helpers(options, call_soon),
+            make_filter_helper=filter_helpers(options, text.options, call_soon) if text is not None else None,
             text=text,
         )
         entrances = [Entrance(RemotingDoor(broker, call_soon, tasks.registration.when_announced), listener)]

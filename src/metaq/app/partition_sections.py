@@ -29,6 +29,7 @@ TOPIC_FIELDS: Final = (
 TOPICS: Final = "topics"
 """Of the section [metaq1] of a `metaq.toml`: tables [metaq1.topics.NAME]."""
 FILTER_PREFIX: Final = "group."
+FILTER_CHARS_MAX: Final = 200
 _FILTER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -79,7 +80,7 @@ def check_section(section: TopicSection) -> TopicSection:
 
 
 def _filter(value: Any) -> str:
-    if not isinstance(value, str) or not _FILTER.fullmatch(value.strip()):
+    if not isinstance(value, str) or not _FILTER.fullmatch(value.strip()) or len(value) > FILTER_CHARS_MAX:
         raise ConfigError(
             f"{value!r} is no filter: need package.module:Name, a Python class with accept(group, message); "
             "a Java class cannot be loaded"

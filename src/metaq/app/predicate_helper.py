@@ -1,6 +1,6 @@
 """The program of a helper process: asked for a predicate and some records, it answers which of them pass.
 
-    python -m metaq.app.predicate_helper '{"predicates": {"large": "shop:is_large"}, "memory": 268435456}'
+    python -m metaq.app.predicate_helper '{"predicates": {"large": "shop:is_large"}, "memory": 268435456, "filters": false}'
 
 Over standard input and output go frames: 4 bytes of length (big-endian) and so many bytes.
 
@@ -8,6 +8,10 @@ Over standard input and output go frames: 4 bytes of length (big-endian) and so 
     request        1 byte length of the name, the name, records as the log holds them
     answer         a byte for each record (0 no, 1 yes, 2 it raised), then the text of the first exception
     or             0xFF alone: out of memory; the process ends
+
+With `filters` they are those of MetaQ 1.x groups (docs/predicates.md): classes with `accept(group, message)`, of which one object each
+is made, such objects, or functions. A request has, behind the name, group and topic, each with its length in two bytes before
+it, and frames instead of records.
 
 It ends with its input. What predicates print goes to standard error, which is the broker's.
 """
@@ -19,14 +23,18 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Callable
-from typing import Any, BinaryIO
+from collections.abc import Callable, Iterable
+from typing import Any, BinaryIO, TypeVar
 
 from metaq.model import StoredMessage, SysFlag
 from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.partition import PartitionMessage
 from metaq.model.predicates import NO, OUT_OF_MEMORY, RAISED, YES
 from metaq.store.memory import data_bytes
 from metaq.wire import compression, hot
+from metaq.wire.metaq1_frame import Frame, frames, split_attribute
+
+M = TypeVar("M")
 
 _TEXT_CHARS_MAX = 500
 _PR_SET_PDEATHSIG = 1
@@ -41,7 +49,9 @@ def main() -> None:
     requests = os.fdopen(os.dup(0), "rb")
     _read_nothing()
     _die_with_parent()
-    predicates, errors = _imported(asked["predicates"])
+    filters = bool(asked.get("filters"))
+    predicates, errors = _imported(asked["predicates"], _accept_of if filters else _function)
+    judge = _judge_frames if filters else _judge
     _limit_memory(asked["memory"])
     _answer(answers, json.dumps({"errors": errors}).encode())
     with contextlib.suppress(BrokenPipeError, KeyboardInterrupt):
@@ -49,7 +59,7 @@ def main() -> None:
             end = 1 + frame[0]
             reserve = bytearray(_RESERVE_BYTES)
             try:
-                verdicts, text = _judge(predicates[frame[1:end].decode()], frame[end:])
+                verdicts, text = judge(predicates[frame[1:end].decode()], frame[end:])
             except MemoryError:
                 del reserve
                 _answer(answers, bytes([OUT_OF_MEMORY]))
@@ -57,8 +67,10 @@ def main() -> None:
             _answer(answers, verdicts + text.encode("utf-8", "replace"))
 
 
-def _imported(places: dict[str, str]) -> tuple[dict[str, Callable[[StoredMessage], Any]], dict[str, str]]:
-    found: dict[str, Callable[[StoredMessage], Any]] = {}
+def _imported(
+    places: dict[str, str], callable_of: Callable[[Any], Callable[..., Any] | None]
+) -> tuple[dict[str, Callable[..., Any]], dict[str, str]]:
+    found: dict[str, Callable[..., Any]] = {}
     errors: dict[str, str] = {}
     for name, place in places.items():
         module, _, path = place.partition(":")
@@ -66,14 +78,30 @@ def _imported(places: dict[str, str]) -> tuple[dict[str, Callable[[StoredMessage
             value: Any = importlib.import_module(module)
             for part in path.split("."):
                 value = getattr(value, part)
+            called = callable_of(value)
         except BaseException as error:  # noqa: BLE001  importing runs the operator's own code
             errors[name] = f"{type(error).__name__}: {error}"[:_TEXT_CHARS_MAX]
             continue
-        if callable(value):
-            found[name] = value
+        if called is not None:
+            found[name] = called
         else:
-            errors[name] = f"{place} is no function"
+            wanted = (
+                "no function" if callable_of is _function else "no class with accept(group, message), and no function"
+            )
+            errors[name] = f"{place} is {wanted}"
     return found, errors
+
+
+def _function(value: Any) -> Callable[..., Any] | None:
+    return value if callable(value) else None
+
+
+def _accept_of(value: Any) -> Callable[..., Any] | None:
+    made = value() if isinstance(value, type) else value
+    accept = getattr(made, "accept", None)
+    if accept is None and not isinstance(value, type):
+        accept = made
+    return accept if callable(accept) else None
 
 
 def _die_with_parent() -> None:
@@ -104,12 +132,36 @@ def _limit_memory(more: int) -> None:
 
 
 def _judge(predicate: Callable[[StoredMessage], Any], records: bytes) -> tuple[bytes, str]:
+    def said(message: StoredMessage) -> Any:
+        if message.sys_flag & int(SysFlag.COMPRESSED):
+            message.body = compression.decompress(message.body, message.sys_flag, 4 * BODY_BYTES_MAX)
+        return predicate(message)
+
+    return _verdicts(hot.decode_records(records, 0, len(records), StoredMessage, "", 0, 0), said)
+
+
+def _judge_frames(accept: Callable[[str, PartitionMessage], Any], data: bytes) -> tuple[bytes, str]:
+    group, rest = _text(data)
+    topic, rest = _text(rest)
+
+    def said(frame: Frame) -> Any:
+        attribute, body = split_attribute(frame.flag, frame.body)
+        text = None if attribute is None else attribute.decode("utf-8", "replace")
+        return accept(group, PartitionMessage(topic, frame.message_id, frame.flag, text, body))
+
+    return _verdicts(frames(rest), said)
+
+
+def _text(data: bytes) -> tuple[str, bytes]:
+    end = 2 + int.from_bytes(data[:2], "big")
+    return data[2:end].decode("utf-8", "replace"), data[end:]
+
+
+def _verdicts(messages: Iterable[M], said: Callable[[M], Any]) -> tuple[bytes, str]:
     verdicts, text = bytearray(), ""
-    for message in hot.decode_records(records, 0, len(records), StoredMessage, "", 0, 0):
+    for message in messages:
         try:
-            if message.sys_flag & int(SysFlag.COMPRESSED):
-                message.body = compression.decompress(message.body, message.sys_flag, 4 * BODY_BYTES_MAX)
-            verdicts.append(YES if predicate(message) else NO)
+            verdicts.append(YES if said(message) else NO)
         except MemoryError:
             raise
         except Exception as error:  # noqa: BLE001  a predicate may raise what it likes

@@ -14,9 +14,10 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
+from metaq.broker.partition_filters import MakeFilterHelper
 from metaq.broker.predicates import MakeHelper, Told
 from metaq.model.predicates import predicates_of
-from metaq.options import BrokerOptions
+from metaq.options import BrokerOptions, Metaq1Options
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,7 @@ class HelperProcess:
     """One process. `ask`, `kill` and `close` are for the loop; the functions that it was given are called there.
 
     Args: told: called with (helper, answer), or with None and why there will be none: then the process is gone. The first
-          answer is what the process says when it is ready.
+          answer is what the process says when it is ready. filters: they are those of MetaQ 1.x.
     """
 
     def __init__(
@@ -40,11 +41,14 @@ class HelperProcess:
         *,
         path: str,
         memory: int,
+        filters: bool = False,
         call_soon: Callable[[Callable[[], None]], None],
         told: Callable[[HelperProcess, bytes | None, str], None],
     ) -> None:
         self._call_soon, self._told = call_soon, told
-        self._asked = msgspec.json.encode({"predicates": dict(predicates), "memory": memory}).decode()
+        self._asked = msgspec.json.encode(
+            {"predicates": dict(predicates), "memory": memory, "filters": filters}
+        ).decode()
         self._path = path
         self._questions: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
         self._process: subprocess.Popen[bytes] | None = None
@@ -95,9 +99,7 @@ class HelperProcess:
             self._tell(None, self._killed or why or f"it ended with exit code {code}")
 
     def _started(self) -> subprocess.Popen[bytes] | None:
-        paths = [*filter(None, self._path.split(os.pathsep)), *filter(None, sys.path)]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-        command = [sys.executable, "-m", "metaq.app.predicate_helper", self._asked]
+        command, environment = program(self._path, self._asked)
         process = subprocess.Popen(  # noqa: S603  our own program
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, start_new_session=True
         )
@@ -192,6 +194,30 @@ def _has_ended(pid: int) -> bool:
     with contextlib.suppress(ChildProcessError):
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     return True
+
+
+def program(path: str, asked: str) -> tuple[list[str], dict[str, str]]:
+    """Command and environment of a helper process that finds modules in the folders of `path` first."""
+    paths = [*filter(None, path.split(os.pathsep)), *filter(None, sys.path)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    return [sys.executable, "-m", "metaq.app.predicate_helper", asked], environment
+
+
+def filter_helpers(
+    options: BrokerOptions, text: Metaq1Options, call_soon: Callable[[Callable[[], None]], None]
+) -> MakeFilterHelper:
+    """How a broker with these options gets processes for filters of MetaQ 1.x."""
+
+    def make_for(names: Mapping[str, str]) -> MakeHelper:
+        def make(told: Told) -> HelperProcess:
+            return HelperProcess(
+                names, path=text.app_class_path or "", memory=options.filter_memory_limit, filters=True,
+                call_soon=call_soon, told=told,
+            )  # fmt: skip
+
+        return make
+
+    return make_for
 
 
 def predicate_helpers(options: BrokerOptions, call_soon: Callable[[Callable[[], None]], None]) -> MakeHelper:

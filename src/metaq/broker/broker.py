@@ -29,6 +29,7 @@ from metaq.broker.lookup import Lookup
 from metaq.broker.members import Members
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.offsets import Offsets
+from metaq.broker.partition_filters import MakeFilterHelper
 from metaq.broker.partition_lane import PartitionLane
 from metaq.broker.partition_retention import keep_as_configured
 from metaq.broker.partitions import Partitions
@@ -67,7 +68,8 @@ class Broker:
     Args: `call_soon`: brings a call from another thread, one that has saved a file, to the thread that owns the broker.
           `authorise`: who may what. `read_cold`: how delayed and staged messages are read that are no longer in memory.
           `peers`: the way to the other brokers that staged transactions have parts at. `make_helper`: starts a process in
-          which predicates are called; None: there is none, and nobody gets messages by a predicate. `text`: what it runs
+          which predicates are called; None: there is none, and nobody gets messages by a predicate. `make_filter_helper`: the
+          same of filters of MetaQ 1.x. `text`: what it runs
           with for clients of MetaQ 1.x; None: it serves none.
     Raises: ConfigError: a configuration file cannot be read.
     """
@@ -82,6 +84,7 @@ class Broker:
         read_cold: ReadCold = read_at_once,
         peers: Peers = ALONE,
         make_helper: MakeHelper | None = None,
+        make_filter_helper: MakeFilterHelper | None = None,
         text: Metaq1Settings | None = None,
     ) -> None:
         options, store_options = environment.options, environment.store_options
@@ -130,7 +133,13 @@ class Broker:
         self.pulls = PullService(
             environment, tables, self.hold, self.stats, authorise, filters=self.filters, predicates=self.predicates
         )
-        self.partitions = Partitions(environment, tables, self.appender, self.acks, text, authorise) if text else None
+        self.partitions = (
+            Partitions(
+                environment, tables, self.appender, self.acks, text, authorise, make_filter_helper=make_filter_helper
+            )
+            if text
+            else None
+        )
         self._archiver = keep_as_configured(store, text, self.bases, call_soon) if text else None
         self.partition_lane: PartitionLane | None = None
         if text and self.partitions:
@@ -210,6 +219,8 @@ class Broker:
         if self.branches is not None:
             self.branches.tick()
         self.predicates.tick()
+        if self.partitions is not None:
+            self.partitions.filters.tick()
         self.topics.saved.retry()
         self.groups.saved.retry()
         self.deletions.marks.retry()
@@ -271,6 +282,8 @@ class Broker:
     def close(self) -> None:
         """Save the positions, and wait for every save under way. The store is closed by whoever opened it, after this."""
         self.predicates.close()
+        if self.partitions is not None:
+            self.partitions.filters.close()
         if self._archiver is not None:
             self._archiver.stop()
         self.bases.close()
@@ -335,6 +348,8 @@ class Broker:
         """A connection has ended: forget what it waits for, and what it was a member of."""
         self.hold.closed(channel)
         self.predicates.closed(channel)
+        if self.partitions is not None:
+            self.partitions.filters.closed(channel)
         if self.branches is not None:
             self.branches.closed(channel)
         self.staging.closed(channel)

@@ -17,6 +17,7 @@ from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partition_acks import PartitionAcks
+from metaq.broker.partition_filters import MakeFilterHelper, PartitionFilters
 from metaq.broker.partition_ids import MessageIds
 from metaq.broker.partition_records import without_attribute
 from metaq.broker.records import put_record
@@ -32,6 +33,7 @@ from metaq.model.partition import (
     POSITION_MAX,
     Frames,
     Got,
+    Judged,
     Later,
     Moved,
     PartitionEntry,
@@ -63,9 +65,12 @@ class Partitions:
         acks: AckPolicy,
         settings: Metaq1Settings,
         authorise: Authorise = everybody,
+        make_filter_helper: MakeFilterHelper | None = None,
     ) -> None:
         self._environment, self._store, self._appender = environment, environment.store, appender
         self._topics, self._settings, self._authorise = tables.topics, settings, authorise
+        self.filters = PartitionFilters(environment.options, environment.clock, settings, make_filter_helper)
+        """Which frames a group wants."""
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.newest_ms)
         self._closed, self._reader = (
             tables.closed_partitions,
@@ -215,7 +220,7 @@ class Partitions:
         )
 
     # -- getting
-    def get(self, get: PartitionGet, channel: Channel) -> Got | Later:
+    def get(self, get: PartitionGet, channel: Channel) -> Judged:
         """Frames from a position on, or where to go on.
 
         Raises Refused: NO_PERMISSION for a closed partition, NOT_FOUND where there is nothing (yet), INVALID for an
@@ -231,6 +236,18 @@ class Partitions:
         positions = self._existing(get.topic, get.partition)
         if get.size_max <= 0:
             raise Refused(Reason.INVALID, f"Bad request,invalid max size:{get.size_max}")
+        name = self.filters.name_of(get.topic, get.group)
+        if not name:
+            return self._found(get, positions)
+        found = self._found(get, positions)
+        whole = isinstance(found, Moved) or positions.at(get.position)[1] == get.position
+
+        def read_on(position: int) -> Got | Later:
+            return self._found(structs.replace(get, position=position), self._existing(get.topic, get.partition))
+
+        return self.filters.sift(self.filters.begin(get, name, channel, read_on), found, whole=whole)
+
+    def _found(self, get: PartitionGet, positions: CountedPositions) -> Got | Later:
         low, high, position = positions.min, positions.max, get.position
         if position < low:
             return Moved(low)

@@ -108,7 +108,7 @@ def _configure(arguments: argparse.Namespace) -> Configuration:
         flags["namesrv"] = {"bind_address": arguments.host, "listen_port": arguments.namesrv_port}
     for section, folders in _folders(command, arguments.data).items() if arguments.data else ():
         flags[section] |= folders
-    return load(
+    configuration = load(
         arguments.file,
         flags=flags,
         settings=arguments.settings,
@@ -117,6 +117,11 @@ def _configure(arguments: argparse.Namespace) -> Configuration:
         environment={} if command == "up" else None,  # its broker belongs to its own name server
         insecure=arguments.insecure,
     )
+    if configuration.metaq1.enable and configuration.sections:
+        from metaq.app.filter_check import check_filters
+
+        check_filters(configuration.sections, configuration.metaq1.app_class_path or "")
+    return configuration
 
 
 def _folders(command: str, data: str) -> dict[str, dict[str, Any]]:

@@ -22,14 +22,24 @@ from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partition_lane import PartitionLane
 from metaq.broker.partitions import Partitions
 from metaq.doors.held_acks import HeldAcks
-from metaq.doors.metaq1_answers import Answers
+from metaq.doors.metaq1_answers import Answers, Slot
 from metaq.doors.metaq1_counters import Counted, Counters
 from metaq.doors.pieces import ColdReads
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
 from metaq.log import RateLimitedLog
 from metaq.model.access import Identity
 from metaq.model.message import host_bytes
-from metaq.model.partition import FRAME_HEADER_BYTES, Frames, Got, Later, PartitionGet, PartitionPut
+from metaq.model.partition import (
+    FRAME_HEADER_BYTES,
+    Frames,
+    Got,
+    Judged,
+    Judging,
+    Later,
+    Moved,
+    PartitionGet,
+    PartitionPut,
+)
 from metaq.net.address import is_loopback, join_address
 from metaq.net.peer import Peer
 from metaq.saved import Pending, Saving
@@ -411,28 +421,40 @@ class TextSession:
             size_max=line.max_bytes,
         )
         got = space.partitions.get(wanted, self)
-        if not isinstance(got, Later):
-            self._flush_acks()
+        self._flush_acks()
+        if isinstance(got, Frames | Moved):
             self._answers.say(*self._got(line, got))
             return
-        self._flush_acks()
         slot = self._answers.later()
-
-        def done(future: asyncio.Future[Any]) -> None:
-            self._late_gets -= 1
-            if future.cancelled() or self.peer.closed:
-                return
-            try:
-                data = self._got(line, got.finish(future.result()))
-            except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer
-                data = (self._failure(line, error),)
-            slot.write(b"".join(data))
-            self._go_on()
-
         self._late_gets += 1
-        if not space.cold_reads.read(self, got.job, done):
-            self._late_gets -= 1
-            slot.write(self._failure(line, Refused(Reason.BUSY, "too many gets of old messages wait for the disk")))
+        self._get_on(line, slot, lambda: got)
+
+    def _get_on(self, line: GetLine, slot: Slot, come: Callable[[], Judged]) -> None:
+        """The next step of a get that is answered late: `come` returns what it has come to, or raises."""
+        if self.peer.closed:
+            return
+        try:
+            match got := come():
+                case Judging():
+                    got.begin(lambda outcome: self._get_on(line, slot, lambda: raised_or(outcome)))
+                    return
+                case Later(job, finish):
+
+                    def done(future: asyncio.Future[Any]) -> None:
+                        if not future.cancelled():
+                            self._get_on(line, slot, lambda: finish(future.result()))
+
+                    if self._space.cold_reads.read(self, job, done):
+                        return
+                    busy = Refused(Reason.BUSY, "too many gets of old messages wait for the disk")
+                    data = self._failure(line, busy)
+                case _:
+                    data = b"".join(self._got(line, got))
+        except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer
+            data = self._failure(line, error)
+        self._late_gets -= 1
+        slot.write(data)
+        self._go_on()
 
     def _got(self, line: GetLine, got: Got) -> tuple[bytes | memoryview, ...]:
         if isinstance(got, Frames):
@@ -503,3 +525,10 @@ class TextSession:
     def _flush(self) -> None:
         self._flush_acks()
         self._answers.flush()
+
+
+def raised_or(outcome: Judged | Exception) -> Judged:
+    """An outcome, or the error that it is."""
+    if isinstance(outcome, Exception):
+        raise outcome
+    return outcome

@@ -42,6 +42,18 @@ class PartitionPut(Struct, frozen=True, kw_only=True):
     """4 or 16 address bytes, then 4 of the port."""
 
 
+class PartitionMessage(Struct, frozen=True):
+    """A message as a group's filter sees it: `accept(group, message)`."""
+
+    topic: str
+    message_id: int
+    flag: int
+    attribute: str | None
+    """None: it has none."""
+    body: bytes
+    """Without the attribute."""
+
+
 class PartitionStored(Struct, frozen=True):
     """A message that was stored."""
 
@@ -96,7 +108,19 @@ class Later(Struct, frozen=True):
     """
 
     job: Callable[[], Any]
-    finish: Callable[[Any], Got]
+    finish: Callable[[Any], Any]
+    """Returns `Got`; of a group that has a filter, `Judged`."""
+
+
+class Judging(Struct, frozen=True):
+    """A get of a group that has a filter: `begin(done)` has the frames judged. `done` is called once, later, in the thread that
+    asked, with what was got, or why not; never, if the connection has closed. Raises as `get` does, but Saving.
+    """
+
+    begin: Callable[[Callable[[Any], None]], None]
+
+
+Judged: TypeAlias = Got | Later | Judging
 
 
 class Published(Struct, frozen=True):
