@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import shutil
 from types import SimpleNamespace
 
@@ -80,3 +82,16 @@ def test_another_python_on_the_path_is_worth_a_notice(tmp_path):
     assert any("import metaq.spark before you make a Spark session" in text for text in texts)
     chosen = {"PATH": str(tmp_path), "PYSPARK_PYTHON": "/usr/bin/python3"}
     assert len(find(doctor.examine(environ=chosen), "spark")) == 1
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_what_speaks_to_zookeeper_is_named_or_how_to_get_it(monkeypatch, there):
+    """kazoo comes with an extra: only brokers of MetaQ 1.x need it."""
+    found_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: (object() if there else None) if name == "kazoo" else found_spec(name)
+    )
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "2.11.0")
+    [found] = find(doctor.examine(), "zookeeper")
+    assert found.state == (doctor.OK if there else doctor.NOTICE)
+    assert ("kazoo 2.11.0" if there else "zookeeper") in found.text

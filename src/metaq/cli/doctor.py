@@ -47,6 +47,7 @@ def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[F
         _hot_module,
         lambda: [Finding("event loop", OK if loop_name() == "uvloop" else NOTICE, loop_name())],
         _compression,
+        _zookeeper,
         lambda: _java(environ),
         lambda: _spark(environ),
         lambda: _disk(data),
@@ -74,6 +75,12 @@ def _compression() -> list[Finding]:
     if missing:
         return [Finding("compression", NOTICE, f"zlib only; for {' and '.join(missing)}: {_extra('compression')}")]
     return [Finding("compression", OK, "zlib, lz4, zstd")]
+
+
+def _zookeeper() -> list[Finding]:
+    if importlib.util.find_spec("kazoo") is None:
+        return [Finding("zookeeper", NOTICE, f"no kazoo; for clients of MetaQ 1.x: {_extra('zookeeper')}")]
+    return [Finding("zookeeper", OK, f"kazoo {importlib.metadata.version('kazoo')}")]
 
 
 def _java(environ: Mapping[str, str]) -> list[Finding]:
