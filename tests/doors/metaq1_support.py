@@ -49,8 +49,8 @@ class TextPeer:
         self.wants_more = False
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        assert not self.closed, "a write on a closed connection"
-        self.writes.append(bytes(data))
+        if not self.closed:  # as a real one
+            self.writes.append(bytes(data))
 
     def pause(self) -> None:
         self.paused = True
