@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +14,7 @@ from tests.interop.metaq1 import Node, Nodes, Zookeeper
 from tests.support import eventually
 
 from metaq.model.partition import Published
-from metaq.registry.zookeeper.layout import TextBroker
+from metaq.registry.zookeeper.layout import Layout, TextBroker
 from metaq.registry.zookeeper.registrar import Told, ZookeeperRegistrar, ZookeeperSettings
 from metaq.testing.network import FlakyNetwork, NetworkThread
 
@@ -290,3 +292,40 @@ def test_a_thousand_topics_are_registered_within_ten_seconds(
         eventually(lambda: broker.registrar.registered or None)
         assert len(nodes.client.get_children("/thousand/brokers/topics-sub")) == 1000
         assert nodes.text("/thousand/brokers/topics-pub/t999/3-m") == '{"numParts":4,"broker":"3-m"}'
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_the_nodes_are_right_in_the_end(
+    zookeeper: Zookeeper, nodes: Nodes, loop: NetworkThread, seed: int
+) -> None:
+    """Topics that come, grow and go while the network breaks and stalls, and sessions end."""
+    chance, root = random.Random(seed), f"/chance-{seed}"
+    with (
+        FlakyNetwork(zookeeper.address) as network,
+        Registered(loop, network.address, root, topics={}, session_seconds=1.0) as broker,
+    ):
+
+        def topics() -> None:
+            names = chance.sample("abcdefgh", chance.randrange(8))
+            flags = [True, False]
+            broker.topics = {
+                name: Published(chance.randrange(1, 4), chance.choice(flags), chance.choice(flags)) for name in names
+            }
+            broker.changed()
+
+        def expire() -> None:
+            session = broker.registrar.session
+            if session is not None and session.id:
+                zookeeper.expire(session.credentials)
+
+        def slow() -> None:
+            network.delay(0.05)
+
+        for _ in range(25):
+            chance.choice([topics, topics, topics, expire, network.cut, network.stall, network.mend, slow])()
+            loop.call(asyncio.sleep(chance.choice([0, 0.01, 0.1])))
+        network.mend()
+        topics()
+        layout = Layout(root)
+        wanted = layout.wanted(BROKER, CONFIG, broker.topics) | {layout.who(BROKER): BROKER.uri}
+        eventually(lambda: {path: n.text for path, n in nodes.tree(root).items() if n.ephemeral} == wanted or None)
