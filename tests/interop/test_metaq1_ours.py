@@ -101,6 +101,37 @@ def test_clients_of_both_generations_share_a_topic(
         namesrv.stop()
 
 
+FILTER = """
+class Odd:
+    def accept(self, group, message):
+        return int(message.body.split(b" ")[0]) % 2 == 1
+"""
+
+
+def test_a_group_with_a_filter_gets_what_it_accepts_and_is_never_stuck(
+    java1: Metaq1Client, zookeeper: Zookeeper, root: str, tmp_path: Path
+) -> None:
+    """Bodies of different lengths, every other one rejected: where the original leaves its consumer stuck for ever. Others of
+    the topic get all."""
+    group = f"g{root.replace('/', '-')}"
+    (tmp_path / "provided").mkdir()
+    (tmp_path / "provided" / "odd_filter.py").write_text(FILTER)
+    topics = {"test": {f"group.{group}": "odd_filter:Odd"}}
+    system = {"appClassPath": tmp_path / "provided"}
+    with OurServer(tmp_path, zookeeper, topics, system, registry={"zk.zkRoot": root}):
+        java1.factory("f", zookeeper.address, root=root)
+        java1.publisher("p", "f", ["test"])
+        texts = [f"{number} {'x' * (number * 7 % 50)}" for number in range(60)]
+        java1.send("p", "test", texts[:30])
+        consumer(java1, "c", root, {"test": 1024})
+        java1.subscriber("all", "f", f"{group}-all", {"test": MAX_SIZE})
+        assert bodies(java1.wait("c", 15)) == texts[1:30:2]
+        java1.send("p", "test", texts[30:])
+        assert bodies(java1.wait("c", 30)) == texts[1::2]
+        assert bodies(java1.wait("all", 60)) == texts
+        java1.shutdown_all()
+
+
 def test_a_broker_that_is_killed_comes_back_to_its_clients(
     java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
 ) -> None:
