@@ -18,7 +18,7 @@ from metaq.clock import FakeClock
 from metaq.model.access import Authorise, Identity, everybody
 from metaq.model.message import host_bytes
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.saved import SavedText
+from metaq.saved import SavedText, at_once
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.message_store import MessageStore
@@ -60,6 +60,7 @@ def open_broker(
     read_cold: ReadCold = read_at_once,
     authorise: Authorise = everybody,
     peers: Peers = ALONE,
+    call_soon: Callable[[Callable[[], None]], None] = at_once,
     text: Metaq1Settings | None = None,
     make_filter_helper: MakeFilterHelper | None = None,
     **options: object,
@@ -75,8 +76,8 @@ def open_broker(
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
         environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
         broker = Broker(
-            environment, broker_files(open_file), read_cold=read_cold, authorise=authorise, peers=peers, text=text,
-            make_filter_helper=make_filter_helper,
+            environment, broker_files(open_file), call_soon, read_cold=read_cold, authorise=authorise, peers=peers,
+            text=text, make_filter_helper=make_filter_helper,
         )  # fmt: skip
         yield broker
         broker.close()

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
+import itertools
 import pathlib
+import queue
 import shutil
+import sys
+import zlib
+from array import array
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 import pytest
 
 from metaq.broker.broker import Broker
+from metaq.clock import FakeClock
+from metaq.errors import Reason, Refused
+from metaq.model.message import COMPRESSION_LZ4, SysFlag
 from metaq.saved import Saving
-from metaq.store.positions import QueuePositions
+from metaq.store.positions import STEP_MESSAGES, QueuePositions
 from metaq.store.writer import PutRecord
+from metaq.testing.faults import FaultyDisk
+from metaq.wire import hot
+from metaq.wire.compression import compress
 from tests.broker.support import BORN_HOST, open_broker
+from tests.support import PATIENCE, eventually
 
 T = TypeVar("T")
 TOPIC = "orders"
@@ -126,3 +138,297 @@ def test_positions_are_the_same_after_a_start(tmp_path: pathlib.Path, hurt: Call
         before = [settled(broker, lambda q=q: told(broker, q)) for q in (first, touched(broker, 1))]  # type: ignore[misc]
     with open_broker(hurt(root, tmp_path / "copy"), store={"mapped_file_size_commit_log": 1 << 20}) as broker:
         assert [told(broker, touched(broker, queue_id)) for queue_id in (0, 1)] == before
+
+
+def test_a_queue_without_messages_is_touched_and_goes_on_from_0(tmp_path: pathlib.Path):
+    """Also over a restart: there is nothing of it on the disk but its base."""
+    with open_broker(tmp_path) as broker:
+        assert touched(broker).max == 0
+    with open_broker(tmp_path) as broker:
+        assert touched(broker).max == 0
+        send(broker, [b"12345"])
+        assert settled(broker, lambda: touched(broker).max) == 25
+
+
+def test_a_put_appends_without_reading_the_log(tmp_path: pathlib.Path):
+    """The door knows how long the frame is; what another door has put meanwhile is measured first."""
+    with open_broker(tmp_path) as broker:
+        positions = touched(broker)
+        for number in range(3000):
+            assert positions.max == number * 25
+            stored = broker.appender.put([PutRecord(TOPIC, 0, b"12345", b"", 0, 0, 1, BORN_HOST)])
+            assert positions.append(stored.queue_offset, 25) == number * 25
+        send(broker, [b"", b"1"])
+        assert positions.append(3002, 99) == 3000 * 25 + 20 + 21
+        assert told(broker, positions)[3001] == 3000 * 25 + 20
+
+
+def test_what_is_much_is_left_to_the_thread(tmp_path: pathlib.Path):
+    """A few messages of other doors are measured at once; more, and compressed ones, are not: the caller waits for them."""
+    with open_broker(tmp_path) as broker:
+        positions = touched(broker)
+        send(broker, [b"1"] * STEP_MESSAGES)
+        assert positions.max == 21 * STEP_MESSAGES
+        send(broker, [b"1"] * (STEP_MESSAGES + 1))
+        with pytest.raises(Saving):
+            positions.max  # noqa: B018  it raises
+        broker.deliver()
+        assert positions.max == 21 * (2 * STEP_MESSAGES + 1)
+        before = positions.max
+        compressed = PutRecord(TOPIC, 0, zlib.compress(bytes(9000)), b"", 0, int(SysFlag.COMPRESSED), 1, BORN_HOST)
+        broker.appender.put([compressed])
+        with pytest.raises(Saving):
+            positions.max  # noqa: B018  it raises
+        broker.deliver()
+        assert positions.max == before + 9020
+
+
+def test_tens_of_thousands_of_messages_are_computed_anew_in_both_directions(tmp_path: pathlib.Path):
+    """Chunk by chunk, from a base in the middle: the end first, for those who read there."""
+    with open_broker(tmp_path / "store", store={"mapped_file_size_commit_log": 8 << 20}) as broker:
+        first = touched(broker)
+        send(broker, bodies(40_000))
+        work(broker)
+        assert settled(broker, lambda: first.max) == sum(20 + len(body) for body in bodies(40_000))
+        broker.store.flush()
+        shutil.copytree(tmp_path / "store", tmp_path / "killed")
+    shutil.rmtree(tmp_path / "killed" / "positions")
+    with open_broker(tmp_path / "killed", store={"mapped_file_size_commit_log": 8 << 20}) as broker:
+        place = 0
+        positions = touched(broker)
+        for offset, body in enumerate(bodies(40_000)):
+            assert settled(broker, lambda offset=offset: positions.position(offset)) == place  # type: ignore[misc]
+            place += 20 + len(body)
+        assert settled(broker, lambda: positions.max) == place
+
+
+def units_of(root: pathlib.Path, queue_id: int = 0) -> pathlib.Path:
+    return root / "positions" / TOPIC / str(queue_id) / ("0" * 20)
+
+
+def test_a_damaged_unit_is_noticed_and_made_anew(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    """By itself when it is read; if it looks right, by the frames of a get."""
+    with open_broker(tmp_path) as broker:
+        positions = touched(broker)
+        send(broker, bodies(100))
+        before = told(broker, positions)
+        assert positions.confirm(10, 5, before[15] - before[10])
+        assert positions.at(before[15]) == (15, before[15])
+        with units_of(tmp_path).open("r+b") as file:
+            file.seek(8 * 50)
+            file.write(bytes(8))
+        with pytest.raises(Saving):
+            positions.position(50)
+        assert settled(broker, lambda: told(broker, positions)) == before
+        wrong, _ = hot.position_units(array("i"), 50, before[50] + 3)
+        with units_of(tmp_path).open("r+b") as file:
+            file.seek(8 * 50)
+            file.write(wrong)
+        assert not positions.confirm(48, 2, before[50] - before[48])
+        work(broker)
+        assert positions.confirm(48, 2, before[50] - before[48])
+        assert told(broker, positions) == before
+    assert "1 byte positions were damaged" in caplog.text
+
+
+def damage(root: pathlib.Path, body: bytes, place: int = 4, with_: bytes = b"\xff\xff") -> None:
+    """Spoil the record with this body: `place` is a byte of it."""
+    for path in (root / "commitlog").glob("[0-9]" * 20):
+        data = path.read_bytes()
+        if (found := data.find(body)) >= 0:
+            begin = data.rfind(b"\xda\xa3\x20\xa7", 0, found) - 4
+            with path.open("r+b") as file:
+                file.seek(begin + place)
+                file.write(with_)
+            return
+    raise AssertionError("there is no such record")
+
+
+def test_a_damaged_record_moves_no_position(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    """Known units stay; if they are lost too, bases on both sides of it say how long it was."""
+    with open_broker(tmp_path, store={"mapped_file_size_commit_log": 64 << 10}) as broker:
+        positions = touched(broker)
+        for number in range(2000):
+            send(broker, [b"message %d." % number])
+            if number % 50 == 0:
+                work(broker, 3)
+        work(broker)
+        before = told(broker, positions)
+        damage(tmp_path, b"message 700.")
+        assert not positions.confirm(699, 2, 3)
+        work(broker)
+        assert told(broker, positions) == before
+        for place, count in ((300, 1), (690, 30), (700, 1), (0, 500), (1500, 501)):
+            with units_of(tmp_path).open("r+b") as file:
+                file.seek(8 * place)
+                file.write(bytes(8 * count))
+            assert told(broker, positions) == before
+        assert "a message is damaged in the log; the byte positions of the others stay" in caplog.text
+    shutil.rmtree(tmp_path / "positions")
+    with open_broker(tmp_path, store={"mapped_file_size_commit_log": 64 << 10}) as broker:
+        assert told(broker, touched(broker)) == before
+
+
+def test_a_body_that_nobody_can_expand_here_is_not_guessed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
+    """Positions up to it are told; those behind it are refused until the library is there."""
+    with open_broker(tmp_path) as broker:
+        positions = touched(broker)
+        kind = int(SysFlag.COMPRESSED) | COMPRESSION_LZ4
+        body = compress(bytes(5000), COMPRESSION_LZ4)
+        monkeypatch.setitem(sys.modules, "lz4.frame", None)
+        send(broker, [b"12345"])
+        broker.appender.put([PutRecord(TOPIC, 0, body, b"", 0, kind, 1, BORN_HOST)])
+        with pytest.raises(Saving) as saving:
+            positions.position(2)
+        broker.deliver()
+        error = saving.value.pending[0].error
+        assert error is not None
+        assert error.reason is Reason.UNAVAILABLE
+        assert "lz4" in error.text
+        monkeypatch.undo()
+        assert settled(broker, lambda: positions.position(2)) == 25 + 5020
+
+
+def test_what_positions_are_computed_from_is_carried_before_its_file_goes(tmp_path: pathlib.Path):
+    """The oldest log file stays until newer bases are in the log; a quiet queue's too."""
+    clock = FakeClock()
+    with open_broker(
+        tmp_path / "store", clock, store={"mapped_file_size_commit_log": 64 << 10, "file_reserved_time": 1}
+    ) as broker:
+        send(broker, bodies(40))
+        quiet, busy = touched(broker), touched(broker, 1)
+        base = quiet.max
+        send(broker, bodies(3000), queue_id=1)
+        place = settled(broker, lambda: busy.max)
+        clock.advance(2 * 3600)
+        assert broker.bases.settled(TOPIC, 0) == 0
+        files = len(broker.store.log.run.files)
+        assert files > 3
+        broker.store.retain(clock.now_ms(), at_once=True)
+        for _ in range(10):
+            clock.advance(10)
+            work(broker, 3)
+            broker.store.retain(clock.now_ms(), at_once=True)
+        assert len(broker.store.log.run.files) == 1
+        assert (broker.bases.settled(TOPIC, 0), broker.bases.settled(TOPIC, 1)) == (40, 3000)
+        assert (quiet.min, quiet.max, busy.max) == (base, base, place)
+        low = busy.min
+        assert 0 < low <= place
+    with open_broker(
+        copied_log(tmp_path / "store", tmp_path / "copy"), clock, store={"mapped_file_size_commit_log": 64 << 10}
+    ) as broker:
+        assert (touched(broker).min, touched(broker).max) == (base, base)
+        assert (settled(broker, lambda: touched(broker, 1).min), settled(broker, lambda: touched(broker, 1).max)) == (
+            low,
+            place,
+        )
+        send(broker, [b"12345"])
+        assert settled(broker, lambda: touched(broker).max) == base + 25
+
+
+def test_a_topic_that_is_made_again_begins_anew(tmp_path: pathlib.Path):
+    """Also in a copy of the log alone, which does not know what was deleted."""
+    with open_broker(tmp_path / "store") as broker:
+        broker.topics.auto_create(TOPIC, "TBW102", 1)
+        work(broker)
+        send(broker, bodies(100))
+        old = touched(broker)
+        work(broker)
+        gone = broker.delete_topic(TOPIC)
+        eventually(lambda: (work(broker, 1), gone.done)[1])
+        assert gone.error is None
+        assert not (tmp_path / "store" / "positions" / TOPIC).exists()
+        with pytest.raises(Refused):
+            old.max  # noqa: B018  it raises
+        assert broker.bases.find(TOPIC, 0) is None
+        send(broker, bodies(200, 5))
+        work(broker)
+    with open_broker(copied_log(tmp_path / "store", tmp_path / "copy")) as broker:
+        assert broker.bases.find(TOPIC, 0) is None
+        assert settled(broker, lambda: touched(broker).min) == 0
+
+
+def test_a_folder_that_somebody_else_has_kept_goes_on_from_its_files(tmp_path: pathlib.Path):
+    """A RocketMQ writes no bases, and its retention takes the last: the units that fit are believed, and a base is written."""
+    with open_broker(tmp_path) as broker:
+        positions = touched(broker)
+        send(broker, bodies(500))
+        before = told(broker, positions)
+    shutil.rmtree(tmp_path / "consumequeue" / "rmq_sys_METAQ_POSITIONS")
+    for path in (tmp_path / "commitlog").glob("[0-9]" * 20):
+        path.write_bytes(path.read_bytes().replace(b"rmq_sys_METAQ_POSITIONS", b"rmq_sys_METAQ_POSITION2"))
+    with open_broker(tmp_path) as broker:
+        send(broker, bodies(10))
+        after = told(broker, touched(broker))
+        assert {offset: after[offset] for offset in before} == before
+    with open_broker(without_positions(tmp_path, tmp_path)) as broker:
+        assert told(broker, touched(broker)) == after
+
+
+def test_positions_that_begin_elsewhere(tmp_path: pathlib.Path):
+    """What is imported from a MetaQ keeps its positions."""
+    with open_broker(tmp_path) as broker:
+        positions = settled(broker, lambda: broker.bases.begin_at(TOPIC, 0, 5_000_000_000))
+        send(broker, [b"12345"])
+        assert (positions.min, positions.max) == (5_000_000_000, 5_000_000_025)
+        assert positions.at(0) == (0, 5_000_000_000)
+        assert broker.bases.begin_at(TOPIC, 0, 5_000_000_000) is positions
+        with pytest.raises(Refused, match="5000000000"):
+            broker.bases.begin_at(TOPIC, 0, 7)
+
+
+def test_a_start_after_a_stop_in_order_computes_nothing(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture):
+    """The newest bases are at the queues' ends; and another start and stop writes none."""
+    with open_broker(tmp_path) as broker:
+        positions = touched(broker)
+        send(broker, bodies(STEP_MESSAGES * 2))
+        end = settled(broker, lambda: positions.max)
+    for _ in range(2):
+        with open_broker(tmp_path) as broker:
+            log_end = broker.store.log_end
+            positions = touched(broker)
+            assert positions.base is not None
+            assert (positions.base[:2], positions.max) == ((STEP_MESSAGES * 2, end), end)
+        with open_broker(tmp_path) as broker:
+            assert broker.store.log_end == log_end
+    assert "computed anew" not in caplog.text
+
+
+def test_a_full_disk_is_told_and_nothing_is_lost(tmp_path: pathlib.Path):
+    """What cannot be written now is computed when there is room again."""
+    disk = FaultyDisk()
+    with open_broker(tmp_path, disk=disk) as broker:
+        positions = touched(broker)
+        send(broker, bodies(1000))
+        settled(broker, lambda: positions.max)
+        send(broker, bodies(3000))
+        disk.room = 0
+        with pytest.raises(Saving) as saving:
+            positions.max  # noqa: B018  it raises
+        broker.deliver()
+        assert saving.value.pending[0].error is not None
+        disk.room = None
+        assert settled(broker, lambda: positions.max) == sum(20 + len(body) for body in bodies(1000) + bodies(3000))
+        assert broker.store.failed is None
+
+
+def test_positions_of_a_thread_are_the_same(tmp_path: pathlib.Path):
+    """As in a running broker: another thread computes, and hands over to the one that asks."""
+    turns: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+    with open_broker(tmp_path, call_soon=turns.put) as broker:
+
+        def asked(ask: Callable[[], T]) -> T:
+            while True:
+                try:
+                    return ask()
+                except Saving as saving:
+                    (pending,) = saving.pending
+                    while not pending.done:
+                        turns.get(timeout=PATIENCE)()
+
+        positions = asked(lambda: broker.bases.touch(TOPIC, 0))
+        for turn in range(4):
+            send(broker, bodies(STEP_MESSAGES * 2, turn))
+            asked(lambda: positions.max)
+        sizes = [20 + len(body) for turn in range(4) for body in bodies(STEP_MESSAGES * 2, turn)]
+        assert [positions.position(offset) for offset in range(len(sizes) + 1)] == [0, *itertools.accumulate(sizes)]

@@ -40,6 +40,7 @@ _QUEUES_PER_STEP: Final = 256
 _PAUSE_SECONDS: Final = 1.0
 _SOON_SECONDS: Final = 0.05
 _AGAIN_SECONDS: Final = 5.0
+_STUCK_SECONDS: Final = 60.0
 
 
 class _Kept(Struct):
@@ -59,6 +60,8 @@ class _Round(Struct):
 
     began: int
     """Where the log ended when it began."""
+    before: int
+    """What lies below is to be needed no more."""
     left: list[QueueKey]
     whole: bool
     """All touched queues are in it."""
@@ -89,6 +92,8 @@ class Bases:
         self._checked_at = -1
         """Where the log file begins for which the last round was."""
         self._again_at = 0.0
+        self._looked: list[QueueKey] = []
+        """Queues to be looked at: whether their base lies before their oldest message."""
         self._owing: list[QueuePositions] = []
         """Queues whose base is to be written before anything of them is told."""
         self._settling: list[tuple[int, Pending]] = []
@@ -173,7 +178,7 @@ class Bases:
         """Have a base of the queue written soon, as far on in it as its positions are known."""
         if (topic, queue_id) in self._kept:
             if self._round is None:
-                self._round = _Round(self._store.log_end, [], whole=False)
+                self._round = _Round(self._store.log_end, 0, [], whole=False)
             if (topic, queue_id) not in self._round.left:
                 self._round.left.append((topic, queue_id))
 
@@ -245,31 +250,42 @@ class Bases:
         self.positions.publish()
         if self._owing:
             self._pay()
+        if self._environment.clock.monotonic() < self._again_at:
+            return _PAUSE_SECONDS
+        self._look()
         start = self._store.log_end - self._store.log_end % self._store.log.file_bytes
         if self._round is None and (start != self._checked_at or self._carry_before):
             self._begin_round(start)
-        if self._round is None or self._environment.clock.monotonic() < self._again_at:
+        if self._round is None:
             return _PAUSE_SECONDS
         self._go_on(self._round)
         return _SOON_SECONDS if self._round is not None else _PAUSE_SECONDS
+
+    def _look(self) -> None:
+        """A topic may have let go of messages since its queue was touched: those behind a base have to be in the queue."""
+        if not self._looked:
+            self._looked = list(self._kept)
+        for _ in range(min(_QUEUES_PER_STEP, len(self._looked))):
+            key = self._looked.pop()
+            kept, queue = self._kept.get(key), self._store.existing_queue(*key)
+            if kept is None or queue is None or kept.base is None or kept.positions.busy:
+                continue
+            if kept.base.queue_offset < queue.min_offset:
+                self.carry_queue(*key)
 
     def _begin_round(self, start: int) -> None:
         before = max(start, self._carry_before)
         self._checked_at, self._carry_before = start, 0
         due = [key for key, kept in self._kept.items() if kept.debt < before]
         if due:  # all of them: where the round is complete, a start need not read further back
-            self._round = _Round(self._store.log_end, list(self._kept), whole=True)
+            self._round = _Round(self._store.log_end, before, list(self._kept), whole=True)
 
     def _go_on(self, around: _Round) -> None:
         if around.working:
             return
         if not around.left:
             self._round = None
-            if around.failed:
-                self._checked_at, self._again_at = -1, self._environment.clock.monotonic() + _AGAIN_SECONDS
-            elif around.whole:
-                with contextlib.suppress(Refused):  # then a start reads further back
-                    self._put(encode_complete(around.began))
+            self._end_round(around)
             return
         some, around.left = around.left[:_QUEUES_PER_STEP], around.left[_QUEUES_PER_STEP:]
         lagging = [kept for key in some if (kept := self._kept.get(key)) is not None and self._lags(kept)]
@@ -287,6 +303,16 @@ class Bases:
             pending.when_done(caught_up)
         if not waiting:
             self._sync(around, some)
+
+    def _end_round(self, around: _Round) -> None:
+        now = self._environment.clock.monotonic()
+        if around.failed:
+            self._checked_at, self._again_at = -1, now + _AGAIN_SECONDS
+        elif around.whole:
+            with contextlib.suppress(Refused):  # then a start reads further back
+                self._put(encode_complete(around.began))
+            if any(kept.debt < around.before for kept in self._kept.values()):
+                self._again_at = now + _STUCK_SECONDS  # some cannot be measured: not a round for each look of retention
 
     def _lags(self, kept: _Kept) -> bool:
         queue = self._store.existing_queue(kept.positions.topic, kept.positions.queue_id)
@@ -326,6 +352,9 @@ class Bases:
         self, around: _Round, opened: list[tuple[QueuePositions, tuple[int, int]]], closed: list[QueuePositions]
     ) -> None:
         around.working = False
+        if not around.whole:  # only what has moved
+            opened = [(one, end) for one, end in opened if one.base is None or one.base[:2] != end]
+            closed = []
         try:
             self._write([positions for positions, _ in opened], dict(opened))
             self._write([positions for positions in closed if positions.base is not None], {})

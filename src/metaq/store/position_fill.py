@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from array import array
 from collections.abc import Callable
@@ -40,14 +41,12 @@ def sizes_of(
     stop: int,
     expanded: Callable[[bytes, int], int] | None = expanded_bytes,
 ) -> Sizes:
-    """Of the messages [first, stop); without `expanded` up to the first that is compressed.
+    """Of the messages [first, stop), also of those that the queue has let go and the log still has; without `expanded` up to
+    the first that is compressed.
 
     Raises Gone. ConfigError: a body is compressed in a way that takes an extra which is not installed.
     """
-    units = queue.unit_bytes(first, stop - first)
-    count = stop - first
-    if len(units) < count * UNIT_BYTES:
-        raise Gone
+    units, count = _units(queue, first, stop), stop - first
     sizes = array("i", bytes(4 * count))
     lost, row, mended = list[int](), 0, -1
     while row < count:
@@ -65,20 +64,31 @@ def sizes_of(
         if why == hot.SIZES_COMPRESSED:
             return Sizes(sizes[:row], lost)
         if why == hot.SIZES_DAMAGED:
-            if first + row < queue.min_offset:
+            if file is None and log_offset < store.log.min:
                 raise Gone
             if expanded is None:
                 return Sizes(sizes[:row], lost)
             if mended < row:  # once each: the unit may be wrong, and the record where it should be
                 mended = row
                 store.mend(queue, first + row)
-                units = queue.unit_bytes(first, count)
-                if len(units) < count * UNIT_BYTES:
-                    raise Gone
+                units = _units(queue, first, stop)
                 continue
             lost.append(row)
             row += 1
     return Sizes(sizes, lost)
+
+
+def _units(queue: ConsumeQueue, first: int, stop: int) -> bytes:
+    data = bytearray()
+    while (place := first * UNIT_BYTES + len(data)) < stop * UNIT_BYTES:
+        file = queue.run.find(place)
+        if file is None or stop > queue.max_offset:
+            raise Gone
+        found = file.read(place, stop * UNIT_BYTES - place)
+        if not found:
+            raise Gone
+        data += found
+    return bytes(data)
 
 
 class Filler:
@@ -163,7 +173,7 @@ class Filler:
             first = max(low, at - CHUNK)
             found = sizes_of(self._store, self._queue, first, at)
             if found.lost:
-                return False, differ
+                return False, differ + 1
             stored = self._files.read_many(first, at)
             for row in range(at - first - 1, -1, -1):
                 position -= found.sizes[row]
@@ -172,6 +182,39 @@ class Filler:
                     believed = stored[row] == position
             at = first
         return believed, differ
+
+    def fill_gaps(self, low: int, high: int) -> None:
+        """Make the units anew of [low, high] of which nothing is known, from their neighbours: some message is damaged, so that
+        sums over all of them say nothing."""
+        at = low
+        while at < high:
+            stop = min(high, at + CHUNK)
+            known = self._files.read_many(at, stop)
+            missing = [at + row for row, position in enumerate(known) if position < 0]
+            if missing:
+                last = next((one for one, after in itertools.pairwise(missing) if after != one + 1), missing[-1])
+                self._fill_gap(missing[0], last, low)
+                stop = last + 1
+            at = stop
+
+    def _fill_gap(self, first: int, last: int, low: int) -> None:
+        """Units [first, last]: upward from the one before as far as messages are whole, downward from the one behind."""
+        begin, end = max(low, first - 1), last + 1
+        found = sizes_of(self._store, self._queue, begin, end)
+        below, above = self._files.read(begin), self._files.read(end)
+        lost = set(found.lost)
+        up = begin
+        while below is not None and up < last and up - begin not in lost:
+            below += found.sizes[up - begin]
+            up += 1
+            self._files.write_one(up, below)
+        down, bottom = end, up if below is not None else first - 1
+        while above is not None and down - 1 > bottom and down - 1 - begin not in lost:
+            down -= 1
+            above -= found.sizes[down - begin]
+            self._files.write_one(down, above)
+        for offset in range(bottom + 1, down):  # several lost ones: they share what is between
+            self._files.write_one(offset, below if below is not None else above or 0)
 
 
 class Begins(Exception):

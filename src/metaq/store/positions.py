@@ -324,14 +324,18 @@ class QueuePositions:
             low, offset, position, rebased = self.low, self.tail.next_offset, self.tail.next_position, False
         else:
             low, offset, position, rebased = self._open(queue, filler, self.base)
-        if offset < queue.min_offset:  # what was between has left the log, and nobody was told of it
-            low = offset = queue.min_offset
-            self._files.create(offset, offset)
-            self._files.write_one(offset, position)
-            rebased = True
         while offset < (stop := min(queue.max_offset, offset + CHUNK)):
             self._files.reserve(offset + 1, stop)
-            position = filler.forward(offset, position, stop)
+            try:
+                position = filler.forward(offset, position, stop)
+            except Gone:
+                if offset >= queue.min_offset:
+                    raise
+                # What was between has left the log, and nobody was told of it.
+                low = stop = queue.min_offset
+                self._files.create(stop, stop)
+                self._files.write_one(stop, position)
+                rebased = True
             offset = stop
         self._files.release()
         return lambda: self._publish(low, offset, position, rebased=rebased)
@@ -434,6 +438,7 @@ class QueuePositions:
                 "queue %d of topic %s: a message is damaged in the log; the byte positions of the others stay", self.queue_id,
                 self.topic,
             )  # fmt: skip
+            filler.fill_gaps(first, offset)
         elif differ:
             log.error(
                 "queue %d of topic %s: %d byte positions were damaged; they are computed anew",
