@@ -23,7 +23,7 @@ from metaq.testing.cluster import ClusterServer
 from metaq.wire import hot
 
 PROGRAM = "tests.crash.mortal_broker"
-APPENDS = ("put", "append_rows", "deliver", "append_raw", "expand")
+APPENDS = ("put", "append_rows", "append_puts", "deliver", "append_raw", "expand", "expand_all")
 """What appends to the log, as far as it is there."""
 
 

@@ -182,6 +182,28 @@ def test_a_malformed_line_ends_its_connection_and_nothing_else(
     assert step(other, LOCAL, "COMMIT_ONE_PHASE") == (200, b"")
 
 
+@pytest.mark.parametrize("local", [True, False])
+def test_with_group_commit_a_commit_waits_for_its_messages_whatever_flush_tx_log_at_commit_says(
+    tmp_path: pathlib.Path, clock: FakeClock, *, local: bool
+) -> None:
+    disk = SlowDisk()
+    options = settings({"test": 3}, flush_tx_log_at_commit=0, unflush_threshold=0)
+    with open_text_door(tmp_path, clock, options, disk=disk) as (_, door):
+        client, key = TextClient(door), LOCAL if local else XID
+        step(client, key, "BEGIN")
+        put(client, key, b"a")
+        if not local:
+            assert step(client, key, "PREPARE") == (200, b"0")
+        disk.may_sync.clear()
+        try:
+            word = "COMMIT_ONE_PHASE" if local else "COMMIT_TWO_PHASE"
+            client.feed(f"transaction {key} {SESSION} {word} 3\r\n".encode())
+            assert client.answers() == []
+        finally:
+            disk.may_sync.set()
+        eventually(lambda: [answer.opaque for answer in client.answers()] == [3], what="the disk has it")
+
+
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_commit_prepare_and_rollback_are_answered_when_flush_tx_log_at_commit_says(
     tmp_path: pathlib.Path, clock: FakeClock, mode: int

@@ -12,10 +12,11 @@ from __future__ import annotations
 import heapq
 import itertools
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from metaq.broker.acks import AckPolicy, Due
+from metaq.broker.branches_by_hand import BROKER, PHASE_BY_HAND, EndedByHand, ended_by_hand
 from metaq.broker.branches_gathering import (
     CHUNK_BYTES,
     GATHERED_BYTES,
@@ -49,11 +50,9 @@ STAGED_AT_ONCE: Final = 16
 FLUSH_SECONDS: Final = 1.0
 LISTED_MAX: Final = 1000
 _RETRIABLE: Final = {Reason.BUSY, Reason.THROTTLED, Reason.NOT_STORED, Reason.UNAVAILABLE}
-_BY_HAND: Final = {
-    Outcome.COMMIT: BranchPhase.COMMITTED_BY_HAND,
-    Outcome.ROLLBACK: BranchPhase.ROLLED_BACK_BY_HAND,
-}
-_FAULTS: Final = {Outcome.COMMIT: Fault.COMMITTED_BY_HAND, Outcome.ROLLBACK: Fault.ROLLED_BACK_BY_HAND}
+
+Delivered = Callable[[str, int, int, int], None]
+"""(topic, partition, LogOffset behind it, messages): so much is committed (`PartitionAcks.stored`)."""
 
 
 class Entries(Protocol):
@@ -73,17 +72,18 @@ class Branches:
         staging: StagingService,
         acks: AckPolicy,
         entries: Entries,
+        delivered: Delivered,
         settings: Metaq1Settings,
     ) -> None:
         self._environment, self._store, self._clock = environment, environment.store, environment.clock
         self._staging, self._acks, self._entries, self._options = staging, acks, entries, settings.options
+        self._delivered = delivered
         self._local: dict[Channel, dict[TransactionKey, Branch]] = {}
         self._open: dict[TransactionKey, Branch] = {}
         """XA branches that are not prepared."""
         self._prepared: dict[TransactionKey, str] = {}
         """XA key → id among the staged transactions."""
-        self._by_hand: dict[TransactionKey, tuple[Outcome, str]] = {}
-        """XA key → how an operator has ended the branch, and the id of the preparation that remembers it."""
+        self._by_hand = EndedByHand(staging, self._new_id)
         self._due: dict[str, Outcome] = {}
         """Staged transactions that are to end so, and could not be ended yet."""
         self._memory = Memory()
@@ -108,10 +108,10 @@ class Branches:
             except BadRequest:
                 continue  # another user's
             if ended:
-                self._by_hand[key] = Outcome(ended), decision.transaction
+                self._by_hand.found(key, ended, decision)
             else:
                 self._prepared[key] = decision.transaction
-        for key, (outcome, _) in self._by_hand.items():
+        for key, outcome, _ in self._by_hand.items():
             if (name := self._prepared.pop(key, None)) is not None:  # a crash came between the two records
                 self._due[name] = outcome
         if self._prepared:
@@ -129,8 +129,7 @@ class Branches:
         local = isinstance(key, LocalKey)
         if self._find_open(key, channel) is not None or key in self._prepared:
             return
-        if key in self._by_hand:
-            raise self._ended_by_hand(key)
+        self._by_hand.check(key)
         limit = self._environment.options.staged_parts_max
         mine = len(self._local.get(channel, ())) if local else 0
         if self._count >= limit or mine >= max(1, limit // CHANNEL_SHARE):
@@ -187,15 +186,10 @@ class Branches:
             return branch
         if isinstance(key, LocalKey):
             raise Refused(Reason.NOT_FOUND, f"Local transaction '{key}' has not been started.")
-        if key in self._by_hand:
-            raise self._ended_by_hand(key)
+        self._by_hand.check(key)
         if key in self._prepared:
             raise BranchRefused(Fault.PROTOCOL, f"XA transaction '{key}' is prepared: it takes no more messages.")
         raise BranchRefused(Fault.NOT_KNOWN, f"XA transaction '{key}' has not been started.")
-
-    def _ended_by_hand(self, key: TransactionKey) -> BranchRefused:
-        outcome, _ = self._by_hand[key]
-        return BranchRefused(_FAULTS[outcome], f"XA transaction '{key}' was {_BY_HAND[outcome].value}.")
 
     # ------------------------------------------------------------------ putting
 
@@ -324,7 +318,14 @@ class Branches:
             decision = self._staging.decide(decide, branch.channel.identity).decision
         if decision is None or decision.outcome is not outcome:
             raise Refused(Reason.INVALID, f"the transaction {branch.key} was ended by somebody else")
+        if outcome is Outcome.COMMIT:
+            self._are_delivered(decision)
         self._is_stored()
+
+    def _are_delivered(self, decision: Decision) -> None:
+        """What its answer waits for is as that to so many puts."""
+        for part in decision.parts:
+            self._delivered(part.topic, part.queue_id, self._store.log_end, part.seal.rows)
 
     # ------------------------------------------------------------------ preparing
 
@@ -388,17 +389,16 @@ class Branches:
             del self._prepared[key]
             raise BranchRefused(Fault.NOT_KNOWN, f"XA transaction '{key}' has not been started.")
         try:
-            decided = self._staging.decide(Decide(transaction=name, outcome=outcome), _BROKER)
+            decided = self._staging.decide(Decide(transaction=name, outcome=outcome), BROKER)
         except Refused as error:
             fault = Fault.RETRY if outcome is Outcome.COMMIT and error.reason in _RETRIABLE else Fault.UNAVAILABLE
             raise BranchRefused(fault, f"XA transaction '{key}' stays prepared: {error}") from error
         del self._prepared[key]
         self._is_stored()
         if decided.decision.outcome is not outcome:  # an operator has ended it, as a staged transaction
-            raise BranchRefused(
-                _FAULTS[decided.decision.outcome],
-                f"XA transaction '{key}' was {_BY_HAND[decided.decision.outcome].value}.",
-            )
+            raise ended_by_hand(key, decided.decision.outcome)
+        if outcome is Outcome.COMMIT:
+            self._are_delivered(decided.decision)
         self._counted(outcome)
         return Ended(stored=True)
 
@@ -447,7 +447,7 @@ class Branches:
         for name, outcome in list(self._due.items()):
             try:
                 if self._staging.state(name).phase is not Phase.UNKNOWN:
-                    self._staging.decide(Decide(transaction=name, outcome=outcome), _BROKER)
+                    self._staging.decide(Decide(transaction=name, outcome=outcome), BROKER)
                     self._is_stored()
             except Refused as error:
                 self._told.warning("due", "transactions of 1.x clients are to be ended: %s", error)
@@ -474,9 +474,7 @@ class Branches:
         for key, name in list(self._prepared.items()):
             if name not in there:
                 del self._prepared[key]
-        for key, (_, name) in list(self._by_hand.items()):
-            if name not in there:
-                del self._by_hand[key]
+        self._by_hand.keep_only(there)
 
     def forget(self, key: TransactionKey | None) -> Ended:
         """A transaction manager knows how an operator has ended a branch. What is not known is forgotten already.
@@ -487,12 +485,10 @@ class Branches:
             raise BranchRefused(Fault.NOT_KNOWN, f"{key or 'null'} is not a valid xid")
         if key not in self._by_hand:
             return Ended(stored=False)
-        _, name = self._by_hand[key]
         try:
-            self._staging.decide(Decide(transaction=name, outcome=Outcome.ROLLBACK), _BROKER)
+            self._by_hand.forget(key)
         except Refused as error:
             raise BranchRefused(Fault.UNAVAILABLE, f"XA transaction '{key}' is not forgotten: {error}") from error
-        del self._by_hand[key]
         self._is_stored()
         return Ended(stored=True)
 
@@ -505,17 +501,12 @@ class Branches:
         """
         key = _key(text)
         self._look_after()
-        if key in self._by_hand:
-            raise self._ended_by_hand(key)
+        self._by_hand.check(key)
         name = self._prepared.get(key)
         if name is None:
             raise Refused(Reason.NOT_FOUND, f"no XA transaction {text[:200]} is prepared (metaq meta1 tx list)")
-        # What is remembered comes first: a start that finds it does the rest.
-        marker = self._new_id("hand")
-        label = f"{outcome.value} {key}"
-        self._staging.decide(Decide(transaction=marker, outcome=Outcome.PREPARED, parts=(), label=label), _BROKER)
+        self._by_hand.remember(key, outcome)  # first: a start that finds that does the rest
         del self._prepared[key]
-        self._by_hand[key] = outcome, marker
         self._due[name] = outcome
         self._is_stored()
         log.warning(
@@ -539,7 +530,7 @@ class Branches:
             branch.id: branch for branch in self._all_open()
         }
         found.update((name, (key, BranchPhase.PREPARED)) for key, name in self._prepared.items())
-        found.update((name, (key, _BY_HAND[outcome])) for key, (outcome, name) in self._by_hand.items())
+        found.update((name, (key, PHASE_BY_HAND[outcome])) for key, outcome, name in self._by_hand.items())
         names = heapq.nsmallest(min(count, LISTED_MAX), (name for name in found if name > after))
         return [self._state(name, found[name]) for name in names]
 
@@ -593,10 +584,6 @@ class Branches:
                 self._store.when_flushed(self._decided_end, _nobody_waits)
                 self._decided_end = 0
         self._told.tick()
-
-
-_BROKER: Final = Identity("", loopback=True)
-"""Who decides what was allowed when it was put."""
 
 
 def _nobody_waits(_good: bool) -> None:

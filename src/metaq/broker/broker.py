@@ -148,7 +148,7 @@ class Broker:
             self.closed_partitions.when_changed(lane.close)
             self.partition_lane = lane
         self.branches = (
-            Branches(environment, self.staging, self.acks, self.partitions, text)
+            Branches(environment, self.staging, self.acks, self.partitions, self.partitions.acks.stored, text)
             if text is not None and self.partitions is not None
             else None
         )
