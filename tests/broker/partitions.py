@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeVar
+
 import pytest
 from msgspec import structs
 
+from metaq.broker.broker import Broker
+from metaq.broker.channel import Channel
 from metaq.broker.metaq1_settings import Metaq1Settings
-from metaq.broker.partitions import Partitions
 from metaq.errors import Reason, Refused
 from metaq.model import partition as values
-from metaq.model.partition import Frames, Moved, PartitionGet, PartitionPut
+from metaq.model.partition import Frames, Got, Later, Moved, PartitionGet, PartitionPut, PartitionStored
 from metaq.model.partition_settings import PartitionRules, PartitionSettings
 from metaq.options import Metaq1Options
+from metaq.saved import Saving
 from tests.broker.support import BORN_HOST, FakeChannel
 
+T = TypeVar("T")
 CHANNEL = FakeChannel()
 
 
@@ -25,12 +31,42 @@ def settings(options: Metaq1Options | None = None, **topics: int) -> Metaq1Setti
     return Metaq1Settings(options, PartitionRules(default, table, ("wild-*",), sections=True))
 
 
-def put(partitions: Partitions, body: bytes, topic: str = "test", partition: int = 0, flag: int = 0) -> int:
+def settled(broker: Broker, ask: Callable[[], T]) -> T:
+    """Ask until the answer is there, letting the disk and the broker work in between, as doors do."""
+    for _ in range(10_000):
+        try:
+            return ask()
+        except Saving as saving:
+            broker.store.flush()
+            broker.deliver()
+            if saving.then is not None and all(pending.done for pending in saving.pending):
+                ask = saving.then
+    raise AssertionError("it is never known")
+
+
+class Patient:
+    """A broker's partitions, whose puts, gets and offsets come when what they need is known."""
+
+    def __init__(self, broker: Broker) -> None:
+        assert broker.partitions is not None
+        self.broker, self.all = broker, broker.partitions
+
+    def put(self, put: PartitionPut, channel: Channel = CHANNEL) -> PartitionStored:
+        return settled(self.broker, lambda: self.all.put(put, channel))
+
+    def get(self, get: PartitionGet, channel: Channel = CHANNEL) -> Got | Later:
+        return settled(self.broker, lambda: self.all.get(get, channel))
+
+    def offset(self, topic: str, partition: int, position: int) -> int:
+        return settled(self.broker, lambda: self.all.offset(topic, partition, position))
+
+
+def put(partitions: Patient, body: bytes, topic: str = "test", partition: int = 0, flag: int = 0) -> int:
     wanted = PartitionPut(topic=topic, partition=partition, body=body, flag=flag, born_host=BORN_HOST)
     return partitions.put(wanted, CHANNEL).position
 
 
-def get(partitions: Partitions, position: int, size: int = 1024, partition: int = 0) -> bytes | int:
+def get(partitions: Patient, position: int, size: int = 1024, partition: int = 0) -> bytes | int:
     """The bytes of frames, or where to go on."""
     wanted = PartitionGet(topic="test", group="g", partition=partition, position=position, size_max=size)
     got = partitions.get(wanted, CHANNEL)

@@ -9,7 +9,6 @@ import pytest
 from msgspec import structs
 
 from metaq.broker.broker import Broker
-from metaq.broker.partitions import Partitions
 from metaq.broker.requests import ANY_QUEUE, FILTER, Chunk, PullRequest, Send, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
@@ -18,7 +17,7 @@ from metaq.model.partition import PartitionPut
 from metaq.saved import Saving
 from metaq.wire.hot import crc31
 from metaq.wire.record import encode_batch
-from tests.broker.partitions import CHANNEL, get, put, refused, settings
+from tests.broker.partitions import CHANNEL, Patient, get, put, refused, settings, settled
 from tests.broker.support import BORN_HOST, SlowFile, open_broker
 
 
@@ -29,13 +28,12 @@ def broker(tmp_path: pathlib.Path) -> Iterator[Broker]:
 
 
 @pytest.fixture
-def partitions(broker: Broker) -> Partitions:
-    assert broker.partitions is not None
-    return broker.partitions
+def partitions(broker: Broker) -> Patient:
+    return Patient(broker)
 
 
 def test_a_put_is_answered_with_the_position_of_its_first_byte_and_read_back_as_the_same_frame(
-    partitions: Partitions,
+    partitions: Patient,
 ) -> None:
     """As in the recorded transcripts: two frames of 25 bytes."""
     assert [put(partitions, b"hello"), put(partitions, b"\x00\x00\x00\x05attr1hi", flag=1)] == [0, 25]
@@ -47,7 +45,7 @@ def test_a_put_is_answered_with_the_position_of_its_first_byte_and_read_back_as_
     assert data[25 + 16 :] == (1).to_bytes(4, "big") + b"\x00\x00\x00\x05attr1hi"
 
 
-def test_gets_are_decided_as_by_the_original(partitions: Partitions) -> None:
+def test_gets_are_decided_as_by_the_original(partitions: Patient) -> None:
     """Section 1.4 of the notes, row by row."""
     put(partitions, b"hello")
     assert get(partitions, -1) == 0
@@ -63,19 +61,19 @@ def test_gets_are_decided_as_by_the_original(partitions: Partitions) -> None:
     assert get(partitions, 3, 7) == whole[3:10]
 
 
-def test_a_closed_partition_takes_and_gives_nothing_and_puts_to_any_go_to_an_open_one(partitions: Partitions) -> None:
-    partitions.close_partitions("test", 0, 1)
+def test_a_closed_partition_takes_and_gives_nothing_and_puts_to_any_go_to_an_open_one(partitions: Patient) -> None:
+    partitions.all.close_partitions("test", 0, 1)
     assert refused(Reason.NO_PERMISSION, put, partitions, b"x") == "Partition[7-0] has been closed"
     assert refused(Reason.NO_PERMISSION, get, partitions, 0) == "Partition[7-0] has been closed"
     wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
     assert {partitions.put(wanted, CHANNEL).partition for _ in range(10)} == {2}
-    partitions.close_partitions("test", 2, 5)
+    partitions.all.close_partitions("test", 2, 5)
     assert refused(Reason.NO_PERMISSION, partitions.put, wanted, CHANNEL)
-    partitions.open_partitions("test")
+    partitions.all.open_partitions("test")
     assert {partitions.put(wanted, CHANNEL).partition for _ in range(50)} == {0, 1, 2}
 
 
-def test_puts_that_cannot_be_stored_say_why(partitions: Partitions) -> None:
+def test_puts_that_cannot_be_stored_say_why(partitions: Patient) -> None:
     assert refused(Reason.NO_TOPIC, put, partitions, b"x", "other") == "The server do not accept topic other"
     assert refused(Reason.INVALID, put, partitions, b"x", partition=3) == "wrong partition 3"
     assert refused(Reason.INVALID, put, partitions, b"x", partition=-2) == "wrong partition -2"
@@ -89,28 +87,26 @@ def test_topics_of_sections_are_there_from_the_start_and_grow_with_them(tmp_path
     """A section with more partitions than its topic has adds some; who watches is told, also of wildcards' topics."""
     table = settings(test=3)
     with open_broker(tmp_path, FakeClock(), text=table) as broker:
-        partitions, told = broker.partitions, list[int]()
-        assert partitions is not None
-        assert partitions.published() == {"test": values.Published(3, publish=True, subscribe=True)}
-        partitions.watch(lambda: told.append(1))
+        partitions, told = Patient(broker), list[int]()
+        assert partitions.all.published() == {"test": values.Published(3, publish=True, subscribe=True)}
+        partitions.all.watch(lambda: told.append(1))
         table.exchange(settings(test=5).rules, b"")
         broker.topics.saved.close()  # waits for the save
         broker.tick()
-        assert partitions.published()["test"].partitions == 5
+        assert partitions.all.published()["test"].partitions == 5
         assert told
 
 
 def test_topics_that_take_or_give_nothing_say_so(tmp_path: pathlib.Path) -> None:
     table = settings(test=1)
     with open_broker(tmp_path, FakeClock(), text=table) as broker:
-        partitions = broker.partitions
-        assert partitions is not None
+        partitions = Patient(broker)
         put(partitions, b"x")
         closed = structs.replace(table.rules.topics["test"], accept_publish=False, accept_subscribe=False)
         table.exchange(structs.replace(table.rules, topics={"test": closed}), b"")
         assert "acceptPublish" in refused(Reason.NO_PERMISSION, put, partitions, b"x")
         assert "acceptSubscribe" in refused(Reason.NO_PERMISSION, get, partitions, 0)
-        assert partitions.published() == {"test": values.Published(1, publish=False, subscribe=False)}
+        assert partitions.all.published() == {"test": values.Published(1, publish=False, subscribe=False)}
 
 
 def send(broker: Broker, queue_id: int) -> int:
@@ -118,11 +114,11 @@ def send(broker: Broker, queue_id: int) -> int:
     return broker.sends.send(wanted).queue_id
 
 
-def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker, partitions: Partitions) -> None:
+def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker, partitions: Patient) -> None:
     """Sends, staged messages and pulls are refused with its number; what may go anywhere goes elsewhere."""
     gate = broker.gates.of(CHANNEL.identity)
     assert gate.open(b"test")
-    partitions.close_partitions("test", 1, 9)
+    partitions.all.close_partitions("test", 1, 9)
     assert not gate.table
     assert not gate.open(b"test")
     assert "queue 2 of topic test is closed" in refused(Reason.NO_PERMISSION, send, broker, 2)
@@ -134,7 +130,7 @@ def test_a_closed_partition_is_closed_for_clients_of_rocketmq_too(broker: Broker
     stage = Stage(transaction="t@broker-a", chunks=(chunk,), born_ms=0, born_host=BORN_HOST)
     text = refused(Reason.NO_PERMISSION, broker.staging.stage, stage, CHANNEL.identity)
     assert "queue 1 of topic test is closed" in text
-    partitions.open_partitions("test")
+    partitions.all.open_partitions("test")
     assert send(broker, 2) == 2
     assert gate.open(b"test")
 
@@ -143,9 +139,9 @@ def test_a_topic_with_a_dot_is_made_by_a_put_and_read_and_registered_by_all_door
     """RocketMQ's clients would refuse its name themselves; a send of one that does not is refused here."""
     name = "wild-com.shop.orders"
     with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
-        assert broker.partitions is not None
-        assert put(broker.partitions, b"x", name) == 0
-        assert broker.partitions.published()[name] == values.Published(1, publish=True, subscribe=True)
+        partitions = Patient(broker)
+        assert put(partitions, b"x", name) == 0
+        assert partitions.all.published()[name] == values.Published(1, publish=True, subscribe=True)
     with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
         assert name in broker.registration()[0]
         assert broker.lookup.max_offset(name, 0) == 1
@@ -162,7 +158,7 @@ def test_a_topic_with_a_dot_is_made_by_a_put_and_read_and_registered_by_all_door
     "name", ["wild-../x", "wild- ", "wild-\r\n", "wild-é", "wild-" + "x" * 130, "SCHEDULE_TOPIC_XXXX", "%RETRY%g"]
 )
 def test_no_put_makes_a_topic_that_no_folder_may_be_named_after_or_that_is_the_brokers_own(
-    partitions: Partitions, name: str
+    partitions: Patient, name: str
 ) -> None:
     with pytest.raises(Refused) as caught:
         put(partitions, b"x", name)
@@ -173,12 +169,25 @@ def test_a_put_to_a_topic_that_is_being_made_waits_until_it_is_saved(tmp_path: p
     file = SlowFile()
     file.slow = False
     with open_broker(tmp_path, FakeClock(), text=settings(test=1), files={"topics.json": file}) as broker:
-        partitions = broker.partitions
-        assert partitions is not None
+        partitions = Patient(broker)
         file.slow = True
+        wanted = PartitionPut(topic="wild-1", partition=0, body=b"x", born_host=BORN_HOST)
         with pytest.raises(Saving):
-            put(partitions, b"x", "wild-1")
+            partitions.all.put(wanted, CHANNEL)
         assert broker.store.existing_queue("wild-1", 0) is None
         file.end()
         assert put(partitions, b"x", "wild-1") == 0
         file.slow = False
+
+
+def test_a_put_to_any_partition_stays_with_the_one_that_it_waits_for(tmp_path: pathlib.Path) -> None:
+    """Of a topic with many partitions that nobody has touched, each choice would have to be waited for."""
+    with open_broker(tmp_path, FakeClock(), text=settings(test=64)) as broker:
+        assert broker.partitions is not None
+        wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
+        with pytest.raises(Saving) as waits:
+            broker.partitions.put(wanted, CHANNEL)
+        touched = [number for number in range(64) if broker.bases.find("test", number)]
+        assert waits.value.then is not None
+        stored = settled(broker, waits.value.then)
+        assert [stored.partition] == touched == [n for n in range(64) if broker.bases.find("test", n)]

@@ -10,7 +10,6 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from metaq.broker.broker import Broker
-from metaq.broker.partitions import Partitions
 from metaq.broker.requests import EndTransaction, Send
 from metaq.clock import FakeClock
 from metaq.model import TransactionOutcome
@@ -25,9 +24,7 @@ from tests.broker.support import BORN_HOST, open_broker
 BROKER_ID = 7
 
 
-def of(broker: Broker) -> Partitions:
-    assert broker.partitions is not None
-    return broker.partitions
+of = support.Patient
 
 
 def send(broker: Broker, body: bytes, queue_id: int = 0, **more: object) -> int:
@@ -36,7 +33,7 @@ def send(broker: Broker, body: bytes, queue_id: int = 0, **more: object) -> int:
     return broker.sends.send(wanted).put.log_offset
 
 
-def read(partitions: Partitions, position: int = 0, size: int = 1 << 20, partition: int = 0) -> list[Frame]:
+def read(partitions: support.Patient, position: int = 0, size: int = 1 << 20, partition: int = 0) -> list[Frame]:
     data = support.get(partitions, position, size, partition)
     assert isinstance(data, bytes), f"moved to {data}"
     return list(frames(data))

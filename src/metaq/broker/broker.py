@@ -135,7 +135,8 @@ class Broker:
         )
         self.partitions = (
             Partitions(
-                environment, tables, self.appender, self.acks, text, authorise, make_filter_helper=make_filter_helper
+                environment, tables, self.appender, self.acks, self.bases, text, authorise,
+                make_filter_helper=make_filter_helper,
             )
             if text
             else None

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from metaq.broker.acks import AckPolicy
 from metaq.broker.appender import Appender
+from metaq.broker.bases import Bases
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
 from metaq.broker.metaq1_settings import Metaq1Settings
@@ -46,7 +47,9 @@ from metaq.model.partition import (
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_partition_topic
 from metaq.saved import Saving
-from metaq.store.frames import CountedPositions, FrameReader, FrameRun, FramesRead
+from metaq.store.consume_queue import ConsumeQueue
+from metaq.store.frames import FrameReader, FrameRun, FramesRead
+from metaq.store.positions import QueuePositions
 from metaq.wire.hot import crc31
 
 log = logging.getLogger(__name__)
@@ -63,6 +66,7 @@ class Partitions:
         tables: Tables,
         appender: Appender,
         acks: AckPolicy,
+        bases: Bases,
         settings: Metaq1Settings,
         authorise: Authorise = everybody,
         make_filter_helper: MakeFilterHelper | None = None,
@@ -72,12 +76,9 @@ class Partitions:
         self.filters = PartitionFilters(environment.options, environment.clock, settings, make_filter_helper)
         """Which frames a group wants."""
         self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.newest_ms)
-        self._closed, self._reader = (
-            tables.closed_partitions,
-            FrameReader(environment.store, settings.options.broker_id),
-        )
+        self._bases, self._closed = bases, tables.closed_partitions
+        self._reader = FrameReader(environment.store, settings.options.broker_id)
         self.acks = PartitionAcks(environment, acks, settings)
-        self._positions: dict[tuple[str, int], CountedPositions] = {}
         self._topics.saved.start_with(self._wanted(settings.rules.topics))
         self._watchers: list[Callable[[], None]] = []
         settings.watch(self._rules_changed)
@@ -115,9 +116,21 @@ class Partitions:
 
         Raises Refused: NO_PERMISSION for a closed partition and for a topic that takes nothing, NO_TOPIC, INVALID for a
         partition that there is not, ILLEGAL_MESSAGE for a wrong checksum and for what no get could hand out; and as
-        `Appender.put`. Saving while its topic is being made. Nothing was stored.
+        `Appender.put`. Saving while its topic is being made, or positions are computed. Nothing was stored.
         """
         entry = self.entry(put, channel)
+        try:
+            return self._store_entry(entry, put)
+        except Saving as saving:
+            if put.partition != ANY_PARTITION:
+                raise
+            # It stays with this partition: another one might have to be waited for just as well.
+            chosen = structs.replace(put, partition=entry.queue_id)
+            raise Saving(*saving.pending, then=lambda: self.put(chosen, channel)) from None
+
+    def _store_entry(self, entry: PartitionEntry, put: PartitionPut) -> PartitionStored:
+        positions = self._bases.touch(entry.topic, entry.queue_id)
+        position = positions.max
         self._appender.closed_queues.pass_by(entry.topic, entry.queue_id)
         record = put_record(
             entry.topic,
@@ -129,11 +142,9 @@ class Partitions:
             born_ms=self._environment.clock.now_ms(),
             born_host=put.born_host,
         )
-        positions = self._touched(entry.topic, entry.queue_id)
-        position = positions.max
         stored = self._appender.put([record])
         self.acks.stored(entry.topic, entry.queue_id, stored.log_end)
-        with contextlib.suppress(StoreError, OSError):  # no room for it now: it is the first thing of the next question
+        with contextlib.suppress(StoreError, OSError):  # no room for it: the next question makes some, or says so
             positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
@@ -257,7 +268,7 @@ class Partitions:
             raise _nothing_at(position)
         return self._read(get, positions, high)
 
-    def _read(self, get: PartitionGet, positions: CountedPositions, high: int) -> Got | Later:
+    def _read(self, get: PartitionGet, positions: QueuePositions, high: int) -> Got | Later:
         """What lies from a position on that is there."""
         position = get.position
         first, start = positions.at(position)
@@ -267,25 +278,26 @@ class Partitions:
             size = min(get.size_max, positions.position(first + 1) - position)
         size = min(size, high - position)
         last, _ = positions.at(position + size - 1)
-        found = self._reader.read(FrameRun(get.topic, get.partition, first, last - first + 1, position - start, size))
+        run = FrameRun(get.topic, get.partition, first, last - first + 1, position - start, size)
+        found = self._reader.read(run)
         if isinstance(found, FramesRead):
             return self._got(get, positions, first, found)
         return Later(found, lambda read: self._got_later(get, positions, first, read))
 
-    def _got_later(self, get: PartitionGet, positions: CountedPositions, first: int, found: FramesRead) -> Got:
+    def _got_later(self, get: PartitionGet, positions: QueuePositions, first: int, found: FramesRead) -> Got:
         try:
             return self._got(get, positions, first, found)
         except Saving:  # positions that were known are not any more: whoever finds nothing asks again
             raise _nothing_at(get.position) from None
 
-    def _got(self, get: PartitionGet, positions: CountedPositions, first: int, found: FramesRead) -> Got:
+    def _got(self, get: PartitionGet, positions: QueuePositions, first: int, found: FramesRead) -> Got:
         if found.count and not positions.confirm(first, found.count, found.frame_bytes):
             log.error(
                 "the messages of partition %d of topic %s from position %d on have other frames than were counted",
                 get.partition, get.topic, get.position,
             )  # fmt: skip
             raise Refused(
-                Reason.BUSY, f"the positions of topic {get.topic} in partition {get.partition} are looked into"
+                Reason.UNAVAILABLE, f"the positions of topic {get.topic} in partition {get.partition} are looked into"
             )
         if found.queue_offset > first:
             return Moved(positions.position(found.queue_offset))
@@ -303,18 +315,14 @@ class Partitions:
             return positions.max
         return positions.at(max(position, positions.min))[1]
 
-    def _existing(self, topic: str, partition: int) -> CountedPositions:
+    def _existing(self, topic: str, partition: int) -> QueuePositions:
         queue = self._store.existing_queue(topic, partition) if self._topics.get(topic) else None
-        if queue is None or queue.max_offset == 0 or not self._is_users(topic):
+        if queue is None or not self._is_users(topic) or (queue.max_offset == 0 and not self._is_touched(queue)):
             raise Refused(Reason.NOT_FOUND, f"The topic `{topic}` in partition `{partition}` is not exists")
-        return self._touched(topic, partition)
+        return self._bases.touch(topic, partition)
 
-    def _touched(self, topic: str, queue_id: int) -> CountedPositions:
-        found = self._positions.get((topic, queue_id))
-        if found is None:
-            found = CountedPositions(self._store, self._store.queue(topic, queue_id))
-            self._positions[topic, queue_id] = found
-        return found
+    def _is_touched(self, queue: ConsumeQueue) -> bool:
+        return self._bases.find(queue.topic, queue.queue_id) is not None
 
     # -- administration
     def close_partitions(self, topic: str, start: int, end: int) -> None:
@@ -364,9 +372,16 @@ class Partitions:
         for partition in range(_queues(config)) if config else ():
             queue = self._store.existing_queue(topic, partition)
             if queue is not None and queue.max_offset:
-                messages, known = queue.max_offset - queue.min_offset, self._positions.get((topic, partition))
-                low, high = (known.min, known.max) if known else (None, None)
-                yield PartitionFigures(topic, partition, messages, low, high)
+                yield PartitionFigures(topic, partition, queue.max_offset - queue.min_offset, *self._bounds(queue))
+
+    def _bounds(self, queue: ConsumeQueue) -> tuple[int, int] | tuple[None, None]:
+        known = self._bases.find(queue.topic, queue.queue_id)
+        if known is None or not known.touched:
+            return None, None
+        try:
+            return known.min, known.max
+        except (Saving, Refused):
+            return None, None
 
 
 def _nothing_at(position: int) -> Refused:

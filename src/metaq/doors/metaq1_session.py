@@ -39,6 +39,7 @@ from metaq.model.partition import (
     Moved,
     PartitionGet,
     PartitionPut,
+    PartitionStored,
 )
 from metaq.net.address import is_loopback, join_address
 from metaq.net.peer import Peer
@@ -392,8 +393,16 @@ class TextSession:
         )
         if line.transactional:
             return space.transactions.put(line, put, self)
-        stored = space.partitions.put(put, self)
-        space.lane.open(self._gates, line.topic, stored.partition, self.identity)
+        return self._stored(line.topic, functools.partial(space.partitions.put, put, self))
+
+    def _stored(self, topic: str, run: Callable[[], PartitionStored]) -> bytes:
+        try:
+            stored = run()
+        except Saving as saving:
+            if saving.then is None:
+                raise
+            raise Saving(*saving.pending, then=functools.partial(self._stored, topic, saving.then)) from None
+        self._space.lane.open(self._gates, topic, stored.partition, self.identity)
         return put_body(stored.message_id, stored.partition, stored.position)
 
     def _count(self, line: Command, size: int) -> None:
