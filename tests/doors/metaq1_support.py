@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from metaq.options import Metaq1Options
 from metaq.saved import SavedText
 from metaq.store.disk import Disk
 from metaq.wire.metaq1 import Line, Reader, put_place
+from tests.broker.partitions import settled
 from tests.broker.support import open_broker
 
 VERSION = "1.2.3"
@@ -137,11 +139,17 @@ def open_text_door(
     files: Mapping[str, SavedText] | None = None,
     **options: object,
 ) -> Iterator[tuple[Broker, TextDoor]]:
-    """A broker and its text door; `call_soon` calls at once, so a flush answers from the flush thread."""
+    """A broker and its text door; `call_soon` calls at once, so a flush answers from the flush thread.
+
+    Partitions of sections are touched: what else waits for their positions is the tests' of `broker.bases`.
+    """
     text = text or settings()
     with open_broker(root, clock, store, disk, files, text=text, **options) as broker:
         place = "10.0.0.5", 8123
         assert broker.branches is not None
+        for topic in text.rules.topics:
+            for partition in range(text.rules.settings(topic).num_partitions):
+                settled(broker, functools.partial(broker.bases.touch, topic, partition))
         door = TextDoor(
             broker, text, transactions or TransactionHandlers(broker.branches), lambda act: act(), place, VERSION
         )

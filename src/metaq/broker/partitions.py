@@ -317,12 +317,13 @@ class Partitions:
 
     def _existing(self, topic: str, partition: int) -> QueuePositions:
         queue = self._store.existing_queue(topic, partition) if self._topics.get(topic) else None
-        if queue is None or not self._is_users(topic) or (queue.max_offset == 0 and not self._is_touched(queue)):
-            raise Refused(Reason.NOT_FOUND, f"The topic `{topic}` in partition `{partition}` is not exists")
-        return self._bases.touch(topic, partition)
-
-    def _is_touched(self, queue: ConsumeQueue) -> bool:
-        return self._bases.find(queue.topic, queue.queue_id) is not None
+        if queue is not None and self._is_users(topic):
+            if queue.max_offset > 0:
+                return self._bases.touch(topic, partition)
+            known = self._bases.find(topic, partition)
+            if known is not None and known.max > 0:  # its messages are in no log any more
+                return known
+        raise Refused(Reason.NOT_FOUND, f"The topic `{topic}` in partition `{partition}` is not exists")
 
     # -- administration
     def close_partitions(self, topic: str, start: int, end: int) -> None:
