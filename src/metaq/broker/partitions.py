@@ -258,7 +258,7 @@ class Partitions:
 
         return self.filters.sift(self.filters.begin(get, name, channel, read_on), found, whole=whole)
 
-    def _found(self, get: PartitionGet, positions: CountedPositions) -> Got | Later:
+    def _found(self, get: PartitionGet, positions: QueuePositions) -> Got | Later:
         low, high, position = positions.min, positions.max, get.position
         if position < low:
             return Moved(low)
