@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING
 
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1_settings import Metaq1Settings
+from metaq.broker.partition_progress import Tell
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
 
@@ -22,6 +24,7 @@ class TextRegistration:
     def __init__(self, settings: Metaq1Settings | None, place: tuple[str, int]) -> None:
         self._settings, self._place = settings, place
         self._registrar: ZookeeperRegistrar | None = None
+        self._asking: set[asyncio.Task[dict[tuple[str, int], int] | None]] = set()
 
     async def start(self, broker: Broker) -> None:
         """Register; returns when that is done, or cannot be done now and is tried on.
@@ -54,7 +57,21 @@ class TextRegistration:
         partitions.watch(registrar.changed)
         settings.watch(lambda _topics: registrar.changed())
         self._registrar = registrar
+        broker.partition_progress.ask_by(self._ask)
         await registrar.start()
+
+    def _ask(self, group: str, topic: str | None, tell: Tell) -> None:
+        """How far a group has come, from ZooKeeper."""
+        registrar = self._registrar
+        assert registrar is not None, "asked when it is there"
+        task = asyncio.get_running_loop().create_task(registrar.positions(group, topic))
+        self._asking.add(task)  # the loop alone keeps no task
+
+        def told(task: asyncio.Task[dict[tuple[str, int], int] | None]) -> None:
+            self._asking.discard(task)
+            tell(None if task.cancelled() or task.exception() is not None else task.result())
+
+        task.add_done_callback(told)
 
     async def stop(self) -> None:
         """Leave, and wait as long as clients may take to notice."""

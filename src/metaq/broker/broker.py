@@ -31,6 +31,7 @@ from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.offsets import Offsets
 from metaq.broker.partition_filters import MakeFilterHelper
 from metaq.broker.partition_lane import PartitionLane
+from metaq.broker.partition_progress import PartitionProgress
 from metaq.broker.partition_retention import keep_as_configured
 from metaq.broker.partitions import Partitions
 from metaq.broker.predicates import MakeHelper, Predicates
@@ -156,6 +157,7 @@ class Broker:
         self.locks = Locks(environment, tables, authorise)
         self.lookup = Lookup(environment, tables)
         self.resets = OffsetResets(environment, tables, self.lookup)
+        self.partition_progress = PartitionProgress(clock, self.topics, self.bases)
         self.reports = Reports(
             environment,
             tables,
@@ -163,6 +165,7 @@ class Broker:
             self.lookup,
             self.schedule,
             self.stats,
+            partition_progress=self.partition_progress,
             unsaved=self._unsaved,
             held=lambda: self.staging.held,
         )

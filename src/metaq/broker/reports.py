@@ -8,6 +8,7 @@ from metaq.broker.environment import Environment, Tables
 from metaq.broker.hold import HeldPulls
 from metaq.broker.lookup import Lookup
 from metaq.broker.members import Member
+from metaq.broker.partition_progress import PartitionProgress
 from metaq.broker.schedule import ScheduleService
 from metaq.broker.stats import Stats
 from metaq.errors import Reason, Refused
@@ -28,10 +29,12 @@ class Reports:
         schedule: ScheduleService,
         stats: Stats,
         *,
+        partition_progress: PartitionProgress,
         unsaved: Callable[[], Mapping[str, str]],
         held: Callable[[], tuple[int, int]],
     ) -> None:
         """`unsaved`: which configuration files could not be saved last, and why. `held`: parts and bytes of staged transactions."""
+        self._partition_progress = partition_progress
         self._environment, self._tables, self._unsaved, self._held = environment, tables, unsaved, held
         self._hold, self._lookup, self._schedule, self._stats = hold, lookup, schedule, stats
 
@@ -84,16 +87,24 @@ class Reports:
         return table
 
     def consume_stats(self, group: str, topic: str | None) -> dict[MessageQueue, ConsumeStats]:
-        """How far a group has come, in all topics that it has positions in or in one."""
-        table = {}
+        """How far a group has come, in all topics that it has positions in or in one; also one of MetaQ 1.x.
+
+        Raises Saving while that is being found out.
+        """
+        table = {
+            self._queue(*key): self._consumed(*key, at) for key, at in self._partition_progress.of(group, topic).items()
+        }
         for name in [topic] if topic else self._tables.offsets.topics_of(group):
             config = self._tables.topics.get(name)
             for queue_id in range(max(config.read_queues, config.write_queues) if config else 0):
-                end = self._lookup.max_offset(name, queue_id)
                 at = max(0, self._tables.offsets.get(group, name, queue_id) or 0)
-                last = self._environment.store.store_time(name, queue_id, at - 1) if 0 < at <= end else 0
-                table[self._queue(name, queue_id)] = ConsumeStats(end, at, max(0, last))
+                table[self._queue(name, queue_id)] = self._consumed(name, queue_id, at)
         return table
+
+    def _consumed(self, topic: str, queue_id: int, at: int) -> ConsumeStats:
+        end = self._lookup.max_offset(topic, queue_id)
+        last = self._environment.store.store_time(topic, queue_id, at - 1) if 0 < at <= end else 0
+        return ConsumeStats(end, at, max(0, last))
 
     def consumer(self, group: str) -> tuple[ConsumerView, list[ClientConnection]]:
         """A consumer group that is online, and its members. Raises Refused OFFLINE."""

@@ -61,8 +61,12 @@ class Layout:
         """A broker's node of a topic; `kind` is topics, topics-pub or topics-sub."""
         return f"{self.root}/brokers/{kind}/{topic}/{broker.role}"
 
+    def offsets(self, group: str, topic: str = "") -> str:
+        """Where a group's offsets of all topics are, or of one."""
+        return f"{self.root}/consumers/{group}/offsets" + (f"/{topic}" if topic else "")
+
     def offset(self, group: str, topic: str, partition: str) -> str:
-        return f"{self.root}/consumers/{group}/offsets/{topic}/{partition}"
+        return f"{self.offsets(group, topic)}/{partition}"
 
     def wanted(self, broker: TextBroker, config: bytes, topics: Mapping[str, Published]) -> dict[str, str]:
         """Path → text of the ephemeral nodes that a broker keeps beside `who`."""

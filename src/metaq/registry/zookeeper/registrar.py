@@ -18,6 +18,7 @@ from msgspec import Struct
 
 from metaq.model.partition import Published
 from metaq.registry.zookeeper.layout import Layout, TextBroker
+from metaq.registry.zookeeper.offsets import read_positions
 from metaq.registry.zookeeper.session import Failures, Session
 
 log = logging.getLogger(__name__)
@@ -90,6 +91,19 @@ class ZookeeperRegistrar:
     def changed(self) -> None:
         """What is to be told may have changed: several calls before it is told make one round."""
         self._wake.set()
+
+    async def positions(self, group: str, topic: str | None) -> dict[tuple[str, int], int] | None:
+        """(topic, partition) → position: how far a group of MetaQ 1.x has come here; None: ZooKeeper cannot tell now."""
+        session = self.session
+        if session is None or not session.connected:
+            return None
+        try:
+            return await self._in_thread(
+                lambda: read_positions(session, self._layout, group, self._broker.broker_id, topic)
+            )
+        except Failures as error:
+            log.warning("ZooKeeper %s does not tell how far group %s is: %r", self._settings.connect, group, error)
+            return None
 
     async def stop(self) -> None:
         """Leave, and give clients the time to hear of it."""

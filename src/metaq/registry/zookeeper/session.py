@@ -98,6 +98,24 @@ class Session:
             return None
         return int(stat.ephemeralOwner), (data or b"").decode(errors="replace")
 
+    def children(self, paths: Iterable[str]) -> list[list[str]]:
+        """The names below each node, sorted; none of one that there is not."""
+        found = []
+        for _, result in self._in_bulk(paths, self._client.get_children_async):
+            try:
+                found.append(sorted(result.get(timeout=ANSWER_SECONDS)))
+            except NoNodeError:
+                found.append([])
+        return found
+
+    def texts(self, paths: Iterable[str]) -> dict[str, str]:
+        """Node → its text, of those that there are."""
+        found = {}
+        for path, result in self._in_bulk(paths, self._client.get_async):
+            with contextlib.suppress(NoNodeError):
+                found[path] = (result.get(timeout=ANSWER_SECONDS)[0] or b"").decode(errors="replace")
+        return found
+
     def watch(self, path: str) -> None:
         """Have `changed` called once, when the node comes or goes or is written."""
         self._client.exists_async(path, watch=self._on_event).get(timeout=ANSWER_SECONDS)
