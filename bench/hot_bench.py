@@ -114,6 +114,28 @@ class Bench:
         body = encode_batch([(0, b"x" * body_bytes, self.properties().encode()) for _ in range(entries)])
         return self.rows([send_frame(320, body, 0, "WAIT\x01true")], entries, 4 if QUICK else 40)
 
+    def puts(self, body_bytes: int, lines: int = 64) -> float:
+        """A run of puts of MetaQ 1.x, per message."""
+        hot, body = self.hot, b"x" * body_bytes
+        data = b"".join(b"put %b %d %d 0 %d\r\n%b" % (TOPIC, n % 4, body_bytes, n, body) for n in range(lines))
+        units = 20_000
+        places = [bytearray(8 * units) for _ in range(4)]
+        replies, outcome = hot.Replies(b"", False), hot.AppendOutcome()
+
+        def work() -> None:
+            self.fresh()
+            tails = [hot.PositionTail() for _ in self.queues]
+            for tail, memory in zip(tails, places, strict=True):
+                tail.attach(memory, 0, units)
+            gates = {TOPIC: hot.PartitionGate(TOPIC, self.queues, tails, 4 << 20, 1)}
+            for _ in range(again):
+                hot.put_lines(data, 0, gates, self.log, 1 << 60, lines, NOW_MS, PEER, replies, outcome, [])
+                replies.take()
+            assert outcome.messages == lines
+
+        again = 4 if QUICK else 10
+        return best_ns(work, lines * again)
+
     def records(self, count: int, body_bytes: int) -> bytes:
         found, offset = [], 0
         for number in range(count):
@@ -279,6 +301,8 @@ def figures(bench: Bench) -> dict[str, float]:
         "send 100 B, 1 frame a read": bench.single(100, frames=1),
         "batch of 100 x 100 B, a message": bench.batch(100),
         "batch of 100 x 1 KB, a message": bench.batch(1024),
+        "put 100 B of MetaQ 1.x, 64 lines a read": bench.puts(100),
+        "put 1 KB of MetaQ 1.x, 64 lines a read": bench.puts(1024),
         "pull of 32 x 100 B, a pull": bench.pull(100),
         "pull of 32 x 100 B by tag, a pull": bench.pull(100, frozenset({2598919, 1})),
         "a message looked at by a condition": bench.look("TAGS = 'x' OR WAIT = FALSE AND amount > 7", 0),

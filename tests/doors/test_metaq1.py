@@ -10,6 +10,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.doors.metaq1_session import ATTEMPTS_MAX, CODE_OF, LATE_GETS_MAX, WAIT_SECONDS
 from metaq.errors import Reason, Refused
+from metaq.model.access import Action
 from metaq.model.partition import Frames, Later
 from metaq.saved import Pending, Saving
 from metaq.wire.metaq1 import NO_OPAQUE, Line, ResultLine, ValueLine
@@ -509,6 +510,19 @@ def test_counters_of_topics_are_told_with_their_rates(client, clock) -> None:
     assert lines(client, "test")[-1] == f"topic_realtime_message_size {nothing}"
     assert lines(client, "reset") == ["reset ok"]
     assert lines(client, "test")[-1] == "topic_realtime_message_size Invalid keyTwo:test"
+
+
+def test_who_may_not_look_gets_no_statistics(tmp_path) -> None:
+    """403, whatever the item; the version is everybody's."""
+
+    def authorise(_who, action, resource):
+        if action is Action.OBSERVE:
+            raise Refused(Reason.NO_PERMISSION, f"{resource} are not yours")
+
+    with open_text_door(tmp_path, authorise=authorise) as (_, door):
+        client = TextClient(door)
+        assert client.ask(b"stats config 1\r\n") == (403, b"stats are not yours")
+        assert client.ask(b"version 1\r\n")[0] == 200
 
 
 def test_stats_tell_the_configuration_as_it_stands(tmp_path) -> None:

@@ -27,7 +27,7 @@ from metaq.doors.metaq1_counters import Counted, Counters
 from metaq.doors.pieces import ColdReads
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
 from metaq.log import RateLimitedLog
-from metaq.model.access import Identity
+from metaq.model.access import Action, Identity
 from metaq.model.message import host_bytes
 from metaq.model.partition import (
     FRAME_HEADER_BYTES,
@@ -376,6 +376,7 @@ class TextSession:
             case VersionLine():
                 return space.version
             case StatsLine():
+                space.broker.authorise(self.identity, Action.OBSERVE, "stats")
                 return space.stats(line.item)
             case SyncLine():
                 raise Refused(Reason.UNAVAILABLE, "this broker is nobody's synchronous slave: it takes no sync")
