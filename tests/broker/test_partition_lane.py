@@ -154,8 +154,9 @@ def test_who_may_not_publish_gets_no_gate(tmp_path, clock) -> None:
 def test_a_refusal_of_the_store_is_told_to_each_put(lane) -> None:
     """Whatever the lane: nothing is stored, the connection goes on."""
     opened(lane)
-    lane.broker.options.unflushed_bytes_max = -1
+    lane.broker.acks.waiting_bytes = 1 << 40
     assert lane.fast(put(b"x") * 2 + b"version 1\r\n") == [503, 503, 200]
+    lane.broker.acks.waiting_bytes = 0
 
 
 def test_statistics_count_both_lanes(lane) -> None:
