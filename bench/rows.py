@@ -317,6 +317,13 @@ def _metaq1(part: str, *, times: bool = False) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _positions(bench: Bench) -> Measured:
+    """Byte positions computed anew, in s for 10 million messages: `positions_bench.py`."""
+    messages = bench.count(10_000_000, 100_000)
+    result = processes.script("positions_bench.py", "--messages", str(messages), "--folder", str(bench.disk))
+    return {**result, "value": result["all"] * 10_000_000 / messages}
+
+
 def _spark(bench: Bench) -> list[Measured]:
     runs = 5 if bench.scale == 1 else 1
     with processes.metaq_up(bench.disk) as server:
@@ -425,6 +432,10 @@ ROWS = (
     Row(
         "metaq1-topics", "1 000 topics × 4 partitions: start to all in ZooKeeper", "s", 10.0, 4.0, _metaq1("topics"), runs=3,
         lower_is_better=True,
+    ),
+    Row(
+        "metaq1-positions", "byte positions of 10 million messages, computed anew from the log", "s", 10.0, 4.0, _positions,
+        runs=3, lower_is_better=True,
     ),
     Row("spark", "Spark source, 100 B, lean rows", "M rows/s", 0.6, 1.0, _spark, runs=1),
 )  # fmt: skip

@@ -185,7 +185,8 @@ class QueuePositions:
         return position
 
     def grow(self) -> None:
-        """Make room for messages at the tail. Raises StoreFull, OSError."""
+        """Make room for messages at the tail. Raises StoreFull, OSError; Saving, Refused: nothing may be told now."""
+        self._require_open()
         self._files.attach(self.tail, _AHEAD)
 
     def is_caught_up(self) -> bool:
