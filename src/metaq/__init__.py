@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from metaq.client.futures import SendFuture as SendFuture
     from metaq.client.producer import Producer as Producer
     from metaq.client.reader import Reader as Reader
+    from metaq.client.readings import ReadMessage as ReadMessage
     from metaq.client.serializers import Json as Json
     from metaq.client.serializers import Text as Text
     from metaq.client.transaction import Told as Told
@@ -72,6 +73,7 @@ _HOMES = {
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),
     "metaq.client.reader": ("Reader",),
+    "metaq.client.readings": ("ReadMessage",),
     "metaq.client.serializers": ("Json", "Text"),
     "metaq.client.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (

@@ -50,6 +50,7 @@ from metaq.client.futures import SendFuture
 from metaq.client.messages import NO_KEYS, Body, Selector, as_message, as_request
 from metaq.client.producer import REQUEST_SECONDS, ProducerBase
 from metaq.client.reader import CALL_SECONDS, ReaderBase
+from metaq.client.readings import ReadMessage
 from metaq.client.requests import AwaitedReply, fails_with
 from metaq.client.transaction import TransactionBase, TransactionProducerBase, TransactionResult, Wanted
 from metaq.errors import BufferFull
@@ -507,17 +508,17 @@ class Reader(ReaderBase):
         self._check_open()
         return self
 
-    async def __anext__(self) -> StoredMessage:
+    async def __anext__(self) -> ReadMessage:
         if (message := next(self._current, None)) is None and (message := await self._next(None)) is None:
             raise StopAsyncIteration
         return message
 
-    async def receive(self, timeout: float | None = None) -> StoredMessage | None:
+    async def receive(self, timeout: float | None = None) -> ReadMessage | None:
         """The next message; None after `timeout` seconds or at the end. Raises as iteration does."""
         self._check_open()
         return await self._next(timeout)
 
-    async def _next(self, timeout: float | None) -> StoredMessage | None:
+    async def _next(self, timeout: float | None) -> ReadMessage | None:
         if self._start is not None:
             await _run(self._core, self._begin(), CALL_SECONDS)
         with contextlib.suppress(TimeoutError):

@@ -124,6 +124,17 @@ def test_consume_filters_by_a_condition(cli, orders):
     assert "--tag and --filter" in both.stderr
 
 
+def test_consume_chooses_by_a_predicate(cli, orders):
+    """--predicate: one that no broker has is refused with those that there are; it stands alone."""
+    unknown = cli("consume", orders, "--predicate", "large")
+    assert unknown.returncode == 1
+    assert "this broker has no predicate 'large'; registered are: none" in unknown.stderr
+    for other in (("--tag", "paid"), ("--filter", "a = 5")):
+        both = cli("consume", orders, "--predicate", "large", *other)
+        assert both.returncode == 2
+        assert "--predicate: not together with" in both.stderr
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [

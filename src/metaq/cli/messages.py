@@ -104,6 +104,9 @@ def consume(
         str | None,
         typer.Option("--filter", help="only messages whose properties fit: \"amount > 10 AND region IN ('eu', 'us')\""),
     ] = None,
+    predicate: Annotated[
+        str | None, typer.Option(help="only messages that this predicate of the brokers chooses")
+    ] = None,
     start: Annotated[
         str, typer.Option("--from", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
     ] = "earliest",
@@ -125,7 +128,9 @@ def consume(
         raise ConfigError(
             "--tag and --filter: give one of them; a filter can ask for tags: \"TAGS = 'paid' AND amount > 10\""
         )
-    wanted = tag if filter_ is None else metaq.Sql(filter_)
+    if predicate is not None and (tag != "*" or filter_ is not None):
+        raise ConfigError("--predicate: not together with --tag or --filter: it sees tag and properties itself")
+    wanted = metaq.Predicate(predicate) if predicate is not None else tag if filter_ is None else metaq.Sql(filter_)
     if group is None:
         with metaq.Reader(namesrv, topic, tags=wanted, start=where, stop_at_end=not follow) as reader:
             _print(itertools.islice(reader, count), as_json=as_json)

@@ -12,7 +12,7 @@ import datetime as dt
 import logging
 import warnings
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.consumer.handover import Handover
@@ -24,8 +24,11 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.core import ClientCore
 from metaq.client.names import EARLIEST, LATEST, checked, milliseconds, start_of
-from metaq.client.options import ClientArguments, client_options
+from metaq.client.observing import ObservedArguments, Observing
+from metaq.client.options import client_options
 from metaq.client.pulling import Wanted, pull
+from metaq.client.readings import Readings, ReadMessage
+from metaq.client.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
     BadRequest,
@@ -35,7 +38,7 @@ from metaq.errors import (
     OffsetOutOfRange,
     RemoteProtocolError,
 )
-from metaq.model import MessageQueue, StoredMessage
+from metaq.model import MessageQueue
 from metaq.model.subscription import Expression, checked_expression, subscribe
 from metaq.model.system import TOOLS_GROUP
 from metaq.model.topic import check_topic
@@ -54,7 +57,7 @@ class _QueueReader:
     """One queue: where to go on, and what is ready. Lives in the background loop."""
 
     def __init__(self, queue: MessageQueue, offset: int, end: int | None) -> None:
-        self.window: Window[StoredMessage] = Window(queue, offset)
+        self.window: Window[ReadMessage] = Window(queue, offset)
         self.end = end
         self.ready = 0
         self.drained = asyncio.Event()
@@ -67,14 +70,14 @@ class ReaderCore:
     """The loop's side of a reader."""
 
     def __init__(
-        self, core: ClientCore, topic: str, tags: Expression, handover: Handover[StoredMessage], *,
+        self, core: ClientCore, topic: str, tags: Expression, handover: Handover[ReadMessage], *,
         queues: Iterable[MessageQueue] | None, stop_at_end: bool, pull_count: int, pull_bytes: int,
     ) -> None:  # fmt: skip
         self._core, self.topic, self._handover = core, topic, handover
         self._chosen = list(queues) if queues is not None else None
         self._stop_at_end, self._pull_count = stop_at_end, pull_count
         self._subscription = subscribe(topic, tags)
-        self._wanted = Wanted(TOOLS_GROUP, StoredMessage, pull_bytes, inline=True, hold=not stop_at_end)
+        self._wanted = Wanted(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
         self.failure: MetaqError | None = None
         """Raised to the user after what was ready before it, again and again until `seek`."""
@@ -151,7 +154,7 @@ class ReaderCore:
             if reader.task is not None:
                 reader.task.cancel()
 
-    def handed_out(self, window: Window[StoredMessage], count: int) -> None:
+    def handed_out(self, window: Window[ReadMessage], count: int) -> None:
         reader = self._readers.get(window.queue)
         if reader is not None and reader.window is window:
             reader.ready -= count
@@ -233,16 +236,18 @@ class ReaderBase:
         stop_at_end: bool = False,
         pull_count: int = 1000,
         pull_bytes: int = 1024 * 1024,
+        deserialize: Deserialize | None = None,
         clock: Clock = SYSTEM,
-        **common: Unpack[ClientArguments],
+        **common: Unpack[ObservedArguments],
     ) -> None:
         """
         Args: namesrv: name servers, `host:port`, `;`-separated; None reads the environment's NAMESRV_ADDR.
               start: "earliest", "latest" (or "first", "last"), or a moment (datetime, or seconds since the epoch): the first message stored
               then or later. tags: tag expression or `metaq.Sql`, as in a subscription. queues: only these; by default all of the
               topic. stop_at_end: iteration ends where each queue ended when it began. pull_count, pull_bytes: size of
-              one pull from a MetaQ broker. common: `instance_name` and what else every client takes, see
-              `metaq.client.options.ClientArguments`.
+              one pull from a MetaQ broker. deserialize: makes `message.value` of the body, when it is asked for: "json",
+              `metaq.Json(Order)`, a function, see docs/serializers.md. common: `trace`, `message_log`, `instance_name` and what
+              else clients take, see `metaq.client.observing.ObservedArguments`; the group in traces is TOOLS_CONSUMER.
         Raises: ConfigError.
         """
         self._open = False
@@ -251,16 +256,20 @@ class ReaderBase:
             raise ConfigError("pull_count and pull_bytes must be positive")
         wanted = checked_expression(topic, tags)
         self._start: str | int | None = start_of(start)
-        self._options = client_options(**common)
+        given: dict[str, Any] = dict(common)
+        observing, decode = Observing.taken_from(given), decoder_of(deserialize)
+        self._options = client_options(**given)
         self._options.namespace.check_topic(topic)
         self._core = cores.acquire(namesrv, self._options, clock)
-        self._handover: Handover[StoredMessage] = Handover()
+        self._readings = Readings(self._core, TOOLS_GROUP, observing, decode)
+        self._core.thread.post(self._readings.begin)
+        self._handover: Handover[ReadMessage] = Handover()
         self._reading = ReaderCore(
             self._core, topic, wanted, self._handover,
             queues=queues, stop_at_end=stop_at_end, pull_count=pull_count, pull_bytes=pull_bytes,
         )  # fmt: skip
         self._positions: dict[MessageQueue, int] = {}
-        self._current: Iterator[StoredMessage] = iter(())
+        self._current: Iterator[ReadMessage] = iter(())
         self._open = True
 
     def _check_open(self) -> None:
@@ -287,7 +296,7 @@ class ReaderBase:
         for one in [queue] if queue is not None else list(self._positions):
             self._positions.pop(one, None)
 
-    def _of(self, chunk: Chunk[StoredMessage]) -> Iterator[StoredMessage]:
+    def _of(self, chunk: Chunk[ReadMessage]) -> Iterator[ReadMessage]:
         """The messages of a chunk, each moving the position. Closed early, it leaves the rest to the next taker."""
         window, number = chunk.window, 0
         try:
@@ -296,6 +305,8 @@ class ReaderBase:
                     return
                 number += 1
                 self._positions[window.queue] = message.queue_offset + 1
+                if not self._readings.idle:
+                    self._readings.hand_out((message,))
                 yield message
         finally:
             self._core.thread.post(self._reading.handed_out, window, number)
@@ -310,6 +321,7 @@ class ReaderBase:
     async def _close(self) -> None:
         try:
             await self._reading.stop()
+            await self._readings.close()
         finally:
             await cores.release(self._core, self._options)
 
@@ -334,7 +346,7 @@ class ReaderBase:
 class Reader(ReaderBase):
     """Reads a topic without a group. Iterate over it; use it with `with`."""
 
-    def __iter__(self) -> Iterator[StoredMessage]:
+    def __iter__(self) -> Iterator[ReadMessage]:
         """Messages as they come; with `stop_at_end` until there are no more.
 
         Raises: OffsetOutOfRange: a queue's position left the log (`seek` to `error.kept.start` goes on with what is
@@ -343,13 +355,13 @@ class Reader(ReaderBase):
         self._check_open()
         return self._messages()
 
-    def _messages(self) -> Iterator[StoredMessage]:
+    def _messages(self) -> Iterator[ReadMessage]:
         self._core.thread.run(self._begin(), CALL_SECONDS)
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
         self._end()
 
-    def receive(self, timeout: float | None = None) -> StoredMessage | None:
+    def receive(self, timeout: float | None = None) -> ReadMessage | None:
         """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
         self._check_open()
         self._core.thread.run(self._begin(), CALL_SECONDS)

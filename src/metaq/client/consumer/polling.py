@@ -17,8 +17,9 @@ from msgspec import Struct, field
 
 from metaq.client.consumer.complaints import Complaints
 from metaq.client.core import ClientCore
+from metaq.client.readings import ReadMessage
 from metaq.errors import ConfigError, MetaqError, OffsetOutOfRange
-from metaq.model import MessageQueue, StoredMessage
+from metaq.model import MessageQueue
 
 log = logging.getLogger("metaq.client")
 
@@ -32,7 +33,7 @@ class Batch(Protocol):
     """What a pull brings."""
 
     @property
-    def messages(self) -> Sequence[StoredMessage]: ...
+    def messages(self) -> Sequence[ReadMessage]: ...
 
     @property
     def next_offset(self) -> int: ...
@@ -56,7 +57,7 @@ class Member(Protocol):
 class _Place(Struct):
     """One queue: messages that wait, and where the next ones begin."""
 
-    waiting: deque[StoredMessage] = field(default_factory=deque)
+    waiting: deque[ReadMessage] = field(default_factory=deque)
     next_offset: int = -1
     """Of the next pull; below 0: not known yet."""
     position: int = -1
@@ -85,7 +86,7 @@ class Polling:
         self.skipped = 0
         """Messages that were deleted before they were polled."""
 
-    async def poll(self, timeout: float, count: int) -> list[StoredMessage]:
+    async def poll(self, timeout: float, count: int) -> list[ReadMessage]:
         """Up to `count` messages of our queues; none after so many seconds. Raises ConfigError: another poll waits."""
         if self._busy:
             raise ConfigError("another poll of this consumer is under way: poll in one thread or task")
@@ -207,12 +208,12 @@ class Polling:
             log.warning("%s ends at %d, wanted was %d: going on at %d", queue, kept.stop, place.next_offset, kept.stop)
             place.next_offset = place.position = kept.stop
 
-    def _take(self, count: int) -> list[StoredMessage]:
+    def _take(self, count: int) -> list[ReadMessage]:
         """From one queue after the other; another one begins each time."""
         ready = sorted(queue for queue, place in self._places.items() if place.waiting and queue not in self._paused)
         self._turn += 1
         start = self._turn % len(ready) if ready else 0
-        found: list[StoredMessage] = []
+        found: list[ReadMessage] = []
         for queue in ready[start:] + ready[:start]:
             place = self._places[queue]
             while place.waiting and len(found) < count:

@@ -12,13 +12,14 @@ from typing import Self
 
 from metaq.client.awaited import run as _run
 from metaq.client.checks import check_function
-from metaq.client.consumer.arguments import Topics
+from metaq.client.consumer.arguments import Patterns, Topics
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.options import OnShare
 from metaq.client.consumer.pull_consumer import POLL_COUNT, POLL_SECONDS, PullConsumerBase, PulledBatch
 from metaq.client.consumer.schedule import PAUSE_AFTER_ERROR, Schedule, pause_of
 from metaq.client.loop import LOOK_SECONDS
+from metaq.client.readings import ReadMessage
 from metaq.errors import ConfigError
 from metaq.model import MessageQueue, StoredMessage
 from metaq.model.subscription import Expression
@@ -32,7 +33,7 @@ class PullConsumer(PullConsumerBase):
     _workers: frozenset[asyncio.Task[None]] = frozenset()
     """The tasks of `run`, for `close`."""
 
-    async def register_topics(self, topics: Topics, listener: OnShare | None = None) -> None:
+    async def register_topics(self, topics: Topics | Patterns, listener: OnShare | None = None) -> None:
         """Take part in sharing out these topics as well. As `metaq.PullConsumer.register_topics`."""
         self._check_open()
         await _run(self._core, self._register(topics, listener), CALL_SECONDS)
@@ -42,14 +43,14 @@ class PullConsumer(PullConsumerBase):
     ) -> PulledBatch:
         """Up to `count` messages of any queue, from `offset` on. As `metaq.PullConsumer.pull`."""
         self._check_open()
-        return await _run(self._core, self._pull(queue, offset, count, tags, wait=wait))
+        return await _run(self._core, self._pull_by_hand(queue, offset, count, tags, wait=wait))
 
     async def assign(self, queues: Iterable[MessageQueue]) -> None:
         """These queues are this member's, and no others. As `metaq.PullConsumer.assign`."""
         self._check_open()
         await _run(self._core, self._assign(queues), CALL_SECONDS)
 
-    async def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[StoredMessage]:
+    async def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage]:
         """Up to `count` messages of this member's queues. As `metaq.PullConsumer.poll`."""
         self._check_open()
         return await _run(self._core, self._poll(timeout, count))

@@ -8,15 +8,18 @@ from __future__ import annotations
 import datetime as dt
 import logging
 import os
+import re
 import threading
 from collections.abc import Callable, Iterable
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 from msgspec import Struct, structs
 
 from metaq.client import core as cores
 from metaq.client.checks import check_function
 from metaq.client.consumer.arguments import (
+    TOPICS_MAX,
+    Patterns,
     Topics,
     check_keeping,
     check_limits,
@@ -32,6 +35,7 @@ from metaq.client.consumer.base import (
 )
 from metaq.client.consumer.closing import EXIT_SECONDS, Closable
 from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.consumer.patterns import split_patterns
 from metaq.client.consumer.polling import Polling
 from metaq.client.consumer.pull_member import PullMember
 from metaq.client.consumer.replying import NO_KEYS, REPLY_SECONDS, ReplyFuture, Replying, reply_to
@@ -44,10 +48,13 @@ from metaq.client.conversation.sending import GiveBack
 from metaq.client.conversation.time_search import first_at_or_after
 from metaq.client.loop import LOOK_SECONDS
 from metaq.client.names import LATEST, checked, milliseconds
+from metaq.client.observing import ObservedArguments, Observing
 from metaq.client.offset_store import OffsetStore, checked_store, offsets_of
-from metaq.client.options import ClientArguments, check_flag, check_whole, checked_seconds, client_options
+from metaq.client.options import check_flag, check_whole, checked_seconds, client_options
 from metaq.client.pulling import Wanted, pull
+from metaq.client.readings import Readings, ReadMessage
 from metaq.client.rebalance import Strategy, strategy_of
+from metaq.client.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageModel, MessageQueue, StoredMessage
@@ -70,7 +77,7 @@ class PulledBatch(Struct, frozen=True):
     read; they are not among `messages`, and the log says why.
     """
 
-    messages: list[StoredMessage]
+    messages: list[ReadMessage]
     next_offset: int
     min_offset: int
     max_offset: int
@@ -85,7 +92,7 @@ class PullConsumerBase(Closable):
         namesrv: str | None = None,
         *,
         group: str,
-        topics: Topics = (),
+        topics: Topics | Patterns = (),
         on_share: OnShare | None = None,
         start: str | float | dt.datetime = LATEST,
         broadcast: bool = False,
@@ -98,22 +105,26 @@ class PullConsumerBase(Closable):
         offset_store: str | os.PathLike[str] | OffsetStore | None = None,
         commit_interval: float = USUAL.persist,
         keep_queues: float = 0.0,
+        deserialize: Deserialize | None = None,
         clock: Clock = SYSTEM,
-        **common: Unpack[ClientArguments],
+        **common: Unpack[ObservedArguments],
     ) -> None:
         """
         Args: namesrv, group, strategy, offset_store, commit_interval, keep_queues, common: as of `metaq.Consumer`. topics: registered at once, as by `register_topics`, with on_share as listener; they may be
-              none. start: where `position` begins in a queue without progress. broadcast: every member owns all queues and
+              none, and a `re.Pattern` among them takes part in all topics whose whole names match, also in those that come later. deserialize: makes `message.value` of the body,
+              when it is asked for, see docs/serializers.md. start: where `position` begins in a queue without progress. broadcast: every member owns all queues and
               keeps its own progress. pull_bytes: size of one pull from a MetaQ broker. pull_timeout: seconds for the
               answer to a pull. hold: seconds for which a broker may hold a pull with `wait=True` that finds nothing;
               hold_timeout: for its answer, so it must be longer.
         Raises: ConfigError, TypeError.
         """
         self._open = False
-        self._options = client_options(**common)
+        given: dict[str, Any] = dict(common)
+        observing, decode = Observing.taken_from(given), decoder_of(deserialize)
+        self._options = client_options(**given)
         self.group = checked(check_group, group)
         outside = self._options.namespace.check_group(group)
-        first = self._checked(topics) if topics else {}
+        first, patterns = self._checked(topics) if topics else ({}, {})
         check_flag("broadcast", broadcast)
         check_listener("on_share", on_share)
         consume_from, start_ms = start_place(start)
@@ -139,13 +150,15 @@ class PullConsumerBase(Closable):
         hold_ms = min(round(checked_seconds("hold", hold, least=0.0) * 1000), HOLD_MS_MAX)
         if checked_seconds("hold_timeout", hold_timeout, least=0.001) <= hold:
             raise ConfigError(f"hold_timeout={hold_timeout!r} must be longer than hold={hold!r}")
-        self._wanted = Wanted(group, StoredMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
+        self._wanted = Wanted(group, ReadMessage, pull_bytes, inline=True, hold=False, seconds=pull_timeout)
         self._wanted_held = structs.replace(self._wanted, hold=True, hold_ms=hold_ms, seconds=hold_timeout)
         self._max_reconsume_times = max_reconsume_times
         self._core = cores.acquire(namesrv, self._options, clock)
         client = self._options.client_id(local_address())
         offsets = offsets_of(offset_store, self._core, outside, client=client, broadcast=broadcast)
         self._replying = Replying(self._core, group)
+        self._readings = Readings(self._core, group, observing, decode)
+        self._core.thread.post(self._readings.begin)
         self._member = PullMember(self._core, group, options, offsets)
         self._member.subscriptions.add(first)
         if on_share is not None:
@@ -155,6 +168,8 @@ class PullConsumerBase(Closable):
         self._core.claim(self._member, self._options)
         warn_of_differences(self._core, self._member)
         self._core.thread.post(self._member.start)
+        if patterns:
+            self._core.thread.post(self._follow, patterns, on_share)
         self._stopped = self._assigned = False
         self._beginning = threading.RLock()
         """`run` begins, or `close` does, one after the other."""
@@ -227,12 +242,17 @@ class PullConsumerBase(Closable):
         if not self._open:
             raise ClientClosed(f"the pull consumer of group {self.group} was closed")
 
-    def _checked(self, topics: Topics) -> dict[str, Expression]:
-        """Topic → tag expression or SQL filter. Raises ConfigError, TypeError."""
-        found = topics_of(topics)
+    def _checked(self, topics: Topics | Patterns) -> tuple[dict[str, Expression], dict[re.Pattern[str], Expression]]:
+        """What is wanted of topics by name and by pattern. Raises ConfigError, TypeError."""
+        fixed, patterns = split_patterns(topics)
+        found = topics_of(fixed) if fixed or not patterns else {}
         for topic in found:
             self._options.namespace.check_topic(topic)
-        return found
+        return found, {one.pattern: topics_of({"any": one.wants})["any"] for one in patterns}
+
+    def _follow(self, patterns: dict[re.Pattern[str], Expression], listener: OnShare | None) -> None:
+        seconds = self._options.poll_name_server_interval
+        self._member.follow(patterns, listener, topics_max=TOPICS_MAX, seconds=seconds)
 
     # -------------------------------------------------------------- in the loop
 
@@ -240,7 +260,7 @@ class PullConsumerBase(Closable):
         chosen = list(dict.fromkeys(queues))
         if wrong := [one for one in chosen if not isinstance(one, MessageQueue)]:
             raise TypeError(f"{wrong[0]!r} is no MessageQueue")
-        if list(self._member.subscriptions):
+        if self._member.follows or list(self._member.subscriptions):
             raise ConfigError(
                 f"group {self.group} shares out its registered topics: a member that assigns registers none"
             )
@@ -257,11 +277,22 @@ class PullConsumerBase(Closable):
     async def _poll_queue(self, queue: MessageQueue, offset: int) -> PulledBatch:
         return await self._pull(queue, offset, POLL_COUNT, None, wait=True)
 
-    async def _poll(self, timeout: float, count: int) -> list[StoredMessage]:
+    async def _poll(self, timeout: float, count: int) -> list[ReadMessage]:
         check_whole("count", count)
         if count < 1:
             raise ConfigError(f"poll: count={count}: need at least 1")
-        return await self._polling.poll(checked_seconds("timeout", timeout, least=0.0), count)
+        messages = await self._polling.poll(checked_seconds("timeout", timeout, least=0.0), count)
+        if not self._readings.idle:
+            self._readings.hand_out(messages)
+        return messages
+
+    async def _pull_by_hand(
+        self, queue: MessageQueue, offset: int, count: int, tags: Expression | None, *, wait: bool
+    ) -> PulledBatch:
+        batch = await self._pull(queue, offset, count, tags, wait=wait)
+        if not self._readings.idle:
+            self._readings.hand_out(batch.messages)
+        return batch
 
     async def _seek(self, queue: MessageQueue, offset: int | None, time: float | dt.datetime | None) -> None:
         if (offset is None) == (time is None):
@@ -292,15 +323,20 @@ class PullConsumerBase(Closable):
         self._polling.consumed()
         await self._member.persist()
 
-    async def _register(self, topics: Topics, listener: OnShare | None) -> None:
+    async def _register(self, topics: Topics | Patterns, listener: OnShare | None) -> None:
         if self._assigned:
             raise ConfigError(
                 f"this member of group {self.group} has queues assigned: assign([]) before it registers topics"
             )
         check_listener("the listener", listener)
-        added = self._checked(topics)
-        topics_of({**dict.fromkeys(self._member.subscriptions, ALL), **added})  # Not too many together.
-        await self._member.register(added, listener)
+        added, patterns = self._checked(topics)
+        topics_of(
+            {**dict.fromkeys(self._member.subscriptions, ALL), **added, **({"any": ALL} if patterns else {})}
+        )  # Not too many together.
+        if added:
+            await self._member.register(added, listener)
+        if patterns:
+            self._follow(patterns, listener)
 
     async def _pull(
         self, queue: MessageQueue, offset: int, count: int, tags: Expression | None, *, wait: bool
@@ -368,6 +404,7 @@ class PullConsumerBase(Closable):
         self._polling.close()
         try:
             await self._member.stop()
+            await self._readings.close()
         finally:
             await cores.release(self._core, self._options)
 
@@ -387,7 +424,7 @@ class PullConsumer(PullConsumerBase):
     _workers: frozenset[WorkerThread] = frozenset()
     """The threads of `run`, all started, for `close`."""
 
-    def register_topics(self, topics: Topics, listener: OnShare | None = None) -> None:
+    def register_topics(self, topics: Topics | Patterns, listener: OnShare | None = None) -> None:
         """Take part in sharing out these topics as well; `topics` as of `metaq.Consumer`.
 
         `listener` is called, in a thread, with (topic, all its queues, ours) when our share changes.
@@ -406,7 +443,7 @@ class PullConsumer(PullConsumerBase):
         BrokerError, RequestTimeout, ConfigError, ClientClosed.
         """
         self._check_open()
-        return self._core.thread.run(self._pull(queue, offset, count, tags, wait=wait))
+        return self._core.thread.run(self._pull_by_hand(queue, offset, count, tags, wait=wait))
 
     def assign(self, queues: Iterable[MessageQueue]) -> None:
         """These queues are this member's, and no others, whatever other members of the group have; none: `assign([])`.
@@ -417,7 +454,7 @@ class PullConsumer(PullConsumerBase):
         self._check_open()
         self._core.thread.run(self._assign(queues), CALL_SECONDS)
 
-    def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[StoredMessage]:
+    def poll(self, timeout: float = POLL_SECONDS, count: int = POLL_COUNT) -> list[ReadMessage]:
         """Up to `count` messages of this member's queues, in the order of each queue; none after `timeout` seconds.
 
         What a poll handed out counts as consumed when the next one begins, or with `commit`: the progress is kept every few

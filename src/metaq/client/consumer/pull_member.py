@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import threading
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
 from typing import Any
@@ -16,6 +17,7 @@ from msgspec import structs
 from metaq.client.consumer.complaints import Complaints
 from metaq.client.consumer.group import QUEUES_AT_ONCE
 from metaq.client.consumer.options import GroupOptions, OnShare
+from metaq.client.consumer.patterns import Discovery
 from metaq.client.consumer.sharing import Sharing
 from metaq.client.consumer.start import start_offset
 from metaq.client.consumer.subscriptions import Subscriptions
@@ -29,6 +31,19 @@ from metaq.model.subscription import Expression
 from metaq.model.topic import RETRY_PREFIX
 
 log = logging.getLogger("metaq.client")
+
+
+class _Found:
+    """Where the topics of patterns go, with who hears of our share of them."""
+
+    def __init__(self, member: PullMember, listener: OnShare | None) -> None:
+        self._member, self._listener = member, listener
+
+    def subscribe_to(self, topics: Mapping[str, Any]) -> None:
+        self._member.subscribe_to(topics, self._listener)
+
+    def unsubscribe(self, topics: Collection[str]) -> None:
+        self._member.unsubscribe(topics)
 
 
 class PullMember:
@@ -51,6 +66,8 @@ class PullMember:
         self.on_moved: Callable[[MessageQueue], None] = lambda _: None
         """Called, in the loop, when an administrator moved our progress in a queue, or it is no longer ours."""
         self._tasks: list[asyncio.Task[None]] = []
+        self.follows = False
+        """Whether it takes part in sharing out topics by patterns."""
 
     # -------------------------------------------------------------- what the core needs
 
@@ -102,6 +119,41 @@ class PullMember:
         await self._core.send_heartbeats()
         self._sharing.settled.clear()
         self._sharing.soon()
+
+    def follow(
+        self,
+        patterns: Mapping[re.Pattern[str], Expression],
+        listener: OnShare | None,
+        *,
+        topics_max: int,
+        seconds: float,
+    ) -> None:
+        """Take part in sharing out the topics that match as well, also those that come later; looked for every so many
+        seconds."""
+        self.follows, owner = True, _Found(self, listener)
+        discovery = Discovery(
+            self._core, self.group, patterns, list(self.subscriptions), owner,
+            topics_max=max(0, topics_max - len(list(self.subscriptions))), seconds=seconds,
+        )  # fmt: skip
+        self._tasks.append(self._core.spawn(self._follow(discovery)))
+
+    async def _follow(self, discovery: Discovery) -> None:
+        await discovery.look()
+        await discovery.run()
+
+    def subscribe_to(self, topics: Mapping[str, Expression], listener: OnShare | None) -> None:
+        """These were found."""
+        if listener is not None:
+            self.listen(topics, listener)
+        self.subscriptions.add(topics)
+        self._sharing.newly_subscribed()
+
+    def unsubscribe(self, topics: Collection[str]) -> None:
+        """These are gone."""
+        self.subscriptions.leave(topics)
+        for topic in topics:
+            self._listeners.pop(topic, None)
+        self._sharing.newly_subscribed()
 
     def listen(self, topics: Iterable[str], listener: OnShare) -> None:
         """Who hears of our share of these topics; one for each."""
