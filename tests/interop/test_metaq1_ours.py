@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from metaq.admin import Admin
 from metaq.testing import FlakyNetwork
 from tests.interop.driver import DriverError, Event, ForeignClient
 from tests.interop.metaq1 import Metaq1Client, Nodes, OurServer, TextConnection, Zookeeper
@@ -185,6 +186,30 @@ def test_a_prepared_branch_outlives_a_kill(
         assert sorted(bodies(java1.wait("c", 5))[2:]) == ["p1", "p2", "p3"]
         assert java1.xa("xp2", "recover") == []
         java1.shutdown_all()
+
+
+def test_a_deleted_topic_is_registered_no_more(
+    java1: Metaq1Client, zookeeper: Zookeeper, nodes: Nodes, root: str, tmp_path: Path
+) -> None:
+    """Of a topic that a wildcard admitted; a put makes it anew, from position 0."""
+    namesrv = MetaqNamesrv(tmp_path)
+    namesrv.start()
+    server = OurServer(tmp_path, zookeeper, {"w-*": {}}, registry={"zk.zkRoot": root})
+    server.options = [f"namesrvAddr={namesrv.address}"]
+    try:
+        with server, TextConnection(server.text) as text:
+            for number in range(3):
+                assert (text.ask(f"put w-gone 0 3 0 {number}", b"one") or None) is not None
+            eventually(lambda: whole(nodes, root, "w-gone") or None)
+            with Admin(namesrv.address) as admin:
+                admin.delete_topic("w-gone")
+            eventually(lambda: not whole(nodes, root, "w-gone") or None)
+            again = text.ask("put w-gone 0 3 0 9", b"new")
+            assert again is not None
+            assert again.text.endswith(" 0 0")
+            eventually(lambda: whole(nodes, root, "w-gone") or None)
+    finally:
+        namesrv.stop()
 
 
 def test_a_broker_that_zookeeper_lost_is_found_again(

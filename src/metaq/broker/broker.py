@@ -136,7 +136,13 @@ class Broker:
         )
         self.partitions = (
             Partitions(
-                environment, tables, self.appender, self.acks, self.bases, text, authorise,
+                environment,
+                tables,
+                self.appender,
+                self.acks,
+                self.bases,
+                text,
+                authorise,
                 make_filter_helper=make_filter_helper,
             )
             if text
@@ -185,21 +191,25 @@ class Broker:
         self.store.options_changed()
         self.topics.options_changed(names)
 
+    def _least_queues(self, topic: str) -> int:
+        """Of a topic of which nobody knows how many it had."""
+        if topic.startswith(INTERNAL_PREFIXES):
+            return 1
+        if self.text is not None and self.text.rules.sections and self.text.rules.accepts(topic):
+            return self.text.rules.settings(topic).num_partitions
+        return self.options.default_topic_queue_nums
+
     def _look_for_lost_topics(self) -> None:
         """Queues that hold messages and have no topic: their settings were lost with a file, the messages were not.
 
         Recovery has emptied the queues of deleted topics; what they hold came later.
         """
         lost: dict[str, list[int]] = {}
-        least = self.options.default_topic_queue_nums
         for (topic, queue_id), queue in self.store.queues().items():
             if queue.min_offset < queue.max_offset and not (self.topics.get(topic) or self.topics.is_system(topic)):
                 lost.setdefault(topic, []).append(queue_id)
         # Too many queues harm nobody; too few would refuse producers that know the topic as it was.
-        counts = {
-            topic: max(max(queues) + 1, 1 if topic.startswith(INTERNAL_PREFIXES) else least)
-            for topic, queues in lost.items()
-        }
+        counts = {topic: max(max(queues) + 1, self._least_queues(topic)) for topic, queues in lost.items()}
         for topic, queues in lost.items():
             log.warning(
                 "the topic %s is not in topics.json, and its queues %s hold messages: %s",
