@@ -19,7 +19,7 @@ from metaq.wire.metaq1_frame import frame, with_attribute
 from metaq.wire.record import decode_record
 from tests.broker.support import open_broker
 from tests.broker.test_partition_retention import settled
-from tests.store.support import message
+from tests.store.support import copy_running, message
 
 NOW_MS = 1_700_000_000_000
 POSITIVE = (NOW_MS - 5000 - ID_EPOCH_MS) << 22 | 3 << 12 | 9
@@ -131,6 +131,26 @@ def test_import_that_was_cut_goes_on_where_it_stopped(tmp_path, kill):
         assert frames_of(broker) == (BEGIN, whole)
         [again] = run(broker, tmp_path / "meta")
         assert (again.messages, again.already, again.problem) == (0, len(whole), "")
+
+
+def test_import_that_was_killed_goes_on_where_it_stopped(tmp_path):
+    """From the folder as kill -9 leaves it, at each of its batches."""
+    whole = b"".join(path.read_bytes() for path in write(tmp_path / "meta"))
+    small = {"mapped_file_size_commit_log": 128 * 1024, "max_message_size": 65536}
+    copies = []
+    with opened(tmp_path, store=small) as broker:
+
+        def progress(_one):
+            copies.append(tmp_path / f"killed-{len(copies)}" / "store")
+            copy_running(tmp_path / "store", copies[-1])
+
+        PartitionImport(broker, segments_in(tmp_path / "meta"), progress=progress).run()
+    assert len(copies) > 10
+    for copy in copies[::5]:
+        with opened(copy.parent, store=small) as broker:
+            [imported] = run(broker, tmp_path / "meta")
+            assert (imported.problem, imported.already + imported.bytes) == ("", len(whole))
+            assert frames_of(broker) == (BEGIN, whole)
 
 
 def test_damage_and_gaps_are_told_and_nothing_behind_them_is_taken(tmp_path):

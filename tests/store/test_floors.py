@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import pathlib
 
 import pytest
 
@@ -238,3 +239,18 @@ def test_floor_follows_a_log_that_is_cut(tmp_path):
         assert store.floor("short") == place
         with pytest.raises(StoreError):
             store.truncate(place + 1)
+
+
+def test_looks_at_many_queues_keep_no_file_open(tmp_path):
+    """Each open one counts against the process's limit."""
+    clock = FakeClock(START_MS)
+    with open_store(tmp_path, clock) as store:
+        for number in range(300):
+            put(store, f"T{number}", 0, b"%d" % number)
+        fill(store, clock, "short")
+    with open_store(tmp_path, clock) as store:
+        store.retain_by(rules())
+        before = sum(1 for _ in pathlib.Path("/proc/self/fd").iterdir())
+        look(store, clock)
+        assert len(store.kept) == 301
+        assert sum(1 for _ in pathlib.Path("/proc/self/fd").iterdir()) < before + 20

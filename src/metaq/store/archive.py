@@ -15,7 +15,6 @@ from msgspec import Struct
 
 from metaq.errors import BadRequest, StoreError
 from metaq.model.partition_settings import DeletePolicy, Expired
-from metaq.model.retention import is_carried
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import ReadResult, ReadStatus
@@ -109,13 +108,9 @@ class Archiver:
                 self._want(topic, border)
 
     def _owed(self) -> Iterator[tuple[str, int]]:
-        for queue in self._store.queues().values():
-            topic = queue.topic
-            if is_carried(topic) or self._policy(topic).what is not Expired.ARCHIVE:
-                continue
-            units = queue.units(queue.min_offset, 1)
-            if units and queue.first_at(self._done.get(topic, 0)) < queue.max_offset:
-                yield topic, max(units[0].log_offset, self._done.get(topic, 0))
+        for topic, place in self._store.kept.items():
+            if self._policy(topic).what is Expired.ARCHIVE:
+                yield topic, max(place, self._done.get(topic, 0))
 
     def _want(self, topic: str, log_offset: int) -> None:
         with self._lock:

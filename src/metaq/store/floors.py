@@ -21,6 +21,7 @@ from metaq.model.retention import Retentions, TopicRetention, is_carried
 from metaq.store.config_file import ConfigFile
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.parts import Parts
+from metaq.store.queues import QueueKey
 from metaq.store.retention import FILES_PER_RUN_MAX, FileAge
 
 log = logging.getLogger(__name__)
@@ -56,11 +57,15 @@ class Floors:
         self.table: Mapping[str, int] = self._load()
         """Topic → floor, of topics whose floor is above the log's begin. Replaced, never changed."""
         self.holding: Holding | None = None
+        self.kept: Mapping[str, int] = {}
+        """Topic → the oldest log offset that it has not let go of, at the last look. Replaced, never changed."""
         self._asked: tuple[Ask, ...] = ()
         self._looked_ms = parts.clock.now_ms()
         self._due: set[str] = set()
         """Topics whose time to look has come, and which have more to let go of than one look does."""
         self._never: set[Cron] = set()
+        self._oldest: dict[QueueKey, tuple[ConsumeQueue, int, int]] = {}
+        """Queue, its min offset at the last look, and the log offset of the message there."""
 
     def _load(self) -> dict[str, int]:
         try:
@@ -156,10 +161,19 @@ class Floors:
 
     def kept_from(self) -> int:
         """The oldest log offset that a topic has not let go of; the log's end: none has. Looks at all queues."""
-        log, lows = self._parts.log, dict[str, int]()
+        log, lows, seen = self._parts.log, dict[str, int](), dict[QueueKey, tuple[ConsumeQueue, int, int]]()
         for queue in self._parts.queues.all():
-            if not is_carried(queue.topic) and (place := self._oldest(queue)) is not None:
-                lows[queue.topic] = min(place, lows.get(queue.topic, place))
+            key, low = (queue.topic, queue.queue_id), queue.min_offset
+            if is_carried(queue.topic) or low >= queue.max_offset:
+                continue
+            known = self._oldest.get(key)
+            if known is None or known[0] is not queue or known[1] != low:
+                known = queue, low, self._oldest_of(queue, low)
+            if known[2] >= 0:
+                seen[key] = known
+            place = known[2] if known[2] >= 0 else log.min
+            lows[queue.topic] = min(place, lows.get(queue.topic, place))
+        self._oldest, self.kept = seen, lows
         ordered = sorted(lows, key=lows.__getitem__)
         self.holding = None
         if not ordered:
@@ -174,19 +188,17 @@ class Floors:
             self.holding = Holding(ordered[0], held)
         return lows[ordered[0]]
 
-    def _oldest(self, queue: ConsumeQueue) -> int | None:
-        """LogOffset of the oldest message in the queue; None: it has none. A damaged unit is passed over, or holds everything."""
+    def _oldest_of(self, queue: ConsumeQueue, low: int) -> int:
+        """LogOffset of the message at a queue's min offset, or of the next if its unit is damaged; -1: that cannot be told."""
         try:
-            low, high = queue.min_offset, queue.max_offset
-            for offset in range(low, min(high, low + _UNITS_TRIED)):
-                unit = queue.unit(offset)
+            for offset in range(low, min(queue.max_offset, low + _UNITS_TRIED)):
+                unit = queue.peek(offset)
                 if unit is not None and unit.size > 0 and not unit.is_fill:
                     return unit.log_offset
         except FileNotFoundError:
             if self._parts.queues.holds(queue):
                 raise
-            return None
-        return None if low >= high else self._parts.log.min
+        return -1
 
 
 def _wanted(floor: int, files: Sequence[FileAge], rule: TopicRetention, now_ms: int) -> tuple[int, bool]:

@@ -108,6 +108,17 @@ class MappedFile:
         """Up to `size` bytes from `offset` (counted as the file's name is) by pread: no page fault, no GIL held."""
         return os.pread(self.descriptor, min(size, self.end - offset), offset - self.start)
 
+    def peek(self, offset: int, size: int) -> bytes:
+        """The same, and a file that nobody has open is not kept open for it."""
+        if self._descriptor >= 0:
+            return self.read(offset, size)
+        descriptor = self.disk.open(self.path, os.O_RDONLY)
+        try:
+            self._refuse_another()
+            return os.pread(descriptor, min(size, self.end - offset), offset - self.start)
+        finally:
+            os.close(descriptor)
+
     def reserve(self, offset: int, size: int) -> None:
         """Give [offset, offset + size) its blocks. Raises StoreFull."""
         with reserving(self.path):

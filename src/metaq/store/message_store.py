@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 from metaq.clock import Clock
@@ -388,6 +388,11 @@ class MessageStore:
     def floor(self, topic: str) -> int:
         """LogOffset below which the topic has let go of its messages, though they may lie in the log; 0: of none."""
         return self._housekeeper.floors.table.get(topic, 0)
+
+    @property
+    def kept(self) -> Mapping[str, int]:
+        """Topic → LogOffset of its oldest message, when it was last looked at; empty while no topic has a rule of its own."""
+        return self._housekeeper.floors.kept
 
     @property
     def holding(self) -> Holding | None:
