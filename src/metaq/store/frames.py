@@ -42,7 +42,7 @@ class FramesRead(Struct, frozen=True):
     """Of the first message that is there. Behind the one that was wanted: those before it are lost."""
     count: int = 0
     frame_bytes: int = 0
-    """So many messages were looked at, and their whole frames have so many bytes."""
+    """So many messages' frames end in it, or before it, and those frames have so many bytes."""
 
 
 class FrameReader:

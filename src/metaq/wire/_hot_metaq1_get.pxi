@@ -92,7 +92,6 @@ def frames(records, int64_t broker_id, int64_t skip, int64_t size, expand not No
             if why != NULL:
                 broken(number, place, why)
             place += r.size
-            number += 1
             frame_parts(&r, broker_id, &f)
             body, body_size, crc = r.body, r.body_size, get32(r.start + 8) & INT32_MAX
             if r.sys_flag & COMPRESSED_FLAG:
@@ -101,8 +100,10 @@ def frames(records, int64_t broker_id, int64_t skip, int64_t size, expand not No
                 crc = <int32_t>crc31_of(body, body_size)
             total = FRAME_HEADER_BYTES + body_size + (4 + f.attribute_size if f.attribute != NULL else 0)
             if total > INT32_MAX:
-                broken(number - 1, place - r.size, b"its frame is longer than 2 GiB")
-            frame_bytes += total
+                broken(number, place - r.size, b"its frame is longer than 2 GiB")
+            if total - skip <= size - used:
+                number += 1
+                frame_bytes += total
             if skip >= total:
                 skip -= total
             elif skip == 0 and total <= size - used:

@@ -66,7 +66,8 @@ def frames(
         if told is None:
             told = 1 << 62 | broker_id << 52 | fields[5]
         frame = _HEADER.pack(len(body), crc, told, flag) + body
+        if len(frame) - skip <= size - len(made):
+            number, frame_bytes = number + 1, frame_bytes + len(frame)
         made += frame[skip : skip + size - len(made)]
-        skip, frame_bytes = max(0, skip - len(frame)), frame_bytes + len(frame)
-        place, number = fields[18], number + 1
+        skip, place = max(0, skip - len(frame)), fields[18]
     return bytes(made), number, frame_bytes

@@ -639,7 +639,8 @@ def frames(
     records: Buffer, broker_id: int, skip: int, size: int, expand: Callable[[bytes, int], bytes]
 ) -> tuple[bytes, int, int]:
     """The frames of MetaQ 1.x (`metaq.wire.metaq1_frame`) of back-to-back records, `size` bytes behind the first `skip`, or fewer if
-    there are no more; how many records were looked at for that, and the bytes of their whole frames.
+    there are no more; of how many records the frames' ends are reached by that, and the bytes of their
+    whole frames.
 
     `expand(body, SYSFLAG)` is called for each compressed body, and what it returns is handed out. The id is METAQ_ID's, or
     made of `broker_id` and PHYSICALOFFSET (`model.partition.foreign_id`); the attribute METAQ_ATTRIBUTE's or TAGS's, or in the body
