@@ -280,7 +280,7 @@ def test_two_brokers_with_one_id_do_not_mix(
     first = OurServer(tmp_path / "first", zookeeper, {"test": {}}, registry={"zk.zkRoot": root})
     second = OurServer(tmp_path / "second", zookeeper, {"test": {"numPartitions": 3}}, registry={"zk.zkRoot": root})
     with first, second:
-        assert f"brokerId 0 (meta://{first.text})" in second.log.read_text()
+        assert f"brokerId 0 ('meta://{first.text}')" in second.log.read_text()
         java1.factory("f", zookeeper.address, root=root)
         assert java1.call("partitions", factory="f", topic="test") == ["0-0"]
         first.stop()

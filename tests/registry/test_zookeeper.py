@@ -203,11 +203,25 @@ def test_two_brokers_with_one_id_are_told_apart_and_one_waits(
         with Registered(loop, zookeeper.address, "/clash") as second:
             assert not second.registrar.registered
             assert "meta://10.0.0.9:8123" in second.registrar.failing
-            assert [line for line in caplog.messages if "brokerId 3 (meta://10.0.0.9:8123)" in line]
+            assert [line for line in caplog.messages if "brokerId 3 ('meta://10.0.0.9:8123')" in line]
             assert mine(nodes, "/clash") == before
             first.stop()
             eventually(lambda: second.registrar.registered or None)
             assert mine(nodes, "/clash") == WHOLE
+
+
+def test_another_broker_that_tells_no_address_has_its_place_all_the_same(
+    zookeeper: Zookeeper, nodes: Nodes, loop: NetworkThread, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What stands in its node may be empty, or lines and lines: neither takes the place from it, nor spoils the log."""
+    with zookeeper.nodes() as other:
+        for text in ("", "meta://x\n" * 1000):
+            other.client.create("/nameless/brokers/ids/3/master", text.encode(), ephemeral=True, makepath=True)
+            with Registered(loop, zookeeper.address, "/nameless") as second:
+                assert not second.registrar.registered
+                assert len(second.registrar.failing) < 1000
+                assert "\n" not in second.registrar.failing
+            other.client.delete("/nameless/brokers/ids/3/master")
 
 
 def test_a_second_process_at_our_address_is_not_fought(

@@ -30,6 +30,8 @@ UNREACHABLE_SECONDS: Final = 2.0
 """After so long without a connection at the start we go on without, and say so."""
 LEAVE_SECONDS: Final = 5.0
 """What taking our nodes away may take; ZooKeeper does it itself a session's time-out later."""
+URI_CHARS_MAX: Final = 200
+"""What the log says of another broker's address: anybody may have written it."""
 HOPELESS_SESSIONS: Final = 1.5
 """A session that was not heard for so many of its time-outs is gone at the server: begin with a client that forgets it.
 It would otherwise ask for what an emptied ZooKeeper never had, for ever."""
@@ -242,7 +244,7 @@ class _Kept:
         changed = {path: text for path, text in wanted.items() if self._nodes.get(path, text) != text}
         fresh = {path: text for path, text in wanted.items() if not sure or path not in self._nodes}
         self._nodes = {path: text for path, text in self._nodes.items() if path not in gone} | fresh
-        for path in [*session.create(fresh)]:
+        for path in session.create(fresh):
             found = session.owner(path)
             if found != (session.id, wanted[path]):  # of an earlier session of this broker id, whose place is ours now
                 session.replace(path, wanted[path])
@@ -254,7 +256,7 @@ class _Kept:
         return ""
 
     def _take_place(self, session: Session, path: str, uri: str) -> str:
-        if any(session.create({path: uri})):
+        if session.create({path: uri}):
             found = session.owner(path)
             if found is None:
                 return self._take_place(session, path, uri)  # it went between the two
@@ -263,7 +265,7 @@ class _Kept:
                 # Nobody but us listens at our address, so the node is that of a session of ours or of our process before.
                 # But if it was ours and somebody took it, there is a second process that thinks the same.
                 if text != uri or (self.place and owner not in self._sessions):
-                    return text
+                    return repr(text[:URI_CHARS_MAX])
                 session.replace(path, uri)
         self.place = True
         session.watch(path)

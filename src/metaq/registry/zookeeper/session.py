@@ -124,14 +124,13 @@ class Session:
         """In a thread of kazoo's. One function: a watch that is set twice fires once."""
         self._tell(self._changed)
 
-    def create(self, nodes: Mapping[str, str]) -> Iterator[str]:
-        """Make ephemeral nodes with their texts, and what is missing above them. Yields those that somebody made before."""
+    def create(self, nodes: Mapping[str, str]) -> list[str]:
+        """Make ephemeral nodes with their texts, and what is missing above them. Returns those that somebody made before."""
         taken, orphans = self._create(nodes)
         if orphans:
-            yield from taken
             self.ensure(dict.fromkeys(parent for path in orphans for parent in parents(path)))
-            taken, _ = self._create({path: nodes[path] for path in orphans})
-        yield from taken
+            taken += self._create({path: nodes[path] for path in orphans})[0]
+        return taken
 
     def _create(self, nodes: Mapping[str, str]) -> tuple[list[str], list[str]]:
         taken, orphans = [], []
