@@ -387,3 +387,28 @@ def test_absurd_expressions_are_refused_in_all_three_ways(client, text):
     assert answer.code == ResponseCode.FILTER_DATA_NOT_EXIST
     assert len(answer.remark) < 500
     assert bodies_of(client.pull("orders")[0]) == [b"0"]
+
+
+def long_text(number):
+    """An expression of 60 KiB, another for each number."""
+    return " OR ".join([f"a = {number}", *["b = 'xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx'"] * 1200])
+
+
+def test_ever_new_expressions_are_read_so_many_bytes_a_second(door, clock):
+    """Of one host, in pulls, heartbeats and checks together; others are read all the same, and what is known costs nothing."""
+    attacker, other = Client(door), Client(door)
+    attacker.session.__dict__["identity"] = other.session.identity._replace(address="10.6.6.6")
+    fill(other)
+    codes = [attacker.pull("orders", subscription=long_text(n), expression_type="SQL92")[0] for n in range(10)]
+    assert [answer.code for answer in codes[:4]] != [ResponseCode.SYSTEM_BUSY] * 4
+    assert codes[-1].code == ResponseCode.SYSTEM_BUSY
+    assert "new SQL filters come faster than 32768 bytes a second from one host" in codes[-1].remark
+    assert beat(attacker, long_text(77)).code == 0
+    (answer,) = pull(attacker)
+    assert answer.code == ResponseCode.SYSTEM_BUSY
+    (answer,) = other.pull("orders", subscription="a = 5", expression_type="SQL92")
+    assert bodies_of(answer) == [b"5"]
+    known = attacker.pull("orders", subscription=long_text(0), expression_type="SQL92")[0]
+    assert known.code != ResponseCode.SYSTEM_BUSY
+    clock.advance(10.0)
+    assert pull(attacker)[0].code != ResponseCode.SYSTEM_BUSY

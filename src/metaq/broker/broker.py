@@ -347,7 +347,7 @@ class Broker:
         producers = tuple(check_group(group) for group in beat.producers)
         effects = self.members.beat(channel, language, version, Heartbeat(beat.client_id, tuple(joining), producers))
         for view in joining:
-            self.filters.register(view.group, view.subscriptions)
+            self.filters.register(view.group, view.subscriptions, channel.identity.address)
         self._carry_out(effects)
         if refused is not None:
             raise refused

@@ -15,6 +15,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
+from metaq.broker.allowance import Allowances, Rate
 from metaq.clock import Clock
 from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
@@ -22,7 +23,7 @@ from metaq.model.filters import GroupFilter
 from metaq.model.predicates import PREDICATE
 from metaq.model.sql import SQL92, TEXT_BYTES_MAX, Program, SqlError, compile_sql
 from metaq.model.subscription import SubscriptionData
-from metaq.options import MIB, BrokerOptions
+from metaq.options import KIB, MIB, BrokerOptions
 from metaq.saved import TextFile
 from metaq.wire.hot import Condition, Filter
 
@@ -35,6 +36,9 @@ COMPILED_BYTES_MAX = 128 * MIB
 RECENT_MAX = 16
 NEW_BYTES_MAX = 128 * 1024
 """Text of the expressions that are new in one heartbeat's group: reading them takes some 0.1 s."""
+READ_BY_PEER = Rate(256 * KIB, 32 * KIB)
+READ_BY_ALL = Rate(2 * MIB, 128 * KIB)
+"""Text of new expressions that is read: 64 KiB of it take the broker's thread 5 to 15 ms."""
 _ENTRY_BYTES = 512
 """What a filter costs beside its text."""
 _STEP_BYTES = 256
@@ -55,6 +59,7 @@ class Filters:
         self._options, self._clock = options, clock
         self._log = RateLimitedLog(log, clock)
         self._file, self._format = file.file, file.format
+        self._allowed = Allowances(clock, READ_BY_PEER, READ_BY_ALL)
         self._recent: dict[str, Program | str] = {}
         """Text → what it says, or what is wrong with it."""
         self._compiled: weakref.WeakValueDictionary[str, Condition] = weakref.WeakValueDictionary()
@@ -81,40 +86,42 @@ class Filters:
         return self._table
 
     # -- expressions
-    def check(self, wanted: SubscriptionData) -> None:
-        """Refuse a subscription that cannot work here: INVALID for its type, BAD_FILTER for its text."""
+    def check(self, wanted: SubscriptionData, peer: str) -> None:
+        """Refuse a subscription that cannot work here: INVALID for its type, BAD_FILTER for its text. BUSY: see `_parsed`."""
         if wanted.expression_type in TAGS or wanted.expression_type == PREDICATE:  # which has a check of its own
             return
         self._may(wanted.expression_type)
-        self._parsed(wanted.expression)
+        self._understand(wanted.expression, peer)
 
-    def of_text(self, text: str, expression_type: str) -> Filter:
+    def of_text(self, text: str, expression_type: str, peer: str) -> Filter:
         """The filter of an expression that a pull brings.
 
         Raises Refused BAD_FILTER: it cannot be parsed; INVALID: not this type, or not on this broker; BUSY.
         """
         if expression_type == SQL92:
-            self._parsed(text)  # a wrong text is told of first, as by RocketMQ
+            self._understand(text, peer)  # a wrong text is told of first, as by RocketMQ
         self._may(expression_type)
-        return Filter((), self._compile(text))
+        return Filter((), self._compile(text, peer))
 
-    def of_group(self, group: str, stored: SubscriptionData) -> Filter:
+    def of_group(self, group: str, stored: SubscriptionData, peer: str) -> Filter:
         """The filter of what a group's heartbeat says. Raises Refused NO_FILTER: it cannot be parsed; INVALID, BUSY."""
         if stored.expression_type == SQL92:
             try:
-                self._parsed(stored.expression)
+                self._understand(stored.expression, peer)
             except Refused as error:
+                if error.reason is not Reason.BAD_FILTER:
+                    raise
                 raise Refused(
                     Reason.NO_FILTER,
                     f"the broker has no filter of group {group} for topic {stored.topic}, whose expression is wrong: {error}",
                 ) from None
         self._may(stored.expression_type)
-        return Filter((), self._compile(stored.expression))
+        return Filter((), self._compile(stored.expression, peer))
 
-    def of_retried(self, group: str, subscriptions: Collection[SubscriptionData]) -> Filter | None:
+    def of_retried(self, group: str, subscriptions: Collection[SubscriptionData], peer: str) -> Filter | None:
         """What a group's retry topic is filtered by: for each topic by what it wants of it, or did last.
 
-        None: by nothing.
+        None: by nothing. Raises Refused BUSY: it is not known yet what that is.
         """
         if not self._options.filter_support_retry or not self._options.enable_property_filter:
             return None
@@ -126,8 +133,10 @@ class Filters:
         made = dict[bytes, Condition]()
         for topic, text in texts.items():
             try:
-                made[topic.encode()] = self._compile(text)
+                made[topic.encode()] = self._compile(text, peer)
             except Refused as error:
+                if error.reason is Reason.THROTTLED:
+                    raise
                 self._log.warning(
                     ("retry", group, topic),
                     "retried messages of group %s from topic %s are not filtered: %s", group, topic, error,
@@ -141,13 +150,25 @@ class Filters:
                 Reason.INVALID, f"The broker does not support consumer to filter message by {expression_type}{why}"
             )
 
-    def _parsed(self, text: str) -> Program:
+    def _understand(self, text: str, peer: str) -> None:
+        """Raises Refused as `_parsed` does. What is in use is known to be right."""
+        if text not in self._compiled:
+            self._parsed(text, peer)
+
+    def _parsed(self, text: str, peer: str) -> Program:
         """What the text says. The last ones are remembered, wrong ones too: what a client repeats costs nothing.
 
-        Raises Refused BAD_FILTER: what is wrong, and where.
+        Raises Refused BAD_FILTER: what is wrong, and where. THROTTLED: `peer`, a host, or all together have brought more new
+        expressions than may be read at this time.
         """
         found = self._recent.get(text)
         if found is None:
+            if len(text) <= TEXT_BYTES_MAX and not self._allowed.take(peer, len(text)):  # longer ones are not read
+                raise Refused(
+                    Reason.THROTTLED,
+                    f"new SQL filters come faster than {READ_BY_PEER.per_second} bytes a second from one "
+                    f"host, or {READ_BY_ALL.per_second} from all: try again later, use fewer different ones, or shorter ones",
+                )
             try:
                 found = compile_sql(text)
             except SqlError as error:
@@ -160,12 +181,12 @@ class Filters:
             raise Refused(Reason.BAD_FILTER, found)
         return found
 
-    def _compile(self, text: str) -> Condition:
+    def _compile(self, text: str, peer: str) -> Condition:
         """One form for all who want the same, as long as somebody uses it."""
         known = self._compiled.get(text)
         if known is not None:
             return known
-        program = self._parsed(text)
+        program = self._parsed(text, peer)
         cost = len(text) + _STEP_BYTES * len(program.steps) + _ENTRY_BYTES
         if self._in_use() + cost > COMPILED_BYTES_MAX:
             self._relief()
@@ -192,12 +213,12 @@ class Filters:
         self.changes += 1
 
     # -- what groups want
-    def register(self, group: str, subscriptions: Mapping[str, SubscriptionData]) -> None:
-        """A member of a group says what it wants. What cannot be parsed is not kept, and its pulls are told why."""
+    def register(self, group: str, subscriptions: Mapping[str, SubscriptionData], peer: str) -> None:
+        """A member of a group at host `peer` says what it wants. What cannot be parsed is not kept, and its pulls are told why."""
         now = self._clock.now_ms()
         for wanted in subscriptions.values():
             if wanted.expression_type not in TAGS and wanted.expression_type != PREDICATE and wanted.expression:
-                self._register(group, wanted, now)
+                self._register(group, wanted, now, peer)
         for one in self._of_group(group):
             wants = subscriptions.get(one.topic)
             if (wants is None or wants.expression_type in TAGS) and not one.dead:
@@ -216,7 +237,7 @@ class Filters:
                 f"group {group} brings {new} bytes of new SQL filters at once, the limit is {NEW_BYTES_MAX}",
             )
 
-    def _register(self, group: str, wanted: SubscriptionData, now: int) -> None:
+    def _register(self, group: str, wanted: SubscriptionData, now: int, peer: str) -> None:
         known = self._table.get((wanted.topic, group))
         same = known is not None and (known.expression, known.expression_type) == (
             wanted.expression, wanted.expression_type,
@@ -233,8 +254,17 @@ class Filters:
             return
         try:
             self._may(wanted.expression_type)
-            program = self._parsed(wanted.expression)
+            program = self._parsed(wanted.expression, peer)
         except Refused as error:
+            if error.reason is Reason.THROTTLED:
+                self._log.warning(
+                    ("throttled", peer),
+                    "the filter of group %s for topic %s is not kept yet: %s",
+                    group,
+                    wanted.topic,
+                    error,
+                )
+                return
             if error.reason is Reason.BAD_FILTER:
                 self._drop([(wanted.topic, group)])
             self._log.warning(

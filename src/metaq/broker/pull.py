@@ -187,8 +187,9 @@ class PullService:
                 )
             self._authorise(who, Action.SUBSCRIBE, _text(topic))
             known = self._judge(
-                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), brought
-            )
+                _text(group), _text(topic), _text(subscription or b""), _text(expression_type or b"TAG"), who.address,
+                brought=brought,
+            )  # fmt: skip
             if self._changes() == self._seen_changes and len(subscription or b"") <= CACHED_SUBSCRIPTION_BYTES_MAX:
                 self._admissions[key] = known
         return known
@@ -197,7 +198,9 @@ class PullService:
         """What an admission depends on."""
         return self._topics.changes, self._groups.changes, self._members.changes, self._filters.changes
 
-    def _judge(self, group_name: str, topic_name: str, text: str, expression_type: str, brought: bool) -> Admission:
+    def _judge(
+        self, group_name: str, topic_name: str, text: str, expression_type: str, peer: str, *, brought: bool
+    ) -> Admission:
         if not self._environment.options.broker_permission & Perm.READ:
             raise Refused(Reason.NO_PERMISSION, "the broker pulling message is forbidden")
         check_client_topic(topic_name)
@@ -216,7 +219,7 @@ class PullService:
             if expression_type in TAGS:
                 wanted = _filter(subscribe(topic_name, text))
             else:
-                wanted = self._filters.of_text(text, expression_type)
+                wanted = self._filters.of_text(text, expression_type, peer)
             return Admission(group, topic_name, topic.read_queues, wanted, text, 0)
         online = self._members.consumers.get(group_name)
         if online is None:
@@ -230,7 +233,7 @@ class PullService:
                 f"the consumer's subscription not exist: group {group_name}, topic {topic_name}",
             )
         predicate = self._predicate_of(stored)
-        wanted = None if predicate else self._wanted(group_name, stored, online.subscriptions)
+        wanted = None if predicate else self._wanted(group_name, stored, online.subscriptions, peer)
         return Admission(group, topic_name, topic.read_queues, wanted, stored.expression, stored.version, predicate)
 
     def _predicate_of(self, stored: SubscriptionData) -> str:
@@ -243,12 +246,12 @@ class PullService:
         return stored.expression
 
     def _wanted(
-        self, group: str, stored: SubscriptionData, all_of_them: Mapping[str, SubscriptionData]
+        self, group: str, stored: SubscriptionData, all_of_them: Mapping[str, SubscriptionData], peer: str
     ) -> Filter | None:
         if stored.expression_type not in TAGS:
-            return self._filters.of_group(group, stored)
+            return self._filters.of_group(group, stored, peer)
         if stored.topic == RETRY_PREFIX + group:
-            return self._filters.of_retried(group, all_of_them.values())
+            return self._filters.of_retried(group, all_of_them.values(), peer)
         return _filter(stored)
 
     # -- making a pull

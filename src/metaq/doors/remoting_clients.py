@@ -76,7 +76,7 @@ class ClientHandlers:
     def _check_filter(self, call: Call[NoHeader]) -> None:
         """A consumer asks before it starts whether its filter will work. Tags always do."""
         _, _, wanted = bodies.client_check_of(call.body)
-        self._broker.filters.check(wanted)
+        self._broker.filters.check(wanted, session_of(call).identity.address)
         if wanted.expression_type == PREDICATE:
             self._broker.predicates.check(wanted.expression)
 
