@@ -430,6 +430,47 @@ def test_gets_of_old_messages_are_answered_in_their_order_whatever_comes_first(c
     assert client.answers() == [ResultLine(404, b"Could not find message at position 5", 7)]
 
 
+def test_a_late_get_that_must_wait_once_more_goes_on_afterwards(client, monkeypatch) -> None:
+    """Positions that are not known yet when its messages have been read; or never will be."""
+    space, reads = client.session._space, ColdReads()
+    monkeypatch.setattr(space, "cold_reads", reads)
+    pending = Pending()
+
+    def finish(_read):
+        if not pending.done:
+            raise Saving(pending)
+        return Frames(b"found")
+
+    monkeypatch.setattr(space.partitions, "get", lambda _wanted, _channel: Later(lambda: b"", finish))
+    client.feed(b"get test g 0 5 100 7\r\nversion 8\r\n")
+    reads.end()
+    assert client.answers() == []
+    pending.finish()
+    assert [answer.opaque for answer in client.answers()] == [7, 8]
+    pending = Pending()
+    client.feed(b"get test g 0 5 100 7\r\n")
+    reads.end()
+    pending.finish(Refused(Reason.UNAVAILABLE, "it cannot be known"))
+    assert client.answers() == [ResultLine(503, b"it cannot be known", 7)]
+
+
+def test_answers_of_a_lane_that_fails_never_reach_another_peer(client, door, monkeypatch) -> None:
+    """The connection ends; the neighbour's puts are answered once each."""
+    client.put(b"opens the gate")
+    neighbour, space = TextClient(door), client.session._space
+
+    def fail(_data, _start, _gates, _host, acks, _outcome):
+        acks.extend(b"result 200 3 1\r\nold")
+        raise MemoryError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(space.lane, "run", fail)
+        with pytest.raises(MemoryError):
+            client.feed(b"put test 0 1 0 1\r\nx")
+    neighbour.feed(b"put test 0 1 0 2\r\nx")
+    assert [answer.opaque for answer in neighbour.answers()] == [2]
+
+
 # -- stats
 def lines(client: TextClient, item: str = "") -> list[str]:
     code, body = client.ask(f"stats {item} 1\r\n".encode())

@@ -247,10 +247,14 @@ class TextSession:
         if start == len(data) or data[start] != _P or not self._gates:
             return start
         space = self._space
-        end = space.lane.run(data, start, self._gates, self.born_host, space.acks, space.outcome)
-        if end > start:
-            self._reader.forget()
-            self._acks.append(space.acks.take())
+        try:
+            end = space.lane.run(data, start, self._gates, self.born_host, space.acks, space.outcome)
+            if end > start:
+                self._reader.forget()
+                self._acks.append(space.acks.take())
+        except BaseException:
+            space.acks.clear()  # they must not reach the next peer
+            raise
         return end
 
     def frame_needed(self) -> int:
@@ -460,6 +464,14 @@ class TextSession:
                     data = self._failure(line, busy)
                 case _:
                     data = b"".join(self._got(line, got))
+        except Saving as saving:
+            pending = next((pending for pending in saving.pending if not pending.done), None)
+            if pending is not None:
+                pending.when_done(
+                    lambda error: self._get_on(line, slot, come if error is None else lambda: raised_or(error))
+                )
+                return
+            data = self._failure(line, Refused(Reason.BUSY, "what it needs is gone as often as it comes, try again"))
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer
             data = self._failure(line, error)
         self._late_gets -= 1
