@@ -9,6 +9,7 @@ import shutil
 import sys
 import zlib
 from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
@@ -200,6 +201,19 @@ def test_tens_of_thousands_of_messages_are_computed_anew_in_both_directions(tmp_
             assert settled(broker, lambda offset=offset: positions.position(offset)) == place  # type: ignore[misc]
             place += 20 + len(body)
         assert settled(broker, lambda: positions.max) == place
+
+
+@pytest.mark.parametrize("large", [range(5), range(3995, 4000), range(0, 4000, 700), range(2000, 2001)])
+def test_a_place_is_found_among_messages_of_very_different_sizes(tmp_path: pathlib.Path, large: range):
+    """A look where it should be, if all had the same size, may find it elsewhere."""
+    with open_broker(tmp_path) as broker:
+        positions = touched(broker)
+        send(broker, (b"x" * (100_000 if number in large else number % 3) for number in range(4000)))
+        end = settled(broker, lambda: positions.max)
+        places = [positions.position(offset) for offset in range(4001)]
+        for wanted in (*range(0, end, 997), *places, *(place - 1 for place in places[1:])):
+            offset = bisect_right(places, wanted) - 1
+            assert positions.at(wanted) == (offset, places[offset])
 
 
 def units_of(root: pathlib.Path, queue_id: int = 0) -> pathlib.Path:

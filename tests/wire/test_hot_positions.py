@@ -201,6 +201,33 @@ def test_native_and_twin_write_the_same_units(counts, offset, position, unit):
     assert NATIVE.position_of(unit, offset) == TWIN.position_of(unit, offset)
 
 
+@both
+def test_a_position_is_found_among_units(hot):
+    """The last one at or below it; of messages without a size, which are lost, the last."""
+    units, _ = hot.position_units(array("i", [25, 30, 0, 0, 40]), 7, 1_000)
+    found = {
+        wanted: hot.find_position(units, 7, wanted)
+        for wanted in (999, 1_000, 1_024, 1_025, 1_055, 1_094, 1_095, 1 << 50)
+    }
+    assert found == {
+        999: (-1, -1), 1_000: (0, 1_000), 1_024: (0, 1_000), 1_025: (1, 1_025), 1_055: (4, 1_055), 1_094: (4, 1_055),
+        1_095: (5, 1_095), 1 << 50: (5, 1_095),
+    }  # fmt: skip
+    assert hot.find_position(b"", 7, 5) == (-1, -1)
+    row, offset = hot.find_position(units[:16] + bytes(8) + units[24:], 7, 1_030)
+    assert (row, offset) == (-1, 9)
+
+
+@needs_native
+@given(st.lists(st.integers(0, 90), max_size=60), st.integers(-10, 6_000), st.none() | st.integers(0, 500))
+def test_native_and_twin_find_the_same_position(counts, wanted, hurt):
+    """Also among damaged units."""
+    units = bytearray(NATIVE.position_units(array("i", counts), 3, 100)[0])
+    if hurt is not None:
+        units[hurt % len(units)] ^= 0x55
+    assert NATIVE.find_position(units, 3, wanted) == TWIN.find_position(units, 3, wanted)
+
+
 def test_one_record_has_a_frame_of_that_size():
     """And what is none has none."""
     one = record(7, 4711, b"hello", b"TAGS\x01abc")

@@ -86,6 +86,14 @@ class PositionFiles:
 
     def read_many(self, first: int, stop: int) -> list[int]:
         """The positions of queue offsets [first, stop); -1 where `read` finds none."""
+        data = self.read_bytes(first, stop)
+        return [
+            hot.position_of(data[at : at + UNIT_BYTES], first + at // UNIT_BYTES)
+            for at in range(0, len(data), UNIT_BYTES)
+        ]
+
+    def read_bytes(self, first: int, stop: int) -> bytes:
+        """The same as they are stored; zeros where there is no file."""
         data = bytearray()
         while (place := first * UNIT_BYTES + len(data)) < stop * UNIT_BYTES:
             file = self.run.find(place)
@@ -93,10 +101,7 @@ class PositionFiles:
             size = min(size, stop * UNIT_BYTES - place)
             found = file.read(place, size) if file else b""
             data += found + bytes(size - len(found))
-        return [
-            hot.position_of(data[at : at + UNIT_BYTES], first + at // UNIT_BYTES)
-            for at in range(0, len(data), UNIT_BYTES)
-        ]
+        return bytes(data)
 
     def write(self, first: int, start: int, sizes: array[int]) -> int:
         """Write the units of messages from queue offset `first`, which is at `start`, and the one behind them; they are reserved.

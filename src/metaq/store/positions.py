@@ -11,7 +11,6 @@ import contextlib
 import functools
 import logging
 import shutil
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -37,6 +36,9 @@ _SYNCED_SINGLY_MAX: Final = 64
 _SECONDS: Final = 60.0
 _AHEAD: Final = 512
 _CHUNKS_BACK: Final = 16
+_WINDOW: Final = 512
+"""Units that are read in one go: a page."""
+_GUESSES_MAX: Final = 4
 
 
 class Place(NamedTuple):
@@ -151,8 +153,34 @@ class QueuePositions:
             if self.low > oldest:
                 raise Saving(self.fill(back=True))
             return Place(low, first)
-        offset = low - 1 + bisect_right(range(low, self.tail.next_offset), position, key=self._unit)
-        return Place(offset, self._unit(offset))
+        return self._search(low, first, position)
+
+    def _search(self, low: int, low_position: int, position: int) -> Place:
+        """Among the messages from `low` on, which is not behind the position. Raises Saving, Refused.
+
+        Messages are often of much the same size, so it looks first where the place should be then.
+        """
+        high, high_position, tries = self.tail.next_offset, self.tail.next_position, 0
+        while True:
+            first, stop = low, high
+            if high - low > _WINDOW:
+                tries += 1
+                part = (position - low_position) / (high_position - low_position) if tries <= _GUESSES_MAX else 0.5
+                first = max(low, min(low + int((high - low) * part) - _WINDOW // 2, high - _WINDOW))
+                stop = first + _WINDOW
+            row, found = hot.find_position(self._files.read_bytes(first, stop), first, position)
+            if row < 0 and found >= 0:
+                self._unit(found)  # raises, unless it was made anew meanwhile
+                continue
+            if row < 0:  # all of them lie behind it
+                high, high_position = first, self._unit(first)
+            elif first + row + 1 == stop and stop < high:
+                low, low_position = first + row, found
+                if self._unit(stop) > position:
+                    return Place(low, found)
+                low, low_position = stop, self._unit(stop)
+            else:
+                return Place(first + row, found)
 
     def confirm(self, queue_offset: int, count: int, frame_bytes: int) -> bool:
         """Whether so many messages from a queue offset on have frames of so many bytes in all, as their positions say.

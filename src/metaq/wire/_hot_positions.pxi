@@ -150,6 +150,26 @@ def position_of(unit, int64_t offset):
     return <int64_t>(value & POSITION_MASK) if value == position_unit(offset, <int64_t>(value & POSITION_MASK)) else -1
 
 
+def find_position(units, int64_t offset, int64_t position):
+    cdef Exported held = Exported()
+    cdef Py_ssize_t low = 0, high, middle
+    cdef uint64_t value
+    cdef int64_t found, best = -1
+    held.hold(units, PyBUF_SIMPLE)
+    high = held.size // POSITION_BYTES
+    while low < high:
+        middle = (low + high) >> 1
+        value = <uint64_t>get64(held.data + middle * POSITION_BYTES)
+        found = <int64_t>(value & POSITION_MASK)
+        if value != position_unit(offset + middle, found):
+            return -1, offset + middle
+        if found <= position:
+            low, best = middle + 1, found
+        else:
+            high = middle
+    return low - 1, best
+
+
 cdef class PositionTail:
     cdef readonly int64_t next_offset
     cdef readonly int64_t next_position

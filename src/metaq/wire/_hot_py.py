@@ -21,6 +21,7 @@ from metaq.wire._hot_py_positions import (
     SIZES_ELSEWHERE,
     SIZES_END,
     PositionTail,
+    find_position,
     frame_sizes,
     position_of,
     position_units,
@@ -69,6 +70,6 @@ __all__ = [
     "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "QueueTail", "RecordHead", "Replies", "RowColumns", "Selection", "TopicGate",
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
-    "frame_sizes", "frames", "gather", "index_hash", "java_hash",
+    "find_position", "frame_sizes", "frames", "gather", "index_hash", "java_hash",
     "position_of", "position_units", "pull_reply", "put_lines", "read", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

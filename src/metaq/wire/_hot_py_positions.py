@@ -108,6 +108,21 @@ def position_of(unit: Any, offset: int) -> int:
     return value & _MASK
 
 
+def find_position(units: Any, offset: int, position: int) -> tuple[int, int]:
+    view = memoryview(units).cast("B")
+    low, high, best = 0, len(view) // POSITION_BYTES, -1
+    while low < high:
+        middle = (low + high) >> 1
+        found = position_of(view[middle * POSITION_BYTES : (middle + 1) * POSITION_BYTES], offset + middle)
+        if found < 0:
+            return -1, offset + middle
+        if found <= position:
+            low, best = middle + 1, found
+        else:
+            high = middle
+    return low - 1, best
+
+
 class PositionTail:
     __slots__ = ("first", "limit", "next_offset", "next_position", "view")
 

@@ -402,6 +402,13 @@ def position_units(sizes: Buffer, offset: int, position: int) -> tuple[bytes, in
 def position_of(unit: Buffer, offset: int) -> int:
     """The position that the 8 bytes of a unit say; -1: nothing is known there, or it is not the unit of this queue offset."""
 
+def find_position(units: Buffer, offset: int, position: int) -> tuple[int, int]:
+    """The last of units that follow each other whose position is at or below `position`: (row, its position).
+
+    `offset`: QueueOffset of the first one. (-1, -1): all are above. (-1, QueueOffset): the unit of that one, which was looked at,
+    says nothing.
+    """
+
 class PositionTail:
     """The end of one queue's file of positions (docs/formats/positions.md)."""
 
