@@ -235,10 +235,52 @@ def test_floor_follows_a_log_that_is_cut(tmp_path):
         look(store, clock)
         place = store.log.run.files[1].start
         assert store.floor("short") > place
-        store.truncate(place)
-        assert store.floor("short") == place
         with pytest.raises(StoreError):
             store.truncate(place + 1)
+        store.truncate(place)
+        assert store.floor("short") == place
+        fill(store, clock, "short", "long")
+    for _ in range(2):
+        with open_store(tmp_path, clock) as store:
+            assert store.floor("short") == place
+            assert numbers(store, "short") == list(range(12))
+        (tmp_path / "config/metaqFloors.json").unlink(missing_ok=True)  # the version before it says no more
+
+
+class NoRoomForFloors(FaultyDisk):
+    """A disk that is full whenever their file is to be written."""
+
+    def open(self, path, flags):
+        if "metaqFloors" in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device", str(path))
+        return super().open(path, flags)
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_floors_that_a_power_cut_left_behind_the_logs_end_never_hide_what_comes_there(tmp_path, full):
+    """They are forgotten at the start that finds them, on a full disk too."""
+    path = tmp_path / "config/metaqFloors.json"
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, b"T 0 ")
+        floor = store.log.file_bytes
+    path.write_text(json.dumps({"floors": {"T": floor}}))
+    with open_store(tmp_path, disk=NoRoomForFloors() if full else None) as store:
+        for number in range(1, 12):
+            put(store, "T", 0, b"T %d " % number * 2_000)
+        assert store.log_end > floor
+    with open_store(tmp_path) as store:
+        assert numbers(store, "T") == list(range(12))
+
+
+def test_log_is_durable_up_to_a_floor_before_it_is_saved(tmp_path):
+    """A power cut would leave it behind the log's end."""
+    clock = FakeClock(START_MS)
+    with open_store(tmp_path, clock) as store:
+        store.retain_by(rules(short="delete,4"))
+        fill(store, clock, "short", "long")
+        assert store.flushed < store.log_end
+        look(store, clock)
+        assert store.flushed >= store.floor("short") > 0
 
 
 def test_looks_at_many_queues_keep_no_file_open(tmp_path):

@@ -49,8 +49,9 @@ class Holding(Struct, frozen=True):
 class Floors:
     """Moves floors up when topics' time is up, and knows what is still held. One thread's, but for reading `table`."""
 
-    def __init__(self, parts: Parts) -> None:
-        self._parts = parts
+    def __init__(self, parts: Parts, flush: Callable[[], None]) -> None:
+        """`flush`: makes the log durable up to its end; a failure is told to the parts' state."""
+        self._parts, self._flush = parts, flush
         self._file = ConfigFile(parts.folder.config / "metaqFloors.json", parts.disk)
         self.retentions: Retentions | None = None
         """None: all topics obey `fileReservedTime` alone."""
@@ -82,7 +83,21 @@ class Floors:
             log.warning(
                 "%s knows floors behind the log's end at %d, which are ignored: of %s", self._file.path, end, strange[0]
             )
-        return {topic: floor for topic, floor in saved.items() if self._parts.log.min < floor <= end}
+        table = {topic: floor for topic, floor in saved.items() if self._parts.log.min < floor <= end}
+        if strange:
+            self._replace(table)
+        return table
+
+    def _replace(self, table: Mapping[str, int]) -> None:
+        """Make sure that no higher floor is found again: it would hide what the log gets there now."""
+        try:
+            for _ in range(2):  # the version before it, too
+                self._file.save(msgspec.json.encode(_Saved(dict(table))).decode())
+        except OSError as error:
+            log.warning("%s is removed, since it could not be written: %s", self._file.path, error)
+            for path in reversed(self._file.paths):
+                path.unlink(missing_ok=True)
+            self._parts.disk.sync_folder(self._parts.folder.config)
 
     def apply(self) -> None:
         """After a start: what topics had let go of is gone."""
@@ -95,8 +110,10 @@ class Floors:
         self._asked = (*self._asked, ask)
 
     def cut(self, log_end: int) -> None:
-        """The log was cut: no floor lies behind its end."""
-        self.table = {topic: min(floor, log_end) for topic, floor in self.table.items()}
+        """Before the log is cut: no floor will lie behind its end. Raises OSError."""
+        if any(floor > log_end for floor in self.table.values()):
+            self.table = {topic: min(floor, log_end) for topic, floor in self.table.items()}
+            self._replace(self.table)
 
     # ------------------------------------------------------------------ moving
 
@@ -133,6 +150,9 @@ class Floors:
             self._move(moved, queues)
 
     def _move(self, moved: Mapping[str, int], queues: Sequence[ConsumeQueue]) -> None:
+        self._flush()  # a power cut must not leave floors behind the log's end
+        if self._parts.state.failed is not None:
+            return
         log_min = self._parts.log.min
         table = {topic: floor for topic, floor in {**self.table, **moved}.items() if floor > log_min}
         self._file.save(msgspec.json.encode(_Saved(table)).decode())

@@ -42,7 +42,7 @@ class Housekeeper:
 
     def __init__(self, parts: Parts, writer: Writer, flusher: Flusher) -> None:
         self._parts, self._writer, self._flusher = parts, writer, flusher
-        self.floors = Floors(parts)
+        self.floors = Floors(parts, flusher.flush)
         self.floors.apply()
         self.work = threading.RLock()
         """Held while anything is synced, written down or deleted."""

@@ -236,8 +236,8 @@ class MessageStore:
             left = self._writer.snapshot_below(log_offset)
             try:
                 self._housekeeper.promise_only(left)
-                left = self._writer.truncate(log_offset)
                 self._housekeeper.floors.cut(log_offset)
+                left = self._writer.truncate(log_offset)
                 self._flusher.cut(log_offset)
                 self._repairs.forget({(end.queue.topic, end.queue.queue_id): end.max_offset for end in left.queues})
                 self._housekeeper.checkpoint(closing=True)
