@@ -134,6 +134,20 @@ def test_a_log_file_that_is_full_is_followed_by_the_next(lane) -> None:
     assert lane.taken > 5000
 
 
+def test_files_of_queues_and_positions_are_followed_by_the_next_ones(lane) -> None:
+    """The slow lane makes room; the fast one goes on, and every position is right."""
+    opened(lane)
+    offset, position = lane.broker.store.queue("test", 1).max_offset, lane.client.put(b"", partition=1)[2] + 20
+    lane.fast(b"")
+    for _ in range(80):
+        lane.client.feed(put(b"", 1) * 256)
+        places = [put_place(answer.body)[2] for answer in lane.client.answers()]
+        assert places == list(range(position, position + 20 * 256, 20))
+        position += 20 * 256
+    assert lane.broker.store.queue("test", 1).max_offset == offset + 1 + 80 * 256
+    assert lane.taken > 79 * 256
+
+
 def test_who_may_not_publish_gets_no_gate(tmp_path, clock) -> None:
     """The slow lane asks each time."""
 

@@ -59,6 +59,13 @@ def test_what_is_there_goes_out_in_one_write(answers, peer) -> None:
     assert peer.writes[1:] == [b"head", long, b"d"]
 
 
+def test_what_is_gathered_is_bounded(answers, peer) -> None:
+    """Or nobody would see that the peer does not read."""
+    for _ in range(100):
+        answers.say(bytes(LONG_BYTES - 1))
+    assert len(peer.writes) >= 30
+
+
 def test_a_late_answer_keeps_its_place(answers, peer, drained) -> None:
     """Those behind it wait, those before it do not; the first answer given is the one that counts."""
     answers.say(b"1")

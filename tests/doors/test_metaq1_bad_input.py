@@ -204,6 +204,24 @@ def test_a_name_that_is_no_topic_is_refused_with_a_reason(talk, topic) -> None:
     assert talk.ask(b"get test %b 7 0 100 1\r\n" % (b"g" * 65_536))[0] == 404
 
 
+def test_who_does_not_read_answers_gets_no_more_of_them_made(server, neighbour) -> None:
+    """Ten peers ask for far more than fits anywhere: memory stays small, the neighbour is answered; then they get it all."""
+    body = bytes(60_000)
+    _, place = neighbour.ask(b"put test 0 60000 0 1\r\n" + body)
+    position = int(place.split()[2])
+    talks, before = [Talk(server) for _ in range(10)], resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    ask = b"get test g 0 %d 65536 7\r\n" % position
+    for talk in talks:
+        talk.send(ask * 1000)
+    assert neighbour.ask(b"version 1\r\n")[0] == 200
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100_000
+    for _ in range(1000):
+        answer = talks[0].answer()
+        assert (answer.opaque, next(frames(answer.body)).body) == (7, body)
+    for talk in talks:
+        talk.close()
+
+
 def test_ten_thousand_connections_that_send_one_byte_each_harm_nobody(tmp_path) -> None:
     """As many as the limits of this machine allow; the neighbour puts meanwhile, and nothing of it is lost."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -16,7 +16,9 @@ WAITING_BYTES_MAX: Final = 1024 * 1024
 WAITING_MAX: Final = 1024
 """Late answers of one connection."""
 _SLOT_BYTES: Final = 256
-LONG_BYTES: Final = 64 * 1024
+JOINED_BYTES_MAX: Final = 64 * 1024
+"""Answers of one read event are gathered up to this, then written: only then the peer shows whether it reads them."""
+LONG_BYTES: Final = 32 * 1024
 """From here on an answer is written by itself: joining it with others would cost more than a write."""
 
 
@@ -49,6 +51,7 @@ class Answers:
     def __init__(self, peer: Writes, drained: Callable[[], None]) -> None:
         self._peer, self._drained = peer, drained
         self._gathered = list[bytes | memoryview]()
+        self._gathered_bytes = 0
         self._slots = deque[Slot]()
         self._bytes = 0
         """Behind late answers."""
@@ -72,11 +75,17 @@ class Answers:
             self._bytes += sum(map(len, data))
             return
         for part in data:
-            if len(part) >= LONG_BYTES:
+            self._write(part)
+
+    def _write(self, part: bytes | memoryview) -> None:
+        if len(part) >= LONG_BYTES:
+            self.flush()
+            self._peer.write(part)
+        elif part:
+            self._gathered.append(part)
+            self._gathered_bytes += len(part)
+            if self._gathered_bytes >= JOINED_BYTES_MAX:
                 self.flush()
-                self._peer.write(part)
-            else:
-                self._gathered.append(part)
 
     def later(self) -> Slot:
         """An answer that comes later."""
@@ -91,6 +100,7 @@ class Answers:
         if self._gathered:
             data = b"".join(self._gathered) if len(self._gathered) > 1 else self._gathered[0]
             self._gathered.clear()
+            self._gathered_bytes = 0
             self._peer.write(data)
 
     def came(self, size: int) -> None:
@@ -101,11 +111,7 @@ class Answers:
             slot = slots.popleft()
             self._bytes -= _SLOT_BYTES + len(data) + sum(map(len, slot.behind))
             for part in (data, *slot.behind):
-                if len(part) >= LONG_BYTES:
-                    self.flush()
-                    self._peer.write(part)
-                elif part:
-                    self._gathered.append(part)
+                self._write(part)
         self.flush()
         if (was_full and not self.full) or (self.awaited and not slots):
             self.awaited = False
