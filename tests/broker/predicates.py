@@ -90,3 +90,8 @@ def strays(message):
 def counts(message):
     """By a program that reads its standard input."""
     return subprocess.run(["cat"], stdout=subprocess.PIPE, check=True).stdout == b"" and b"no" not in message.body
+
+
+def fine(message):
+    """By a property behind odd ones."""
+    return message.properties.get("b") == "fine" and message.tag == "t"
