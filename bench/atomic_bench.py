@@ -34,12 +34,12 @@ from pathlib import Path
 
 import metaq
 import processes
-from metaq.model.staging import ManifestPart, Outcome, Seal, chunk_crc, part_crc
+from metaq.model.staging import Chunk, ManifestPart, Outcome, Seal, chunk_crc, part_crc
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import encode, request
 from metaq.wire.headers import SendHeader, StageHeader
-from metaq.wire.staging import ChunkSection, DecideBody, sections
+from metaq.wire.staging import DecideBody, sections
 
 BROKER = "bench"
 TOPICS = tuple(f"atomic-{number}" for number in range(4))
@@ -85,11 +85,11 @@ def batches(number: int) -> list[bytes]:
     return found
 
 
-def chunks_of(bodies: Sequence[bytes], queue_id: int) -> tuple[list[ChunkSection], tuple[ManifestPart, ...]]:
+def chunks_of(bodies: Sequence[bytes], queue_id: int) -> tuple[list[Chunk], tuple[ManifestPart, ...]]:
     found, manifest = [], []
     for number, (topic, body, rows) in enumerate(zip(TOPICS, bodies, SHARES, strict=True)):
         seal = Seal(1, rows, len(body), part_crc(0, chunk_crc(body)))
-        found.append(ChunkSection(f"p{number}", 0, topic, queue_id, body, seal))
+        found.append(Chunk(f"p{number}", 0, topic, queue_id, body, seal))
         manifest.append(ManifestPart(BROKER, f"p{number}", topic, queue_id, seal))
     return found, tuple(manifest)
 

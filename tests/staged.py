@@ -12,9 +12,8 @@ from msgspec import Struct
 
 from metaq.client.conversation.call import Call
 from metaq.client.conversation.staging import Stage
-from metaq.model.staging import ManifestPart, Seal, chunk_crc, part_crc
+from metaq.model.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.wire.record import encode_batch
-from metaq.wire.staging import ChunkSection
 from tests.support import exchange
 
 Value = TypeVar("Value")
@@ -58,21 +57,19 @@ class PlannedPart(Struct, frozen=True):
     def manifest(self) -> ManifestPart:
         return ManifestPart(self.broker, self.part, self.topic, self.queue_id, self.seal)
 
-    def section(self, number: int, *, seal: bool = False) -> ChunkSection:
+    def section(self, number: int, *, seal: bool = False) -> Chunk:
         """A chunk of it; `seal`: with its end."""
-        return ChunkSection(
+        return Chunk(
             self.part, number, self.topic, self.queue_id, batch_of(self.chunks[number]), self.seal if seal else None
         )
 
-    def sections(self) -> tuple[ChunkSection, ...]:
+    def sections(self) -> tuple[Chunk, ...]:
         """All of it, the end included."""
         last = len(self.chunks) - 1
         return tuple(self.section(number, seal=number == last) for number in range(last + 1))
 
 
-def stage(
-    transaction: str, parts: Sequence[PlannedPart], *, only: tuple[ChunkSection, ...] = (), **more: object
-) -> Stage:
+def stage(transaction: str, parts: Sequence[PlannedPart], *, only: tuple[Chunk, ...] = (), **more: object) -> Stage:
     """Stage all of these parts, or only these chunks of them."""
     chunks = only or tuple(section for part in parts for section in part.sections())
     return Stage(transaction=transaction, chunks=chunks, born_ms=BORN_MS, **more)

@@ -17,13 +17,13 @@ import pytest
 from metaq.app.broker import start_broker
 from metaq.app.namesrv import start_namesrv
 from metaq.broker.predicates import Predicates
-from metaq.broker.requests import Chunk, Decide, Stage
+from metaq.broker.requests import Decide, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, Perm, QueueLocks, TopicConfig
 from metaq.model.order import ORDER_NAMESPACE
 from metaq.model.sql import Sql
-from metaq.model.staging import Outcome, Phase
+from metaq.model.staging import Chunk, Outcome, Phase
 from metaq.options import MIB, BrokerOptions, NamesrvOptions, StoreOptions, camel
 from metaq.saved import Saving
 from metaq.testing import FaultyDisk

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from metaq.broker.broker import Broker
-from metaq.broker.requests import Chunk, Decide, SealPart, Stage
+from metaq.broker.requests import Decide, SealPart, Stage
 from metaq.errors import Reason, Refused
 from metaq.model.access import Identity
-from metaq.model.staging import Decided, ManifestPart, Outcome, Seal, Staged
+from metaq.model.staging import Chunk, Decided, ManifestPart, Outcome, Seal, Staged
 from metaq.wire.record import decode_record, encode_batch
 from tests.broker.support import BORN_HOST
 

@@ -9,11 +9,12 @@ import pytest
 from msgspec import structs
 
 from metaq.broker.broker import Broker
-from metaq.broker.requests import ANY_QUEUE, FILTER, Chunk, PullRequest, Send, Stage
+from metaq.broker.requests import ANY_QUEUE, FILTER, PullRequest, Send, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import partition as values
 from metaq.model.partition import PartitionPut
+from metaq.model.staging import Chunk
 from metaq.saved import Saving
 from metaq.wire.hot import crc31
 from metaq.wire.record import encode_batch

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from metaq.broker.requests import Apply, Chunk, Decide
+from metaq.broker.requests import Apply, Decide
 from metaq.clock import FakeClock
 from metaq.model import properties as props
-from metaq.model.staging import ManifestPart, Outcome, Phase
+from metaq.model.staging import Chunk, ManifestPart, Outcome, Phase
 from metaq.model.system import STAGE_TOPIC
 from metaq.wire.record import copy_mark
 from tests.broker.staging import (

@@ -10,11 +10,11 @@ from metaq.app.files import broker_files
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
 from metaq.broker.records import put_record
-from metaq.broker.requests import Apply, Chunk, Send
+from metaq.broker.requests import Apply, Send
 from metaq.clock import FakeClock
 from metaq.errors import Reason
 from metaq.model import TopicConfig
-from metaq.model.staging import ManifestPart, Phase
+from metaq.model.staging import Chunk, ManifestPart, Phase
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
 from metaq.options import BrokerOptions
 from metaq.saved import Saving

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaq.broker.requests import Chunk, Decide
+from metaq.broker.requests import Decide
 from metaq.clock import FakeClock
 from metaq.errors import MetaqError, Refused, StoreFull
-from metaq.model.staging import Lifetime, ManifestPart, Outcome, Phase, Seal
+from metaq.model.staging import Chunk, Lifetime, ManifestPart, Outcome, Phase, Seal
 from metaq.testing.faults import FaultyDisk
 from tests.broker.staging import batch, bodies, run_steps, seal_of, stage, whole_part
 from tests.broker.support import open_broker

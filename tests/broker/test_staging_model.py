@@ -23,12 +23,12 @@ from metaq.app.files import broker_files
 from metaq.broker import staging
 from metaq.broker.broker import Broker
 from metaq.broker.environment import Environment
-from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Send, Stage
+from metaq.broker.requests import Apply, Decide, SealPart, Send, Stage
 from metaq.broker.staging_peers import Finish, NoAnswer, Question, Settle, Told
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
-from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Phase
+from metaq.model.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Phase
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile

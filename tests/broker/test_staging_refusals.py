@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 from msgspec import structs
 
-from metaq.broker.requests import Apply, Chunk, SealPart
+from metaq.broker.requests import Apply, SealPart
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Identity
-from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Phase, Seal
+from metaq.model.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Phase, Seal
 from metaq.model.system import HALF_TOPIC, STAGE_TOPIC, TXN_TOPIC
 from metaq.wire.record import encode_batch
 from tests.broker.staging import (

@@ -6,6 +6,7 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.model.staging import (
+    Chunk,
     Decision,
     Lifetime,
     ManifestPart,
@@ -22,7 +23,7 @@ from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType
 from metaq.wire.extensions import STAGING_LEVEL, level_of
 from metaq.wire.record import decode_record, encode_batch
-from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, DecideBody
 from tests.doors.support import Client, SlowDisk, open_door, tick
 from tests.support import eventually
 
@@ -46,7 +47,7 @@ def manifest(part="p", topic="orders", queue_id=0, chunks=((b"a", b"b"),), broke
 
 
 def chunk(*texts, number=0, part="p", topic="orders", queue_id=0, last=True):
-    return ChunkSection(part, number, topic, queue_id, batch(*texts), seal_of(texts) if last else None)
+    return Chunk(part, number, topic, queue_id, batch(*texts), seal_of(texts) if last else None)
 
 
 def stage(client, *chunks, transaction=T, decide=None, **more):

@@ -12,14 +12,14 @@ import metaq
 from metaq.client.conversation.administration import DeleteTopic
 from metaq.client.conversation.staging import Apply, Decide, GetTransaction, SealPart, Stage
 from metaq.errors import BrokerError
-from metaq.model.staging import Decision, ManifestPart, Outcome, Phase, Seal, transaction_id
+from metaq.model.staging import Chunk, Decision, ManifestPart, Outcome, Phase, Seal, transaction_id
 from metaq.store.reader import StoreReader
 from metaq.store.staged import STAGE_TOPIC, StagedSurvey
 from metaq.testing import EmbeddedBroker, FaultyDisk
 from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import request
-from metaq.wire.staging import ChunkSection, DecideBody
+from metaq.wire.staging import DecideBody
 from tests.scripted import BROKER, ScriptedCluster
 from tests.staged import BORN_MS, PlannedPart, ask, batch_of, stage
 from tests.support import PATIENCE, eventually, exchange
@@ -178,7 +178,7 @@ def test_a_wrong_seal_is_refused_and_the_part_stays_open(cluster, wrong):
     refused(cluster, commit(PART), "p")
     ask(cluster.broker, SealPart(T, PART.part, SEAL))
     refused(cluster, SealPart(T, PART.part, WRONG_SEALS[wrong]), "seal")
-    more = ChunkSection("p", 2, TOPIC, 1, batch_of([b"late"]))
+    more = Chunk("p", 2, TOPIC, 1, batch_of([b"late"]))
     refused(cluster, one(more), "seal")
     finish(cluster, PART)
 

@@ -9,6 +9,7 @@ from msgspec import structs
 
 from metaq.errors import BadRequest, LocalProtocolError
 from metaq.model.staging import (
+    Chunk,
     Decided,
     Decision,
     Lifetime,
@@ -22,7 +23,7 @@ from metaq.model.staging import (
     TransactionState,
 )
 from metaq.wire import staging
-from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, DecideBody
 
 GOLDEN = bytes.fromhex(
     "0000001b 01 02 06 00 00000003 00000000"  # 27 bytes, a chunk, names of 2 and 6 bytes, queue 3, chunk 0
@@ -34,8 +35,8 @@ GOLDEN = bytes.fromhex(
 DECISION_HEAD = "0000004a 03 00 00 00 00000000 00000000"  # 74 bytes, a decision: 58 of JSON
 SEAL = Seal(8, 100, 4096, 0xDEADBEEF)
 CHUNKS = (
-    ChunkSection("p1", 0, "orders", 3, b"\x00\x01\x02"),
-    ChunkSection("p2", 7, "stock", 0, b"bb", SEAL),
+    Chunk("p1", 0, "orders", 3, b"\x00\x01\x02"),
+    Chunk("p2", 7, "stock", 0, b"bb", SEAL),
 )
 
 NAMES = st.text("abcXYZ019_.:%-", min_size=1, max_size=20)
@@ -96,7 +97,7 @@ def test_json_bodies_are_these_bytes() -> None:
 @given(
     st.lists(
         st.builds(
-            ChunkSection,
+            Chunk,
             NAMES,
             st.integers(0, 2**32 - 1),
             NAMES,
@@ -109,16 +110,14 @@ def test_json_bodies_are_these_bytes() -> None:
     ).map(tuple),
     st.none() | DECIDES,
 )
-def test_sections_come_back_as_they_were(chunks: tuple[ChunkSection, ...], decide: DecideBody | None) -> None:
+def test_sections_come_back_as_they_were(chunks: tuple[Chunk, ...], decide: DecideBody | None) -> None:
     """Encoding and reading are inverse."""
     assert staging.sections_of(staging.sections(chunks, decide)) == (chunks, decide)
 
 
 def test_large_chunks_come_back_as_they_were() -> None:
     """Of a view, too, which the door gives."""
-    chunks = tuple(
-        ChunkSection("p", n, "orders", 0, bytes([n]) * (1 << 20), SEAL if n == 2 else None) for n in range(3)
-    )
+    chunks = tuple(Chunk("p", n, "orders", 0, bytes([n]) * (1 << 20), SEAL if n == 2 else None) for n in range(3))
     decide = DecideBody(Outcome.COMMIT)
     body = staging.sections(chunks, decide)
     assert staging.sections_of(body) == staging.sections_of(memoryview(body)) == (chunks, decide)
@@ -227,13 +226,13 @@ def test_number_of_a_manifest_out_of_range_is_named(field: str, value: int) -> N
 @pytest.mark.parametrize(
     "chunk",
     [
-        ChunkSection("p" * 256, 0, "T", 0, b""),
-        ChunkSection("p", -1, "T", 0, b""),
-        ChunkSection("p", 0, "T", 2**31, b""),
-        ChunkSection("p", 0, "T", 0, b"", Seal(1, 1, 1, -1)),
+        Chunk("p" * 256, 0, "T", 0, b""),
+        Chunk("p", -1, "T", 0, b""),
+        Chunk("p", 0, "T", 2**31, b""),
+        Chunk("p", 0, "T", 0, b"", Seal(1, 1, 1, -1)),
     ],
 )
-def test_chunk_that_fits_no_section_is_not_sent(chunk: ChunkSection) -> None:
+def test_chunk_that_fits_no_section_is_not_sent(chunk: Chunk) -> None:
     """The error names part and topic."""
     with pytest.raises(LocalProtocolError, match=f"of part {chunk.part[:9]}.* for T:"):
         staging.sections([chunk])

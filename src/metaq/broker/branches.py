@@ -29,14 +29,14 @@ from metaq.broker.branches_gathering import (
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment
 from metaq.broker.metaq1_settings import Metaq1Settings
-from metaq.broker.requests import Chunk, Decide, SealPart, Stage
+from metaq.broker.requests import Decide, SealPart, Stage
 from metaq.broker.staging import StagingService
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Identity
 from metaq.model.branches import KEY_CHARS_MAX, BranchPhase, BranchRefused, BranchState, Ended, Fault, Vote
 from metaq.model.partition import ANY_PARTITION, PartitionEntry, PartitionPut, PartitionStored
-from metaq.model.staging import Decision, Lifetime, Outcome, Phase, TransactionState, transaction_id
+from metaq.model.staging import Chunk, Decision, Lifetime, Outcome, Phase, TransactionState, transaction_id
 from metaq.model.transaction_keys import BranchKey, LocalKey, TransactionKey, transaction_key
 
 log = logging.getLogger(__name__)

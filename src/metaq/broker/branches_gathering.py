@@ -12,11 +12,10 @@ from typing import Final
 from msgspec import Struct, field
 
 from metaq.broker.channel import Channel
-from metaq.broker.requests import Chunk
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
 from metaq.model.partition import PartitionEntry
-from metaq.model.staging import ManifestPart, Seal, chunk_crc, part_crc
+from metaq.model.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.model.transaction_keys import TransactionKey
 from metaq.wire.record import encode_batch
 

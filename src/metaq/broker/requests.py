@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 from msgspec import Struct
 
 from metaq.model import TransactionOutcome
-from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Seal
+from metaq.model.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Seal
 from metaq.model.system import AUTO_CREATE_TOPIC
 
 ANY_QUEUE: Final = -1
@@ -119,22 +119,6 @@ class KeyQuery(Struct, frozen=True, kw_only=True):
     end_ms: int
     unique: bool = False
     """By unique id: few have it, whatever `count_max` says."""
-
-
-class Chunk(Struct, frozen=True, kw_only=True):
-    """Messages of one queue, to be seen once their transaction is committed."""
-
-    part: str
-    number: int
-    """In its part, from 0."""
-    topic: str
-    queue_id: int
-    body: bytes
-    """A batch (docs/formats/batch.md)."""
-    seal: Seal | None = None
-    """The part ends with it."""
-    of_partition: bool = False
-    """From a client of MetaQ 1.x: bodies may have 0 bytes, and the topic, which is there, a name that is legal there."""
 
 
 class Decide(Struct, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from metaq.broker.admit import GateTable
 from metaq.broker.appender import Appender
 from metaq.broker.channel import Channel
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Stage
+from metaq.broker.requests import Apply, Decide, SealPart, Stage
 from metaq.broker.staging_admission import Admission
 from metaq.broker.staging_apply import AT_ONCE_BYTES, Applier
 from metaq.broker.staging_at_once import AtOnce
@@ -51,6 +51,7 @@ from metaq.errors import Reason, Refused
 from metaq.log import RateLimitedLog
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.staging import (
+    Chunk,
     Decided,
     Decision,
     Lifetime,

@@ -7,7 +7,7 @@ from typing import Final
 
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment, Tables
-from metaq.broker.requests import Chunk, Stage
+from metaq.broker.requests import Stage
 from metaq.broker.staging_parts import New, Part, Staged, Transaction, check_seal, is_next
 from metaq.broker.staging_records import (
     FORBIDDEN_BYTES,
@@ -22,7 +22,7 @@ from metaq.errors import Reason, Refused
 from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, Identity, everybody
-from metaq.model.staging import CHUNK_BYTES_MAX, check_part, chunk_crc
+from metaq.model.staging import CHUNK_BYTES_MAX, Chunk, check_part, chunk_crc
 from metaq.model.system import AUTO_CREATE_TOPIC, SEND_FORBIDDEN
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.saved import Pending, Saving

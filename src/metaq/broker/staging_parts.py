@@ -9,9 +9,8 @@ from typing import Final
 from msgspec import Struct, field
 
 from metaq.broker.channel import Channel
-from metaq.broker.requests import Chunk
 from metaq.errors import Reason, Refused
-from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, PartState, Seal, part_crc
+from metaq.model.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, PartState, Seal, part_crc
 from metaq.options import BrokerOptions
 
 PEER_SHARE: Final = 4

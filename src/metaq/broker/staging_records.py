@@ -14,11 +14,11 @@ import msgspec
 from msgspec import Struct
 
 from metaq.broker.records import index_keys, put_record
-from metaq.broker.requests import Chunk, Stage
+from metaq.broker.requests import Stage
 from metaq.errors import BadRequest, Reason, Refused
 from metaq.model import properties as props
 from metaq.model.message import StoredMessage, SysFlag
-from metaq.model.staging import Decision, Lifetime, Seal
+from metaq.model.staging import Chunk, Decision, Lifetime, Seal
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
 from metaq.store.outline import Outline
 from metaq.store.writer import PutRecord

@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import structs
 
 from metaq.broker.broker import Broker
-from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Stage
+from metaq.broker.requests import Apply, Decide, SealPart, Stage
 from metaq.doors.handlers import LATER, Answer, Call, Later, handles
 from metaq.doors.remoting_session import Workspace, session_of
 from metaq.errors import BadRequest, Reason, Refused
@@ -116,15 +116,10 @@ def stage_of(header: headers.StageHeader, body: bytes | memoryview, born_host: b
         raise BadRequest(f"lifetime={header.lifetime[:40]!r}: there are {known}") from None
     if header.seconds < 0:
         raise BadRequest(f"seconds={header.seconds}: 0 or more are wanted")
-    sections, decide = staging.sections_of(body)
+    chunks, decide = staging.sections_of(body)
     return Stage(
         transaction=header.transaction,
-        chunks=tuple(
-            Chunk(
-                part=one.part, number=one.number, topic=one.topic, queue_id=one.queue_id, body=one.body, seal=one.seal
-            )
-            for one in sections
-        ),
+        chunks=chunks,
         born_ms=header.born_ms,
         born_host=born_host,
         lifetime=lifetime,

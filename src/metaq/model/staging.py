@@ -123,6 +123,23 @@ class Seal(Struct, frozen=True):
     """See `part_crc`."""
 
 
+class Chunk(Struct, frozen=True):
+    """A run of messages for one queue, to be seen once their transaction is committed."""
+
+    part: str
+    number: int
+    """In its part, from 0."""
+    topic: str
+    queue_id: int
+    body: bytes
+    """A batch (docs/formats/batch.md)."""
+    seal: Seal | None = None
+    """The part ends with this chunk, and this is all of it."""
+    of_partition: bool = False
+    """From a client of MetaQ 1.x: bodies may have 0 bytes, and the topic, which is there, a name that is legal there. No other
+    client can say so."""
+
+
 class ManifestPart(Struct, frozen=True):
     """A part that a decision is about."""
 

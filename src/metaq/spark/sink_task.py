@@ -18,14 +18,13 @@ from metaq.clock import SYSTEM
 from metaq.errors import InvalidMessage, TransactionEnded
 from metaq.model import MessageQueue
 from metaq.model.message import BODY_BYTES_MAX
-from metaq.model.staging import ManifestPart, Staged
+from metaq.model.staging import Chunk, ManifestPart, Staged
 from metaq.net.local import local_address
 from metaq.spark.cluster_client import MADE_QUEUES
 from metaq.spark.courier import Courier
 from metaq.spark.lane import Lane
 from metaq.spark.sink_settings import AT_LEAST_ONCE, SinkOptions
 from metaq.wire import hot
-from metaq.wire.staging import ChunkSection
 
 GROUP: Final = "metaq-spark"
 """The producer group of what is sent one by one."""
@@ -117,7 +116,7 @@ class StagedRows(_Outgoing):
             broker = self._parts.fullest()
             self._stage(broker, self._parts.take(broker))
 
-    def _stage(self, broker: str, chunks: tuple[ChunkSection, ...]) -> None:
+    def _stage(self, broker: str, chunks: tuple[Chunk, ...]) -> None:
         call = Stage(
             transaction=self._transaction, chunks=chunks, born_ms=SYSTEM.now_ms(),
             expire_after=self._options.stage_seconds, broker=broker,

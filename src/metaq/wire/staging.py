@@ -25,6 +25,7 @@ from msgspec import Struct
 from metaq.errors import BadRequest, LocalProtocolError
 from metaq.model.branches import BranchState
 from metaq.model.staging import (
+    Chunk,
     Decided,
     Decision,
     ManifestPart,
@@ -58,20 +59,6 @@ _INT_MAX, _LONG_MAX, _CRC_MAX = (1 << 31) - 1, (1 << 63) - 1, (1 << 32) - 1
 V = TypeVar("V")
 
 
-class ChunkSection(Struct, frozen=True):
-    """A run of messages for one queue, as a client stages it."""
-
-    part: str
-    number: int
-    """Of the chunk in its part, from 0."""
-    topic: str
-    queue_id: int
-    body: bytes
-    """docs/formats/batch.md"""
-    seal: Seal | None = None
-    """The part ends with this chunk, and this is all of it."""
-
-
 class DecideBody(Struct, frozen=True):
     """What is to become of a transaction: the body of DECIDE (30002)."""
 
@@ -96,7 +83,7 @@ class ApplyBody(Struct, frozen=True):
 _NOTHING_MORE = ApplyBody()
 
 
-def sections(chunks: Iterable[ChunkSection], decide: DecideBody | None = None) -> bytes:
+def sections(chunks: Iterable[Chunk], decide: DecideBody | None = None) -> bytes:
     """The body of STAGE. Raises LocalProtocolError: a name or number that no section holds."""
     pieces: list[bytes] = []
     for chunk in chunks:
@@ -107,7 +94,7 @@ def sections(chunks: Iterable[ChunkSection], decide: DecideBody | None = None) -
     return b"".join(pieces)
 
 
-def _chunk(chunk: ChunkSection) -> tuple[bytes, ...]:
+def _chunk(chunk: Chunk) -> tuple[bytes, ...]:
     part, topic, seal = chunk.part.encode(), chunk.topic.encode(), chunk.seal
     try:
         end = b"" if seal is None else _SEAL.pack(seal.chunks, seal.rows, seal.bytes, seal.crc)
@@ -120,11 +107,11 @@ def _chunk(chunk: ChunkSection) -> tuple[bytes, ...]:
     return head, end, part, topic, chunk.body
 
 
-def sections_of(body: bytes | memoryview) -> tuple[tuple[ChunkSection, ...], DecideBody | None]:
+def sections_of(body: bytes | memoryview) -> tuple[tuple[Chunk, ...], DecideBody | None]:
     """The chunks in a body of STAGE, and the decision if it brings one. Raises BadRequest."""
     # Pieces of bytes are made faster than those of a view, which spares copying much twice.
     data = bytes(body) if len(body) <= _COPIED_MAX else body
-    chunks, at, total, decide = list[ChunkSection](), 0, len(data), None
+    chunks, at, total, decide = list[Chunk](), 0, len(data), None
     while at < total:
         if decide is not None:
             raise BadRequest("a section follows the decision, which is to be the last one")
@@ -147,7 +134,7 @@ def sections_of(body: bytes | memoryview) -> tuple[tuple[ChunkSection, ...], Dec
             except UnicodeDecodeError:
                 raise BadRequest(f"the section at byte {at} names a part or topic that is not UTF-8") from None
             seal = Seal(*_unpack_seal(data, seal_at)) if kind == LAST_CHUNK else None
-            chunks.append(ChunkSection(part, number, topic, queue_id, bytes(data[body_at:end]), seal))
+            chunks.append(Chunk(part, number, topic, queue_id, bytes(data[body_at:end]), seal))
         elif kind == DECISION:
             decide = decide_body_of(data[names_at:end])
         else:

@@ -21,6 +21,7 @@ from metaq.client.conversation.staging import (
 )
 from metaq.errors import BadRequest, BrokerError
 from metaq.model.staging import (
+    Chunk,
     Decided,
     Decision,
     Lifetime,
@@ -35,11 +36,11 @@ from metaq.model.staging import (
 from metaq.wire import staging
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command
-from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, DecideBody
 
 T = "4711@broker-a"
 SEAL = Seal(2, 30, 4096, 0xDEADBEEF)
-CHUNKS = (ChunkSection("p0", 1, "orders", 3, b"batch", SEAL), ChunkSection("p1", 0, "stock", 0, b"other"))
+CHUNKS = (Chunk("p0", 1, "orders", 3, b"batch", SEAL), Chunk("p1", 0, "stock", 0, b"other"))
 PART = ManifestPart("broker-a", "p0", "orders", 3, SEAL)
 DECISION = Decision(T, Outcome.COMMIT, (PART,), decided_ms=1700)
 STATE = TransactionState(T, Phase.COMMITTING, DECISION, remaining=2)

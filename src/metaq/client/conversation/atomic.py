@@ -28,8 +28,8 @@ from metaq.client.conversation.parts import Parts
 from metaq.client.conversation.retry import Patience, Purpose, judge
 from metaq.client.conversation.staging import Apply, Decide, GetTransaction, SealPart, Stage
 from metaq.errors import BadRequest, BrokerError, MetaqError, RequestTimeout
-from metaq.model.staging import Decision, Outcome, Phase, coordinator_of
-from metaq.wire.staging import ChunkSection, DecideBody
+from metaq.model.staging import Chunk, Decision, Outcome, Phase, coordinator_of
+from metaq.wire.staging import DecideBody
 
 ROLLBACK_SECONDS: Final = 3.0
 """How long a transaction that cannot be completed is tried to be rolled back. Its parts expire in any case."""
@@ -133,7 +133,7 @@ class AtomicSteps:
         chunks = self.parts.take(broker)
         return self._staging(broker, [self._stage(chunks)], self._now() + seconds)
 
-    def _stage(self, chunks: tuple[ChunkSection, ...], decide: DecideBody | None = None) -> Stage:
+    def _stage(self, chunks: tuple[Chunk, ...], decide: DecideBody | None = None) -> Stage:
         return Stage(
             transaction=self.transaction,
             chunks=chunks,

@@ -18,9 +18,8 @@ from typing import Final
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.model.staging import CHUNK_BYTES_MAX, ManifestPart, Seal, chunk_crc, part_crc
+from metaq.model.staging import CHUNK_BYTES_MAX, Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.wire import hot
-from metaq.wire.staging import ChunkSection
 
 CHUNK_BYTES: Final = 256 * 1024
 """A chunk is full with so many; one of a single message may have CHUNK_BYTES_MAX. A chunk's messages are put into their
@@ -58,7 +57,7 @@ class _Part:
             self.waiting.append((self.batch.take(), self.batch.count))
             self.batch = None
 
-    def take(self, *, last: bool) -> ChunkSection:
+    def take(self, *, last: bool) -> Chunk:
         """The next chunk; with its seal if it is the `last` that there will be."""
         if not self.waiting:
             self.close_chunk()
@@ -70,7 +69,7 @@ class _Part:
         self.crc = part_crc(self.crc, chunk_crc(body))
         self.sealed = last and not self.waits
         seal = self.seal if self.sealed else None
-        return ChunkSection(self.name, number, self.queue.topic, self.queue.queue_id, body, seal)
+        return Chunk(self.name, number, self.queue.topic, self.queue.queue_id, body, seal)
 
 
 class Parts:
@@ -161,20 +160,20 @@ class Parts:
             waits[part.queue.broker] = waits.get(part.queue.broker, 0) + part.waits
         return max(waits, key=lambda broker: waits[broker])
 
-    def take(self, broker: str) -> tuple[ChunkSection, ...]:
+    def take(self, broker: str) -> tuple[Chunk, ...]:
         """Chunks for one request to `broker`, of those parts first for which most is waiting."""
         return self._taken(broker, last=False)
 
-    def rest(self, broker: str) -> tuple[tuple[ChunkSection, ...], ...]:
+    def rest(self, broker: str) -> tuple[tuple[Chunk, ...], ...]:
         """All that is left for `broker`, one item for each request; every part that is left ends there."""
         requests = []
         while chunks := self._taken(broker, last=True):
             requests.append(chunks)
         return tuple(requests)
 
-    def _taken(self, broker: str, *, last: bool) -> tuple[ChunkSection, ...]:
+    def _taken(self, broker: str, *, last: bool) -> tuple[Chunk, ...]:
         waiting = [part for part in self._parts.values() if part.queue.broker == broker and part.waits]
-        chunks: list[ChunkSection] = []
+        chunks: list[Chunk] = []
         size = 0
         for part in sorted(waiting, key=lambda part: -part.waits):
             while part.waits and len(chunks) < REQUEST_CHUNKS:

@@ -16,11 +16,11 @@ from __future__ import annotations
 from typing import ClassVar
 
 from metaq.client.conversation.call import Call, Order
-from metaq.model.staging import Decided, Decision, Lifetime, Outcome, RowState, Seal, Staged, TransactionState
+from metaq.model.staging import Chunk, Decided, Decision, Lifetime, Outcome, RowState, Seal, Staged, TransactionState
 from metaq.wire import headers, staging
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, request
-from metaq.wire.staging import ApplyBody, ChunkSection, DecideBody
+from metaq.wire.staging import ApplyBody, DecideBody
 
 
 class Stage(Call[Staged], frozen=True, kw_only=True):
@@ -29,7 +29,7 @@ class Stage(Call[Staged], frozen=True, kw_only=True):
     seconds: ClassVar[float] = 10.0
 
     transaction: str
-    chunks: tuple[ChunkSection, ...]
+    chunks: tuple[Chunk, ...]
     born_ms: int
     lifetime: Lifetime = Lifetime.AGE
     expire_after: int = 0

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
-from metaq.broker.requests import Apply, Chunk, Decide, SealPart, Stage
+from metaq.broker.requests import Apply, Decide, SealPart, Stage
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
-from metaq.model.staging import Decision, Lifetime, ManifestPart, Outcome, Phase, Seal, chunk_crc, part_crc
+from metaq.model.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome, Phase, Seal, chunk_crc, part_crc
 from metaq.saved import Saving
 from metaq.testing.crash.bare import BareRecord
 from metaq.testing.crash.ledger import DECISIONS_TOPIC, STAGE_TOPIC, Broken
