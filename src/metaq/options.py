@@ -476,7 +476,9 @@ class Metaq1Options(OptionTable):
         None, "Folder of the archives that `archive` policies write; by default `archive` in the store's folder."
     )
     quartz_thread_count: int = option(5, "Archives that are written at the same time.", low=1, high=64)
-    max_checkpoints: int = option(3, "Checkpoints of transactions that are kept.", low=1, high=1000)
+    max_checkpoints: int = option(
+        3, "Taken with a notice: checkpoints of transactions are records of the log, the newest counts.", low=1
+    )
     checkpoint_interval: int = option(
         3_600_000, "Milliseconds between two checkpoints of transactions: bounds what a start must look through.",
         low=1000, hot=True,

@@ -38,6 +38,8 @@ from metaq.errors import ConfigError
 from metaq.options import Metaq1Options, camel, nearest
 
 TOPIC_FILE: Final = "topic.ini"
+PROVIDED: Final = "provided"
+"""Folder beside that of the file: there the classes of filters are looked for if nothing is said."""
 NAMES: Final = ("server.ini", "server.properties", TOPIC_FILE)
 SYSTEM: Final = "system"
 ZOOKEEPER: Final = "zookeeper"
@@ -45,7 +47,13 @@ TOPIC_PREFIX: Final = "topic="
 
 _INTERNAL: Final = {"lastModified", "path", "configFileChecksum", "topics"}
 _DIAMOND: Final = {"diamondZKDataId", "diamondZKGroup"}
-_NO_POOLS: Final = {"get_process_thread_count", "put_process_thread_count"}
+TAKEN: Final = {
+    "get_process_thread_count": "is passed over: this broker answers in its event loop and has no such threads",
+    "put_process_thread_count": "is passed over: this broker answers in its event loop and has no such threads",
+    "max_checkpoints": "is passed over: checkpoints of transactions are records of the log and last as long as it",
+    "dashboard_http_port": "is kept for later: this version has no HTTP door",
+}
+"""Options that this broker needs not, and why."""
 _NUMBER: Final = re.compile(r"[-+*/%()\s0-9]{1,200}")
 
 
@@ -99,6 +107,9 @@ def read_server_ini(path: str) -> ServerIni:
         for entry in entries(_decoded(one, raw), str(one)):
             _take(parsed, entry, topics_only=one.name == TOPIC_FILE)
     values = {name: said.value for name, said in parsed.values.items()}
+    provided = file.resolve().parent.parent / PROVIDED
+    if "app_class_path" not in values and provided.is_dir():
+        values["app_class_path"] = str(provided)
     if "broker_id" not in values:
         raise ConfigError(f"{path}: [system] has no brokerId: give the broker a number from 0 to 1023 of its own")
     options = Metaq1Options.read(values)[0]
@@ -107,15 +118,9 @@ def read_server_ini(path: str) -> ServerIni:
             f"{path}: [zookeeper] has no zk.zkConnect: name its servers, or set zk.zkEnable=false to go without"
         )
     sections = tuple(check_section(section) for section in parsed.sections.values())
-    for name in sorted(_NO_POOLS & values.keys()):
-        parsed.warnings.append(
-            f"{parsed.values[name].where}: {camel(name)} is passed over: this broker answers in its event loop and has "
-            "no such threads"
-        )
-    if "dashboard_http_port" in values:
-        parsed.warnings.append(
-            f"{parsed.values['dashboard_http_port'].where}: dashboardHttpPort is kept for later: this version has no HTTP door"
-        )
+    usual = Metaq1Options().values()
+    for name in sorted(name for name in TAKEN.keys() & values.keys() if values[name] != usual[name]):
+        parsed.warnings.append(f"{parsed.values[name].where}: {camel(name)} {TAKEN[name]}")
     return ServerIni(path, values, sections, b"\n".join(texts), tuple(parsed.warnings))
 
 

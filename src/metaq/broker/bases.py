@@ -358,6 +358,8 @@ class Bases:
         try:
             self._write([positions for positions, _ in opened], dict(opened))
             self._write([positions for positions in closed if positions.base is not None], {})
+            # At once: retention waits for them, looks again soon, and would have newer ones written for ever.
+            self._store.when_flushed(self._store.log_end, lambda _good: None)
         except Refused as error:
             self._told.warning("round", "the bases of byte positions cannot be written anew: %s", error)
             around.failed = True

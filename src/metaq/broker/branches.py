@@ -15,7 +15,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
-from metaq.broker.acks import AckPolicy, Due
+from metaq.broker.acks import AckPolicy, Due, later
 from metaq.broker.branches_by_hand import BROKER, PHASE_BY_HAND, EndedByHand, ended_by_hand
 from metaq.broker.branches_gathering import (
     CHUNK_BYTES,
@@ -556,8 +556,8 @@ class Branches:
     def due(self) -> Due | None:
         """What the answers to steps that are stored wait for; None: nothing."""
         due = self._acks.due()
-        if self._options.flush_tx_log_at_commit == 1:
-            return Due(self._store.log_end, due.copied if due is not None else 0, promised=True)
+        if self._options.flush_tx_log_at_commit == 1 and self._store.flushed < self._decided_end:
+            return later(due, Due(self._decided_end, 0, promised=True))
         return due
 
     def _is_stored(self) -> None:

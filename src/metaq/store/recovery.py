@@ -22,7 +22,7 @@ from metaq.store.index_file import Index, IndexHeader
 from metaq.store.log_scan import Judge, LogScan, NeedsWholeLog
 from metaq.store.mapped_file import any_byte
 from metaq.wire import hot
-from metaq.wire.record import decode_record
+from metaq.wire.record import split
 
 log = logging.getLogger(__name__)
 Key = tuple[str, int]
@@ -258,7 +258,8 @@ class Recovery:
         record = file.read(head.log_offset, head.size) if file else b""
         end = head.log_offset + head.size
         behind = end - (end - 1) // _SECTOR_BYTES * _SECTOR_BYTES
-        lost = min(behind, len(decode_record(record).properties_raw))
+        *_, properties_start, properties_end = split(memoryview(record), 0, len(record), check_crc=False)
+        lost = min(behind, properties_end - properties_start)
         return behind < head.size and lost > 0 and not any_byte(record[-lost:])
 
     def _walk(self, start: int, stop: int) -> None:
