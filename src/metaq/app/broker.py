@@ -27,7 +27,7 @@ from metaq.doors.door import Door
 from metaq.doors.metaq1 import IDLE_SECONDS, TextDoor
 from metaq.doors.metaq1_transactions import TransactionHandlers
 from metaq.doors.remoting import RemotingDoor
-from metaq.errors import StoreFailed
+from metaq.errors import ConfigError, StoreFailed
 from metaq.log import RateLimitedLog
 from metaq.model.message import host_bytes
 from metaq.model.registration import BrokerIdentity
@@ -182,7 +182,10 @@ async def start_broker(
     listeners = [await bind(options.bind_address, options.listen_port, limits, second)]
     try:
         if text is not None:
-            listeners.append(await bind(options.bind_address, text.options.server_port, text_limits(limits)))
+            try:
+                listeners.append(await bind(options.bind_address, text.options.server_port, text_limits(limits)))
+            except ConfigError as error:
+                raise ConfigError(f"the text door (serverPort): {error}") from None
         running = _compose((options, store_options, text), clock, disk, listeners, BrokerPeers(name_servers))
     except BaseException:
         for listener in listeners:
