@@ -64,6 +64,12 @@ def test_rows_of_metaq_1(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_row_of_positions(tmp_path: Path) -> None:
+    """Byte positions are computed anew; the bench checks that all are there."""
+    assert _run(tmp_path, "metaq1-positions")["metaq1-positions"]["median"] > 0
+
+
+@pytest.mark.slow
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
     keys = "client-submit,client-consume,filter-half,filter-few,predicate,trace,request,orderly"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import pathlib
 import queue
@@ -20,7 +21,8 @@ from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model.message import COMPRESSION_LZ4, SysFlag
 from metaq.saved import Saving
-from metaq.store.positions import STEP_MESSAGES, QueuePositions
+from metaq.store.position_bases import newest_bases
+from metaq.store.queue_positions import STEP_MESSAGES, QueuePositions
 from metaq.store.writer import PutRecord
 from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
@@ -446,3 +448,26 @@ def test_positions_of_a_thread_are_the_same(tmp_path: pathlib.Path):
             asked(lambda: positions.max)
         sizes = [20 + len(body) for turn in range(4) for body in bodies(STEP_MESSAGES * 2, turn)]
         assert [positions.position(offset) for offset in range(len(sizes) + 1)] == [0, *itertools.accumulate(sizes)]
+
+
+def test_hundreds_of_queues_get_new_bases_when_the_log_goes_on_in_another_file(tmp_path: pathlib.Path):
+    """A few at a time; a start reads back to where the last complete round began, and no further."""
+    sizes = {"mapped_file_size_commit_log": 256 << 10}
+    with open_broker(tmp_path / "store", store=sizes) as broker:
+        for number in range(300):
+            touched(broker, number)
+        for number in range(3000):
+            send(broker, [b"x" * 80], queue_id=number % 100)
+        work(broker, 40)
+        assert {broker.bases.settled(TOPIC, number) for number in range(100)} <= set(range(15, 31))
+        start = broker.store.log_end - broker.store.log_end % (256 << 10)
+        oldest = broker.bases.oldest()
+        assert oldest is not None
+        assert oldest >= start - (256 << 10)
+        newest = newest_bases(broker.store)
+        assert len(newest.bases) == 300
+        assert min(base.log_offset for base in newest.bases.values()) > 256 << 10
+        ends = [settled(broker, functools.partial(lambda n: touched(broker, n).max, n)) for n in range(300)]
+        assert ends == [30 * 100] * 100 + [0] * 200
+    with open_broker(copied_log(tmp_path / "store", tmp_path / "copy"), store=sizes) as broker:
+        assert [settled(broker, functools.partial(lambda n: touched(broker, n).max, n)) for n in range(300)] == ends

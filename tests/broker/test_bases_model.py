@@ -26,7 +26,7 @@ from metaq.options import BrokerOptions
 from metaq.saved import Saving
 from metaq.store.config_file import ConfigFile
 from metaq.store.message_store import MessageStore
-from metaq.store.positions import QueuePositions
+from metaq.store.queue_positions import QueuePositions
 from metaq.store.writer import PutRecord
 from metaq.testing.crash.simulation import scratch
 from metaq.testing.power import PowerLossDisk

@@ -30,7 +30,8 @@ from metaq.store.position_bases import (
     encode_dropped,
     newest_bases,
 )
-from metaq.store.positions import Positions, QueuePositions
+from metaq.store.positions import Positions
+from metaq.store.queue_positions import QueuePositions
 from metaq.store.queues import QueueKey
 
 log = logging.getLogger(__name__)
@@ -106,11 +107,14 @@ class Bases:
             return
         known = newest_bases(self._store)
         for key, base in known.bases.items():
-            self._keep(key, base).settled = base.queue_offset
-        for topic in known.dropped:
-            if (self.positions.root / topic).is_dir():
-                self.positions.remove_folder(topic)
-        for key in self.positions.on_disk():
+            try:
+                self._keep(key, base).settled = base.queue_offset
+            except Refused as error:
+                log.warning("a base of byte positions at log offset %d is passed over: %s", base.log_offset, error)
+        on_disk = self.positions.on_disk()
+        for topic in known.dropped.intersection(topic for topic, _ in on_disk):
+            self.positions.remove_folder(topic)
+        for key in on_disk:
             if key not in self._kept and key[0] not in known.dropped and self._store.existing_queue(*key) is not None:
                 self._keep(key, None)
         self.positions.remove_leftovers()

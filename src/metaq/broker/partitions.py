@@ -50,7 +50,7 @@ from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, check_partition_
 from metaq.saved import Saving
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.frames import FrameReader, FrameRun, FramesRead
-from metaq.store.positions import QueuePositions
+from metaq.store.queue_positions import QueuePositions
 from metaq.wire.hot import crc31
 
 log = logging.getLogger(__name__)

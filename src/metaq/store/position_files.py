@@ -38,6 +38,11 @@ class PositionFiles:
             return False
         return bool(self.run.files)
 
+    @property
+    def first(self) -> int:
+        """The first unit of the files that there are."""
+        return self.run.files[0].start // UNIT_BYTES
+
     def create(self, first: int, last: int) -> None:
         """Make files for units [first, last], empty; what was there is gone. Raises StoreFull, OSError."""
         import shutil  # here and not above: it brings every kind of compression along, at each start
