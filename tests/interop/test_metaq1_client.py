@@ -23,6 +23,7 @@ TOPICS = {
     "branches": {"numPartitions": 2},
     "fixed": {"numPartitions": 2},
     "cast": {},
+    "large": {},
     "w-*": {},
 }
 TRANSACTION_SECONDS = 60
@@ -128,6 +129,14 @@ def test_a_message_that_fails_comes_again_and_then_goes_to_the_reject_handler(ja
     ]
     java.subscriber("c2", "f", f"failing-again-{root}", {"failing": 1 << 20}, fail={"bad": 1}, max_delay_ms=10)
     assert bodies(java.wait("c2", 3)) == ["bad", "bad", "good"]
+
+
+def test_a_message_larger_than_the_buffer_comes_when_the_buffer_has_grown(java: Metaq1Client, root: str) -> None:
+    """A get gives the beginning of a frame that is too large for it, and the client asks for twice as much, and again."""
+    java.publisher("p", "f", ["large"])
+    java.send("p", "large", ["small", "y" * 1000, "small too"])
+    java.subscriber("c", "f", f"large-{root}", {"large": 200}, max_delay_ms=10, max_fetch_retries=1000)
+    assert bodies(java.wait("c", 3)) == ["small", "y" * 1000, "small too"]
 
 
 def owners(nodes: Nodes, root: str, group: str, topic: str) -> dict[str, str]:
