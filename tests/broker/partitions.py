@@ -58,7 +58,7 @@ class Patient:
         return settled(self.broker, lambda: self.all.get(get, channel))
 
     def offset(self, topic: str, partition: int, position: int) -> int:
-        return settled(self.broker, lambda: self.all.offset(topic, partition, position))
+        return settled(self.broker, lambda: self.all.offset(topic, partition, position, CHANNEL))
 
 
 def put(partitions: Patient, body: bytes, topic: str = "test", partition: int = 0, flag: int = 0) -> int:

@@ -111,6 +111,18 @@ class Admin:
         """
         return self._run(brokers.reload(self._open, address))
 
+    def close_partitions(self, address: str, topic: str, first: int, last: int) -> list[int]:
+        """Have a broker of ours take and give nothing at partitions `first` to `last` of a topic: until they are opened, or a
+        restart.
+
+        Args: address: `host:port` of its remoting door. Returns: all of the topic that are closed there.
+        """
+        return self._run(brokers.close_partitions(self._open, address, topic, first, last))
+
+    def open_partitions(self, address: str, topic: str) -> list[int]:
+        """Have all partitions of a topic take and give messages again. Args, returns: as `close_partitions`."""
+        return self._run(brokers.close_partitions(self._open, address, topic, -1, -1))
+
     def list_transactions(self, *, broker: str | None = None, limit: int = 1000) -> transactions.TransactionList:
         """Staged transactions of one broker, or of all, in the order of their ids.
 

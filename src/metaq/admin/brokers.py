@@ -6,7 +6,7 @@ import asyncio
 
 from msgspec import Struct, field
 
-from metaq.client.conversation.administration import GetRuntime, ReloadConfiguration
+from metaq.client.conversation.administration import ClosePartitions, GetRuntime, ReloadConfiguration
 from metaq.client.conversation.call import FAULTS
 from metaq.client.core import ClientCore
 from metaq.errors import MetaqError
@@ -100,6 +100,11 @@ async def masters(core: ClientCore, *, cluster: str | None = None, broker: str |
             f"no {what} with a master is registered at name servers {core.name_servers}; registered: {known}"
         )
     return reachable
+
+
+async def close_partitions(core: ClientCore, address: str, topic: str, first: int, last: int) -> list[int]:
+    """Close partitions of a topic at the broker at an address, or open all of them (-1, -1)."""
+    return await core.ask(address, ClosePartitions(topic, first, last))
 
 
 async def reload(core: ClientCore, address: str) -> Reloaded:

@@ -105,8 +105,16 @@ class Partitions:
         return wanted
 
     def _rules_changed(self, names: Collection[str]) -> None:
-        for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
+        sections = self._settings.rules.topics.keys() & set(names)
+        for name, config in self._wanted(sections).items():
             self._topics.saved.change(name, config)
+        for name in sections:
+            coming, wanted = self._topics.saved.coming(name), self._settings.rules.settings(name).num_partitions
+            if coming is not None and _queues(coming) > wanted:
+                log.warning(
+                    "[topic=%s] numPartitions=%d: it keeps its %d partitions, which may hold messages", name, wanted,
+                    _queues(coming),
+                )  # fmt: skip
         self._tell()
 
     def _topic_changed(self, name: str) -> None:
@@ -147,7 +155,8 @@ class Partitions:
         )
         stored = self._appender.put([record])
         self.acks.stored(entry.topic, entry.queue_id, stored.log_end)
-        with contextlib.suppress(StoreError, OSError):  # no room for it: the next question makes some, or says so
+        # Its message is stored: without room for its unit, the next question makes some, or says so.
+        with contextlib.suppress(StoreError, OSError, MemoryError, Saving, Refused):
             positions.append(stored.queue_offset, FRAME_HEADER_BYTES + len(put.body))
         return PartitionStored(entry.message_id, entry.queue_id, position, stored.log_end)
 
@@ -308,11 +317,12 @@ class Partitions:
             raise _nothing_at(get.position)
         return Frames(found.body)
 
-    def offset(self, topic: str, partition: int, position: int) -> int:
+    def offset(self, topic: str, partition: int, position: int, channel: Channel) -> int:
         """Where the frame begins that holds a position; the partition's begin or end, if that is nearer.
 
-        Raises Refused NOT_FOUND: such a partition holds nothing, and never did.
+        Raises Refused NOT_FOUND: such a partition holds nothing, and never did. Saving, as `get`.
         """
+        self._authorise(channel.identity, Action.SUBSCRIBE, topic)
         positions = self._existing(topic, partition)
         if position >= positions.max:
             return positions.max
@@ -332,14 +342,17 @@ class Partitions:
     def close_partitions(self, topic: str, start: int, end: int) -> None:
         """From now on these partitions, `end` included, take and give nothing; until `open_partitions`, or a restart.
 
-        What there is not is passed over.
+        Raises Refused: there is no such topic, or none of these partitions; the others are passed over.
         """
-        config = self._topics.get(topic)
-        if config:
-            self._closed.close(topic, range(max(start, 0), min(end, _queues(config) - 1) + 1))
+        count = _queues(self._topics.require(topic))
+        numbers = range(max(start, 0), min(end, count - 1) + 1)
+        if not numbers or not self._is_users(topic):
+            raise Refused(Reason.INVALID, f"the topic {topic} has partitions 0 to {count - 1}, not {start} to {end}")
+        self._closed.close(topic, numbers)
 
     def open_partitions(self, topic: str) -> None:
-        """All partitions of a topic take and give messages again."""
+        """All partitions of a topic take and give messages again. Raises Refused NO_TOPIC."""
+        self._topics.require(topic)
         self._closed.open(topic)
 
     def published(self) -> dict[str, Published]:

@@ -56,3 +56,43 @@ def reload(address: Address = REMOTING_DEFAULT, as_json: AsJson = False) -> None
     ):
         for text in texts:
             print(f"  {heading}: {text}")
+
+
+Topic = Annotated[str, typer.Argument(metavar="TOPIC")]
+
+
+@app.command("close-partitions")
+def close_partitions(
+    topic: Topic,
+    first: Annotated[int, typer.Argument(min=0, metavar="FIRST", help="number of the first partition to close")],
+    last: Annotated[int, typer.Argument(min=0, metavar="LAST", help="and of the last one")],
+    address: Address = REMOTING_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Have partitions of a topic take and give nothing, at any door: until they are opened, or the broker starts again."""
+    _show_closed("close-partitions", topic, (first, last), address, as_json=as_json)
+
+
+@app.command("open-partitions")
+def open_partitions(topic: Topic, address: Address = REMOTING_DEFAULT, as_json: AsJson = False) -> None:
+    """Have all partitions of a topic take and give messages again."""
+    _show_closed("open-partitions", topic, None, address, as_json=as_json)
+
+
+def _show_closed(command: str, topic: str, numbers: tuple[int, int] | None, address: str, *, as_json: bool) -> None:
+    from metaq.admin import Admin
+
+    with Admin(NAMESRV_DEFAULT) as admin:
+        try:
+            closed = (
+                admin.close_partitions(address, topic, *numbers) if numbers else admin.open_partitions(address, topic)
+            )
+        except BrokerError as error:
+            print(f"metaq meta1 {command}: {error.remark or error}", file=sys.stderr)
+            raise typer.Exit(EXIT_FAILED) from None
+    if as_json:
+        print_json({"topic": topic, "closed": closed})
+    elif closed:
+        print(f"closed partitions of {topic}: {', '.join(map(str, closed))}")
+    else:
+        print(f"all partitions of {topic} are open")

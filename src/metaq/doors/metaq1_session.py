@@ -374,7 +374,7 @@ class TextSession:
                 self._get(line)
                 return None
             case OffsetLine():
-                return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset)
+                return b"%d" % space.partitions.offset(line.topic, line.partition, line.offset, self)
             case TransactionLine():
                 return space.transactions.step(line, self)
             case VersionLine():

@@ -112,6 +112,25 @@ class AdminHandlers:
         asked = self._broker.reloading.ask(session.identity)
         return After(asked, lambda: extensions.reloaded(asked.outcome) if asked.outcome else b"")
 
+    @handles(RequestCode.CLOSE_PARTITIONS, headers.ClosePartitionsHeader, Action.ADMINISTER)
+    def _close_partitions(self, call: Call[headers.ClosePartitionsHeader]) -> bytes:
+        header, partitions = call.header, self._broker.partitions
+        if partitions is None:
+            raise Refused(Reason.INVALID, "this broker serves no clients of MetaQ 1.x: it has no partitions")
+        if header.first < 0 and header.last < 0:
+            log.info("%s opens all partitions of the topic %s", call.session.remote, header.topic)
+            partitions.open_partitions(header.topic)
+        else:
+            log.info(
+                "%s closes partitions %d to %d of the topic %s",
+                call.session.remote,
+                header.first,
+                header.last,
+                header.topic,
+            )
+            partitions.close_partitions(header.topic, header.first, header.last)
+        return extensions.closed_partitions(self._broker.closed_partitions.of(header.topic))
+
     # -- figures
     @handles(RequestCode.GET_BROKER_CONFIG, NoHeader, Action.OBSERVE)
     def _config(self, _call: Call[NoHeader]) -> Reply:

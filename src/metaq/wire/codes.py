@@ -113,6 +113,7 @@ class RequestCode(enum.IntEnum):
     RELOAD = 30007
     LIST_BRANCHES = 30008
     END_BRANCH = 30009
+    CLOSE_PARTITIONS = 30010
 
 
 class ResponseCode(enum.IntEnum):

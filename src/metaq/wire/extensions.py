@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 import msgspec
@@ -34,6 +34,19 @@ def level_of(fields: Mapping[str, str]) -> int:
 def reloaded(outcome: Reloaded) -> bytes:
     """The body of an answer to RELOAD (30007)."""
     return msgspec.json.encode(outcome)
+
+
+def closed_partitions(numbers: Iterable[int]) -> bytes:
+    """The body of an answer to CLOSE_PARTITIONS (30010): those that are closed now."""
+    return msgspec.json.encode(sorted(numbers))
+
+
+def closed_partitions_of(body: bytes | memoryview) -> list[int]:
+    """What it says. Raises BadRequest."""
+    try:
+        return msgspec.json.decode(body, type=list[int])
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise BadRequest(f"the body is no list of partitions: {error}") from None
 
 
 def reloaded_of(body: bytes | memoryview) -> Reloaded:

@@ -96,6 +96,25 @@ class ReloadConfiguration(Call[Reloaded], frozen=True):
         return extensions.reloaded_of(answer.body)
 
 
+class ClosePartitions(Call[list[int]], frozen=True):
+    """Partitions of a topic take and give nothing, or without a range all take and give again (30010). Returns the closed."""
+
+    topic: str
+    first: int = -1
+    last: int = -1
+
+    @property
+    def action(self) -> str:
+        return f"{'open' if self.first < 0 else 'close'} partitions of {self.topic}"
+
+    def request(self) -> Command:
+        header = headers.ClosePartitionsHeader(topic=self.topic, first=self.first, last=self.last)
+        return request(RequestCode.CLOSE_PARTITIONS, header)
+
+    def read(self, answer: Command) -> list[int]:
+        return extensions.closed_partitions_of(answer.body)
+
+
 class GetRuntime(Call[dict[str, str]], frozen=True):
     """What a broker says of itself, under RocketMQ's names."""
 

@@ -1,6 +1,7 @@
 """Typed headers: one class per request or response of reference section 2, by subject."""
 
 from metaq.wire.headers.administration import (
+    ClosePartitionsHeader,
     ConsumeStatsHeader,
     CreateTopicHeader,
     DeleteGroupHeader,
@@ -72,6 +73,7 @@ __all__ = [
     "BrokerHeader",
     "BrokerNameHeader",
     "CheckTransactionHeader",
+    "ClosePartitionsHeader",
     "ClusterHeader",
     "ConsumeStatsHeader",
     "ConsumerGroupHeader",

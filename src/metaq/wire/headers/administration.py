@@ -1,4 +1,4 @@
-"""Administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300)."""
+"""Administration of a broker (17, 26, 202, 207, 208, 215, 220, 222, 300, 30010)."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ class ResetOffsetHeader(Header, kw_only=True):
     group: str
     timestamp: Long
     force: bool = field(name="isForce", default=False)
+
+
+class ClosePartitionsHeader(Header, kw_only=True):
+    """30010: partitions take and give nothing from now on; without `first` and `last`, all of the topic do again."""
+
+    topic: str
+    first: Int = -1
+    last: Int = -1
+    """Closed, too."""
 
 
 class VersionReplyHeader(Header, kw_only=True):
