@@ -107,6 +107,21 @@ def test_nothing_goes_while_the_archive_cannot_be_written(tmp_path):
         assert min(path.name for path in (tmp_path / "archive/T-0").iterdir()) == f"{1000:020d}.meta.arc"
 
 
+def test_archive_that_fails_again_and_again_is_told_as_trouble(tmp_path):
+    """Not only in the log; when it works again that is over."""
+    disk = FaultyDisk()
+    with open_store(tmp_path, FakeClock(START_MS), disk=disk) as store:
+        keeper = archiver(store, rules("archive,1"))
+        fill(store)
+        place = store.log.run.files[2].start
+        disk.make_error = errno.ENOSPC
+        keeper.may_go("T", place)
+        eventually(lambda: "archive failed 2 times in a row" in store.trouble)
+        disk.make_error = 0
+        eventually(lambda: keeper.may_go("T", place) and not store.trouble)
+        keeper.stop()
+
+
 def test_what_a_crash_left_is_written_again_the_same(tmp_path):
     """Under the same names, byte for byte, compressed or not."""
     seen = []

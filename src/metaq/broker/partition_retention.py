@@ -17,6 +17,8 @@ from metaq.store.message_store import MessageStore
 
 ARCHIVE_FOLDER = "archive"
 
+_DEFAULT = Metaq1Options().delete_policy, Metaq1Options().delete_when
+
 CallSoon = Callable[[Callable[[], None]], None]
 _Question = tuple[str, int, tuple[int, ...]]
 
@@ -86,7 +88,7 @@ class _Bases:
 def keep_as_configured(store: MessageStore, settings: Metaq1Settings, bases: Bases, call_soon: CallSoon) -> Archiver:
     """Have the store obey deletePolicy and deleteWhen, now and when they change. Returns what is to be stopped at the end.
 
-    Without a server.ini, and with its default, `fileReservedTime` goes on to hold for all topics: `enable` alone must not
+    Without sections of topics, and with the defaults, `fileReservedTime` goes on to hold for all topics: `enable` alone must not
     change how long messages are kept. Raises ConfigError: deleteWhen of [system] cannot be read.
     """
     options = settings.options
@@ -104,8 +106,7 @@ def keep_as_configured(store: MessageStore, settings: Metaq1Settings, bases: Bas
 
     def choose() -> None:
         nonlocal in_force
-        is_default = options.delete_policy == Metaq1Options().delete_policy
-        if settings.rules.sections or not is_default:
+        if settings.rules.sections or (options.delete_policy, options.delete_when) != _DEFAULT:
             store.retain_by(retentions)
             if not in_force:
                 in_force = True

@@ -78,6 +78,7 @@ class Archiver:
         """Topic → LogOffset up to which it is."""
         self.worker = Worker("archive", self.step, self._seconds)
         self._started = False
+        store.helped_by(self.worker)
 
     def stop(self) -> None:
         """End the thread, if there is one; a file that is half written is written again another time."""

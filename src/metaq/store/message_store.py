@@ -30,7 +30,7 @@ from metaq.store.repair import Repairs
 from metaq.store.retention import Owed
 from metaq.store.search import offset_at
 from metaq.store.survey import look_at
-from metaq.store.worker import is_no_room
+from metaq.store.worker import Worker, is_no_room
 from metaq.store.writer import Writer
 from metaq.wire import hot
 
@@ -85,6 +85,7 @@ class MessageStore:
             else None
         )
         self._queues = Queues(folder, options, self.disk)
+        self._helpers: list[Worker] = []
         untouched = self._recover()
         parts = Parts(
             options,
@@ -406,5 +407,10 @@ class MessageStore:
     @property
     def trouble(self) -> str:
         """What fails in the background, and how often in a row; "" while all is well."""
-        workers = (self._flusher.worker, self._populator.worker, self._housekeeper.worker, self._repairs.worker)
-        return "; ".join(part.trouble for part in (*workers, self._repairs) if part.trouble)
+        own = (self._flusher.worker, self._populator.worker, self._housekeeper.worker, self._repairs.worker)
+        troubles = [*(worker.trouble for worker in (*own, *self._helpers)), self._repairs.trouble]
+        return "; ".join(filter(None, troubles))
+
+    def helped_by(self, worker: Worker) -> None:
+        """From now on, `trouble` tells what fails in this worker, too."""
+        self._helpers.append(worker)
