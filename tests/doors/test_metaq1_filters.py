@@ -224,3 +224,21 @@ def test_many_small_frames_are_judged_in_parts(world):
     assert len(world.get(0)) == 256
     world.verdicts |= {b"%03d" % number: NO for number in range(299)}
     assert world.get(0) == 299 * 23
+
+
+def test_what_waits_to_be_judged_is_counted(world):
+    """No more of a get is kept than it has asked about: the limit of bytes is one of memory."""
+    for _ in range(40):
+        world.client.put(bytes(20_000))
+    world.helpers[0].silent = True
+    assert world.get(0) is None
+    [job] = world.broker.partitions.filters._pool._groups["odd of topic test"].jobs
+    assert job.size == len(job.records[0].obj) < 300_000
+
+
+def test_a_frame_that_is_larger_than_a_question_is_judged_alone(world):
+    world.client.put(bytes(400_000))
+    put(world, b"f2")
+    [first] = world.get(0)
+    assert len(first) == 400_000
+    assert world.get(400_020) == [b"f2"]

@@ -111,6 +111,10 @@ class PartitionFilters:
         frames = _whole_frames(found.body) if whole else []
         if not frames:  # Less than a frame: the client learns that it must ask for more.
             return Moved(sifting.get.position) if sifting.moved else found
+        judged = sum(map(len, frames))
+        if judged + _size_at(found.body, judged) <= len(found.body):  # What is not asked about now is not kept for it.
+            cut = Frames(bytes(found.body[:judged]))
+            return Judging(functools.partial(self._judge, sifting, cut, _whole_frames(cut.body)))
         return Judging(functools.partial(self._judge, sifting, found, frames))
 
     def _judge(
@@ -144,8 +148,8 @@ class PartitionFilters:
             return self._past(sifting, sifting.get.position + size, all_of_it=count == len(wanted))
         if sifting.moved:
             return Moved(sifting.get.position)
-        if count == len(frames) and len(found.body) - size < _size_at(found.body, size):
-            return found  # with the beginning of the next frame, for which the client asks again
+        if count == len(frames):
+            return found  # with the beginning of the next frame, if there is one: the client asks for that again
         return Frames(found.body[:size])
 
     def _past(self, sifting: Sifting, position: int, *, all_of_it: bool) -> Judged:
