@@ -13,7 +13,7 @@ import pytest
 from metaq.admin import Admin
 from metaq.testing import FlakyNetwork
 from tests.interop.driver import DriverError, Event, ForeignClient
-from tests.interop.metaq1 import Metaq1Client, Nodes, OurServer, TextConnection, Zookeeper
+from tests.interop.metaq1 import Metaq1Client, Nodes, OurServer, TextConnection, Zookeeper, metaq1_client
 from tests.interop.servers import MetaqNamesrv
 from tests.support import eventually, run_metaq
 
@@ -100,6 +100,16 @@ def test_clients_of_both_generations_share_a_topic(
             java.shutdown_all()
     finally:
         namesrv.stop()
+
+
+def test_the_log4j_appender_of_the_extension_sends_to_us(tmp_path: Path) -> None:
+    """It knows no other root than /meta, and sends Hessian 1: a header, a length in characters, the text. In a JVM of its own,
+    because it never ends."""
+    with Zookeeper(tmp_path) as own, OurServer(tmp_path, own, {"logs": {}}), metaq1_client(tmp_path / "jvm") as java:
+        java.call("log", topic="logs", zookeeper=own.address, lines=["hello", "wörld"])
+        java.factory("f", own.address)
+        consumer(java, "c", "/logs", {"logs": MAX_SIZE})
+        assert sorted(bodies(java.wait("c", 2))) == ["c\0\1S\0\5helloz", "c\0\1S\0\5wörldz"]
 
 
 FILTER = """

@@ -14,6 +14,7 @@ import com.taobao.metamorphosis.client.consumer.MessageListener;
 import com.taobao.metamorphosis.client.extension.BroadcastMessageSessionFactory;
 import com.taobao.metamorphosis.client.extension.ExtMetaMessageSessionFactory;
 import com.taobao.metamorphosis.client.extension.consumer.ConsumerRecoverType;
+import com.taobao.metamorphosis.client.extension.log4j.StreamAppender;
 import com.taobao.metamorphosis.client.producer.MessageProducer;
 import com.taobao.metamorphosis.client.producer.SendMessageCallback;
 import com.taobao.metamorphosis.client.producer.SendResult;
@@ -40,6 +41,9 @@ import java.util.concurrent.TimeUnit;
 import javax.transaction.xa.XAException;
 import javax.transaction.xa.XAResource;
 import javax.transaction.xa.Xid;
+import org.apache.log4j.Level;
+import org.apache.log4j.Logger;
+import org.apache.log4j.SimpleLayout;
 import org.codehaus.jackson.JsonNode;
 import org.codehaus.jackson.map.ObjectMapper;
 
@@ -135,6 +139,9 @@ public final class Metaq1Driver {
                     names.add(partition.toString());
                 }
                 return names;
+            case "log":
+                log(request);
+                return null;
             case "stats":
                 return stats(factoryOf(request), text(request, "item"));
             case "shutdown":
@@ -417,6 +424,21 @@ public final class Metaq1Driver {
             print(event);
         } catch (IOException e) {
             throw new IllegalStateException(e);
+        }
+    }
+
+    /** Through the appender of client-extension, as a program with log4j would. */
+    private static void log(JsonNode request) {
+        StreamAppender appender = new StreamAppender(new SimpleLayout(), System.err);
+        appender.setTopic(text(request, "topic"));
+        appender.setZkConnect(text(request, "zookeeper"));
+        appender.setEncodeType(1);
+        appender.activateOptions();
+        Logger logger = Logger.getLogger("metaq.interop." + text(request, "topic"));
+        logger.setLevel(Level.INFO);
+        logger.addAppender(appender);
+        for (JsonNode line : request.get("lines")) {
+            logger.info(line.getTextValue());
         }
     }
 
