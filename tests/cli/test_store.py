@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import zipfile
 
 from metaq.wire.metaq1_frame import frame, with_attribute
-from tests.support import run_metaq
+from tests.support import PATIENCE, environment, eventually, metaq_command, run_metaq
 
 
 def test_dump_prints_frames_of_each_kind_of_file_of_1x(tmp_path):
@@ -74,3 +75,29 @@ def test_import_takes_a_data_folder_once_and_tells_what_it_could_not(tmp_path):
     assert "a.b-1: " in damaged.stderr
     assert run_metaq("store", "import-meta", str(tmp_path / "meta")).returncode == 2
     assert run_metaq("store", "import-meta", str(store), "--data", str(tmp_path / "other")).returncode != 0
+
+
+def test_import_that_is_told_to_stop_closes_in_order_and_goes_on_later(tmp_path):
+    """SIGTERM: exit code 1 and the store as after an orderly end; the next run takes the rest."""
+    data, store = tmp_path / "meta" / "test-0", tmp_path / "store"
+    data.mkdir(parents=True)
+    whole = b"".join(frame(number, 0, b"%06d" % number * 20) for number in range(150_000))
+    (data / f"{0:020d}.meta").write_bytes(whole)
+    command = metaq_command(
+        "store", "import-meta", str(tmp_path / "meta"), "--data", str(store), "-o", "mappedFileSizeCommitLog=16777216"
+    )
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment()
+    ) as child:
+        eventually(lambda: (store / "positions").exists() or child.poll() is not None)
+        child.terminate()
+        _, told = child.communicate(timeout=PATIENCE)
+    assert child.returncode == 1, told
+    assert "stopped: the same command goes on from here" in told
+    assert not (store / "abort").exists()
+    done = subprocess.run(
+        [*command, "--json"], capture_output=True, text=True, env=environment(), check=True, timeout=PATIENCE
+    )
+    [one] = json.loads(done.stdout)["partitions"]
+    assert 0 < one["bytes"] <= len(whole)
+    assert one["already"] + one["bytes"] == len(whole)

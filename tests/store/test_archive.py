@@ -135,6 +135,7 @@ def test_what_a_crash_left_is_written_again_the_same(tmp_path):
             keeper.step()
         seen.append({path.name: path.read_bytes() for path in (tmp_path / "archive/T-0").iterdir()})
         (tmp_path / "archive/T-0" / f"{1000:020d}.meta.zip").write_bytes(b"old")
+        (tmp_path / "archive/T-0" / f"{1000:020d}.meta.arc.tmp").write_bytes(b"half")
     assert seen[0] == seen[1]
 
 

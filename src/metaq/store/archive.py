@@ -78,6 +78,8 @@ class Archiver:
         """Topic → LogOffset up to which it is."""
         self.worker = Worker("archive", self.step, self._seconds)
         self._started = False
+        self._tidied: set[Path] = set()
+        """Folders in which nothing half written is left."""
         store.helped_by(self.worker)
 
     def stop(self) -> None:
@@ -191,6 +193,10 @@ class Archiver:
         store, queue, disk = self._store, part.queue, self._store.disk
         folder = self.folder / f"{queue.topic}-{queue.queue_id}"
         disk.make_folder(folder)
+        if folder not in self._tidied:
+            self._tidied.add(folder)
+            for left in folder.glob("*.tmp"):  # of a crash; under another policy it would not be written again
+                left.unlink()
         name = f"{position:0{NAME_DIGITS}d}"
         path = folder / (name + (ZIPPED if part.policy.compress else ARCHIVED))
         temporary = path.with_name(path.name + ".tmp")
