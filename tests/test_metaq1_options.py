@@ -1,7 +1,4 @@
-"""Every option of a server.ini does what it says: one function for each, found by its name; one without a function fails.
-
-Those of [zookeeper] need one: tests/interop/test_metaq1_zookeeper_options.py.
-"""
+"""Every option of a server.ini does what it says: one function for each, found by its name; one without a function fails."""
 
 from __future__ import annotations
 
@@ -18,6 +15,7 @@ import pytest
 from metaq.app.broker import start_broker
 from metaq.app.configuration import load
 from metaq.app.filter_check import check_filters
+from metaq.app.text_registration import zookeeper_settings
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.net.address import split_address
@@ -27,7 +25,7 @@ from tests.doors.metaq1_support import TextClient, open_text_door
 from tests.doors.support import SlowDisk
 from tests.support import PATIENCE, eventually
 
-NAMES = sorted(item.name for item in dataclasses.fields(Metaq1Options) if not item.name.startswith("zk_"))
+NAMES = sorted(item.name for item in dataclasses.fields(Metaq1Options))
 
 EFFECTS: dict[str, Callable[[pathlib.Path], None]] = {}
 
@@ -55,14 +53,14 @@ def test_no_effect_is_shown_of_an_option_that_there_is_not():
     assert set(EFFECTS) == set(NAMES)
 
 
-def configured(root, *lines, topics="[topic=test]\n", name="server.ini"):
+def configured(root, *lines, topics="[topic=test]\n", name="server.ini", zookeeper="zk.zkEnable=false"):
     """What a file with these lines in [system] makes of a broker; its store is small and its number 7."""
     file = root / name
     keys = {line.partition("=")[0] for line in lines}
     more = [
         line for line in ("brokerId=7", f"dataPath={root}/data", "serverPort=0") if line.partition("=")[0] not in keys
     ]
-    file.write_text("\n".join(["[system]", *more, *lines, "[zookeeper]", "zk.zkEnable=false", topics]))
+    file.write_text("\n".join(["[system]", *more, *lines, "[zookeeper]", zookeeper, topics]))
     return load(
         str(file),
         serving=("broker", "store", "metaq1"),
@@ -569,3 +567,60 @@ def _(root):
         assert ends.max_offset == before
         served.tick(2)
         assert ends.max_offset == before + 1
+
+
+# ---- ZooKeeper ------------------------------------------------------------------------------------------------------
+# What a registrar does with its settings: tests/registry/test_zookeeper.py; and brokers with roots of their own:
+# tests/interop/test_metaq1_ours.py.
+
+
+def asked_to_connect(root, *lines):
+    """The first request that a ZooKeeper gets of a broker of a file with these lines; None: none comes."""
+    pytest.importorskip("kazoo")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(PATIENCE)
+        found = []
+
+        def listen():
+            with server.accept()[0] as connection:
+                connection.settimeout(PATIENCE)
+                found.append(connection.recv(100))
+
+        thread = threading.Thread(target=listen, daemon=True)
+        thread.start()
+        connect = f"zk.zkConnect=127.0.0.1:{server.getsockname()[1]}"
+        started(configured(root, zookeeper="\n".join([connect, *lines])))
+        if not found:
+            socket.create_connection(server.getsockname()).close()  # lets the thread go
+        thread.join(PATIENCE)
+        return found[0] or None
+
+
+@effect_of("zk_connect")
+def _(root):
+    assert asked_to_connect(root)
+
+
+@effect_of("zk_enable")
+def _(root):
+    assert asked_to_connect(root, "zk.zkEnable=false") is None
+
+
+@effect_of("zk_session_timeout_ms")
+def _(root):
+    request = asked_to_connect(root, "zk.zkSessionTimeoutMs=2*4321")
+    assert int.from_bytes(request[16:20], "big") == 8642  # behind size, version and last zxid
+
+
+def tells_the_registrar(line, name, value):
+    def look(root):
+        pytest.importorskip("kazoo")
+        got = configured(root, zookeeper=f"zk.zkConnect=h:1\n{line}")
+        assert getattr(zookeeper_settings(got.metaq1), name) == value
+
+    return look
+
+
+effect_of("zk_root")(tells_the_registrar("zk.zkRoot=/other/root", "root", "/other/root"))
+effect_of("zk_connection_timeout_ms")(tells_the_registrar("zk.zkConnectionTimeoutMs=7000", "connection_timeout", 7.0))
+effect_of("zk_sync_time_ms")(tells_the_registrar("zk.zkSyncTimeMs=50", "sync_time", 0.05))

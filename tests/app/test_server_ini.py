@@ -202,6 +202,10 @@ def test_topics_say_only_what_is_different(tmp_path):
         ("deleteWhen=0 0 6 31 2 ?", r"line 3: .*never comes to be due"),
         ("deleteWhen=0 0 6", r"line 3: .*has 3 words"),
         ("zk.zkRoot=/meta", r"line 3: zk.zkRoot belongs in \[zookeeper\]"),
+        ("[zookeeper]\nzk.zkConnect=localhost:", r"line 4: zk.zkConnect=localhost:: need host:port"),
+        ("[zookeeper]\nzk.zkConnect=a:1,,b:2", r"line 4: zk.zkConnect"),
+        ("[zookeeper]\nzk.zkRoot=/a//b", r"line 4: zk.zkRoot=/a//b: need a path"),
+        ("[zookeeper]\nzk.zkRoot=/a b", r"line 4: zk.zkRoot"),
         ("enable=false", r"line 3: there is no option 'enable'"),
         ("[zokeeper]", r"line 3: \[zokeeper\] is no section; the nearest is zookeeper"),
         ("[topic=a", r"line 3: '\[topic=a' begins a section and has no \]"),
@@ -345,6 +349,8 @@ def test_a_toml_file_has_both_generations(tmp_path):
         ("[metaq1.topics.a]\nnumPartitions = 0\n", r"\[metaq1.topics.a\] of .*smallest"),
         ('[metaq1.topics]\na = "b"\n', "need a table"),
         ("[metaq1]\ntopics = 1\n", "need a table"),
+        ("[metaq1]\nenable = true\ndeleteWhen = 'never'\n", "the cron expression 'never'"),
+        ("[metaq1]\nenable = true\nzkConnect = ':1'\n", "need host:port"),
         ('[metaq1.topics.a]\ngroup = "b"\n', "need group.GROUP"),
     ):
         with pytest.raises(ConfigError, match=says):

@@ -141,6 +141,8 @@ class RunningBroker:
                 identity,
                 options.register_name_server_period / 1000,
             )
+        if self.text_address:
+            log.info("clients of MetaQ 1.x are served at %s", self.text_address)
         await self._tasks.text_registration.start(self._broker)
 
     async def close(self) -> None:

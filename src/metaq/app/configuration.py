@@ -239,6 +239,8 @@ def load(
     if metaq1.enable:
         from metaq.app import identity, partition_sections  # here and not above: a broker without 1.x goes without
 
+        for name in values[METAQ1]:
+            partition_sections.check_value(name, getattr(metaq1, name))
         named = set(values[METAQ1])
         if server_ini is not None:  # 1.x's defaults hold then; the size of log files may be what the folder has
             named |= metaq1.values().keys() - {"max_segment_size"}

@@ -30,6 +30,8 @@ TOPICS: Final = "topics"
 """Of the section [metaq1] of a `metaq.toml`: tables [metaq1.topics.NAME]."""
 FILTER_PREFIX: Final = "group."
 FILTER_CHARS_MAX: Final = 200
+_ZOOKEEPER: Final = re.compile(r"\s*(\[[0-9a-fA-F:.]+\]|[\w.-]+)(:[0-9]{1,5})?\s*", re.ASCII)
+_ZOOKEEPER_PATH: Final = re.compile(r"/?([^/\s\x00-\x1f]+(/[^/\s\x00-\x1f]+)*)?/?")
 _FILTER: Final = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*")
 
 
@@ -60,6 +62,10 @@ def check_value(name: str, value: Any) -> Any:
         DeletePolicy.parse(typed)
     if name == "delete_when":
         parse_cron(typed)
+    if name == "zk_connect" and typed is not None and not all(_ZOOKEEPER.fullmatch(one) for one in typed.split(",")):
+        raise ConfigError(f"zk.zkConnect={typed}: need host:port, `,`-separated")
+    if name == "zk_root" and not _ZOOKEEPER_PATH.fullmatch(typed):
+        raise ConfigError(f"zk.zkRoot={typed}: need a path like /meta, of names without blanks")
     return typed
 
 

@@ -10,9 +10,23 @@ from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partition_progress import Tell
 from metaq.errors import ConfigError
 from metaq.net.address import join_address
+from metaq.options import Metaq1Options
 
 if TYPE_CHECKING:
-    from metaq.registry.zookeeper.registrar import ZookeeperRegistrar
+    from metaq.registry.zookeeper.registrar import ZookeeperRegistrar, ZookeeperSettings
+
+
+def zookeeper_settings(options: Metaq1Options) -> ZookeeperSettings:
+    """What the options say of ZooKeeper."""
+    from metaq.registry.zookeeper.registrar import ZookeeperSettings
+
+    return ZookeeperSettings(
+        options.zk_connect or "",
+        options.zk_root,
+        options.zk_session_timeout_ms / 1000,
+        options.zk_connection_timeout_ms / 1000,
+        options.zk_sync_time_ms / 1000,
+    )
 
 
 class TextRegistration:
@@ -39,21 +53,16 @@ class TextRegistration:
             return
         try:
             from metaq.registry.zookeeper.layout import TextBroker
-            from metaq.registry.zookeeper.registrar import Told, ZookeeperRegistrar, ZookeeperSettings
+            from metaq.registry.zookeeper.registrar import Told, ZookeeperRegistrar
         except ImportError as error:
             raise ConfigError(
                 f"zk.zkConnect={options.zk_connect}: registering in ZooKeeper needs kazoo ({error}); install"
                 " pymetaq[zookeeper], or set zk.zkEnable=false"
             ) from None
-        zookeeper = ZookeeperSettings(
-            options.zk_connect,
-            options.zk_root,
-            options.zk_session_timeout_ms / 1000,
-            options.zk_connection_timeout_ms / 1000,
-            options.zk_sync_time_ms / 1000,
-        )
         who = TextBroker(options.broker_id, f"meta://{join_address(*self._place)}")
-        registrar = ZookeeperRegistrar(zookeeper, who, lambda: Told(settings.text, partitions.published()))
+        registrar = ZookeeperRegistrar(
+            zookeeper_settings(options), who, lambda: Told(settings.text, partitions.published())
+        )
         partitions.watch(registrar.changed)
         settings.watch(lambda _topics: registrar.changed())
         self._registrar = registrar
