@@ -10,8 +10,9 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from metaq.broker.broker import Broker
-from metaq.broker.requests import EndTransaction, Send
+from metaq.broker.requests import EndTransaction, Send, SendBack
 from metaq.clock import FakeClock
+from metaq.errors import Reason
 from metaq.model import TransactionOutcome
 from metaq.model.partition import Frames, Later, Moved, PartitionGet, PartitionPut, foreign_id
 from metaq.options import Metaq1Options
@@ -244,6 +245,53 @@ def test_a_get_before_messages_that_are_lost_is_moved_behind_them(tmp_path: path
         assert support.get(partitions, 10) == 50
         assert isinstance(partitions.get(_get(49), CHANNEL), Moved)
         assert read(partitions, 50) == whole[2:]
+
+
+def test_a_message_that_the_disk_has_damaged_is_passed_over_once_that_is_known(tmp_path: pathlib.Path) -> None:
+    """Until then there is nothing at its place; the frames around it stay where they are."""
+    clock = FakeClock()
+    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+        partitions = of(broker)
+        for number in range(5):
+            support.put(partitions, b"body%d" % number)
+        whole = read(partitions)
+        log_offset = broker.store.queue("test", 0).units(2, 1)[0].log_offset
+    with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(log_offset)
+        data = file.read(400)
+        file.seek(log_offset + data.index(b"body2"))
+        file.write(b"BODY2")
+    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+        partitions = of(broker)
+        assert read(partitions) == whole[:2]
+        assert "position 50" in support.refused(Reason.NOT_FOUND, support.get, partitions, 50)
+        broker.store.repair()
+        assert support.get(partitions, 55) == 75
+        assert read(partitions, 75) == whole[3:]
+
+
+def test_a_message_that_a_consumer_gave_back_appears_once_and_its_copy_for_the_group_has_its_id(
+    tmp_path: pathlib.Path,
+) -> None:
+    """The copy lies in the group's retry topic, which 1.x clients do not see."""
+    with open_broker(tmp_path, FakeClock(), text=support.settings(test=1)) as broker:
+        partitions = of(broker)
+        told = partitions.put(
+            PartitionPut(topic="test", partition=0, body=with_attribute("t", b"x"), flag=1, born_host=BORN_HOST)
+        )
+        broker.groups.require("g")
+        place = broker.store.queue("test", 0).units(0, 1)[0].log_offset
+        broker.retries.send_back(SendBack(group="g", log_offset=place, delay_level=-1))
+        assert [one.message_id for one in read(partitions)] == [told.message_id]
+        [unit] = broker.store.queue("%DLQ%g", 0).units(0, 10)
+        copy = decode_record(broker.store.record_at(unit.log_offset))
+        assert (copy.body, copy.tag, copy.properties["METAQ_ID"]) == (b"x", "t", str(told.message_id))
+        text = support.refused(
+            Reason.NOT_FOUND,
+            partitions.get,
+            PartitionGet(topic="%DLQ%g", group="g", partition=0, position=0, size_max=100),
+        )
+        assert "is not exists" in text
 
 
 def _get(position: int) -> PartitionGet:
