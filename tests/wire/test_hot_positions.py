@@ -21,8 +21,8 @@ from metaq.wire.record import encode_record
 BASE = 1 << 20
 """Where the log file of these tests begins."""
 COMPRESSED = int(SysFlag.COMPRESSED)
-GOLDEN_UNITS = "8000000000000000a400000000000019"
-GOLDEN_UNIT_FAR = "d600010000000019"
+GOLDEN_UNITS = "8000000000000000a488000000000019"
+GOLDEN_UNIT_FAR = "d66a010000000019"
 
 
 def record(offset: int, place: int, body: bytes = b"hello", properties: bytes = b"", sys_flag: int = 0) -> bytes:
@@ -164,7 +164,7 @@ def test_the_tail_writes_the_unit_of_the_message_to_come(hot):
 
 @both
 def test_golden_units(hot):
-    """The first bit, a check of seven, the position: of messages at 0, 25 and 2^40 + 25."""
+    """The first bit, a check of fifteen, the position: of messages at 0, 25 and 2^40 + 25."""
     assert hot.position_units(array("i", [25]), 0, 0) == (bytes.fromhex(GOLDEN_UNITS), 25)
     assert hot.position_of(bytes.fromhex(GOLDEN_UNITS)[:8], 0) == 0
     units, end = hot.position_units(array("i", []), 1_000_000, (1 << 40) + 25)
@@ -181,14 +181,14 @@ def test_a_unit_that_is_damaged_or_of_another_place_says_nothing(hot):
         assert hot.position_of(unit[:7], 1_000 + row) == hot.position_of(bytes(8), 1_000 + row) == -1
         flips = [int.from_bytes(unit, "big") ^ 1 << bit for bit in range(64)]
         assert sum(hot.position_of(flip.to_bytes(8, "big"), 1_000 + row) >= 0 for flip in flips) <= 1
-        assert sum(hot.position_of(unit, other) >= 0 for other in range(1_000)) < 20  # 1 of 128 is to be expected
+        assert sum(hot.position_of(unit, other) >= 0 for other in range(1_000)) <= 2
 
 
 @needs_native
 @given(
     st.lists(st.integers(20, 1 << 30), max_size=20),
     st.integers(0, 1 << 50),
-    st.integers(0, 1 << 50),
+    st.integers(0, 1 << 46),
     st.binary(max_size=9),
 )
 def test_native_and_twin_write_the_same_units(counts, offset, position, unit):

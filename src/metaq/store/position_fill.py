@@ -168,7 +168,7 @@ class Filler:
         unit by is a fault of a record; what moves only some units between is a fault of those units.
         """
         at, position = high, self._files.read(high)
-        differ, believed = 0, True
+        differ, believed, end = 0, True, position or 0
         while at > low and position is not None:
             first = max(low, at - CHUNK)
             found = sizes_of(self._store, self._queue, first, at)
@@ -178,7 +178,7 @@ class Filler:
             for row in range(at - first - 1, -1, -1):
                 position -= found.sizes[row]
                 differ += stored[row] != position
-                if stored[row] >= 0:
+                if 0 <= stored[row] <= end:
                     believed = stored[row] == position
             at = first
         return believed, differ
@@ -186,11 +186,11 @@ class Filler:
     def fill_gaps(self, low: int, high: int) -> None:
         """Make the units anew of [low, high] of which nothing is known, from their neighbours: some message is damaged, so that
         sums over all of them say nothing."""
-        at = low
+        at, end = low, self._files.read(high) or 0
         while at < high:
             stop = min(high, at + CHUNK)
             known = self._files.read_many(at, stop)
-            missing = [at + row for row, position in enumerate(known) if position < 0]
+            missing = [at + row for row, position in enumerate(known) if not 0 <= position <= end]
             if missing:
                 last = next((one for one, after in itertools.pairwise(missing) if after != one + 1), missing[-1])
                 self._fill_gap(missing[0], last, low)
@@ -201,7 +201,7 @@ class Filler:
         """Units [first, last]: upward from the one before as far as messages are whole, downward from the one behind."""
         begin, end = max(low, first - 1), last + 1
         found = sizes_of(self._store, self._queue, begin, end)
-        below, above = self._files.read(begin), self._files.read(end)
+        below, above = self._files.read(begin) if begin < first else None, self._files.read(end)
         lost = set(found.lost)
         up = begin
         while below is not None and up < last and up - begin not in lost:

@@ -299,7 +299,7 @@ class QueuePositions:
         if queue_offset == self.tail.next_offset:
             return self.tail.next_position
         value = self._files.read(queue_offset)
-        if value is None:
+        if value is None or value > self.tail.next_position:
             log.error(
                 "queue %d of topic %s: the byte position of queue offset %d is lost; all of its positions are computed anew",
                 self.queue_id, self.topic, queue_offset,

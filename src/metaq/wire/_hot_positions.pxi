@@ -14,7 +14,7 @@ cdef enum:
     POSITION_BYTES = 8
 
 cdef enum:
-    POSITION_BITS = 56
+    POSITION_BITS = 48
 
 cdef uint64_t POSITION_KNOWN = <uint64_t>1 << 63
 cdef uint64_t POSITION_MASK = (<uint64_t>1 << POSITION_BITS) - 1
@@ -23,9 +23,9 @@ cdef uint64_t MIX = 0x9E3779B97F4A7C15u
 
 
 cdef inline uint64_t position_unit(int64_t offset, int64_t position) noexcept nogil:
-    """The first bit, seven that belong to this position at this queue offset, the position."""
+    """The first bit, fifteen that belong to this position at this queue offset, the position."""
     cdef uint64_t value = <uint64_t>position & POSITION_MASK
-    cdef uint64_t check = ((value ^ <uint64_t>offset * MIX_OFFSET) * MIX) >> 57
+    cdef uint64_t check = ((value ^ <uint64_t>offset * MIX_OFFSET) * MIX) >> 49
     return POSITION_KNOWN | check << POSITION_BITS | value
 
 

@@ -17,7 +17,7 @@ SIZES_COMPRESSED: Final = 3
 
 FRAME_HEAD_BYTES: Final = 20
 POSITION_BYTES: Final = 8
-_BITS: Final = 56
+_BITS: Final = 48
 _KNOWN: Final = 1 << 63
 _MASK: Final = (1 << _BITS) - 1
 _MIX_OFFSET: Final = 0xC2B2AE3D27D4EB4F
@@ -90,7 +90,7 @@ def frame_sizes(
 
 def _position_unit(offset: int, position: int) -> int:
     value = position & _MASK
-    check = ((value ^ (offset * _MIX_OFFSET & _ALL)) * _MIX & _ALL) >> 57
+    check = ((value ^ (offset * _MIX_OFFSET & _ALL)) * _MIX & _ALL) >> 49
     return _KNOWN | check << _BITS | value
 
 
