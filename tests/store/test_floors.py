@@ -146,6 +146,24 @@ def test_look_at_a_cron_that_was_due_before_the_start_waits_for_the_next(tmp_pat
         assert store.min_log > 0
 
 
+def test_cron_that_was_due_while_there_was_one_file_is_over(tmp_path):
+    """Its look found nothing to do; the next one is at its next time, not when the log goes on in another file."""
+    clock = FakeClock(START_MS)
+    with open_store(tmp_path, clock) as store:
+        store.retain_by(rules(when="0 0 6 * * ?", short="delete,1s"))
+        put(store, "short", 0, b"short 0 ")
+        clock.advance(24 * 3600)
+        look(store, clock)
+        for number in range(1, 30):
+            put(store, "short", 0, b"short %d " % number * 1000)
+        clock.advance(60)
+        look(store, clock)
+        assert store.min_log == 0
+        clock.advance(24 * 3600)
+        look(store, clock)
+        assert store.min_log > 0
+
+
 def test_at_most_ten_files_in_one_look_and_the_rest_in_the_next(tmp_path):
     """Though the cron was due once only."""
     clock = FakeClock(START_MS)

@@ -202,7 +202,7 @@ class Housekeeper:
             ]
             used = parts.disk.used_percent(parts.folder.commit_log)
             kept_from = None
-            if self.floors.retentions is not None and ages:
+            if self.floors.retentions is not None:
                 self._let_go(now_ms, ages, at_once=at_once or used > parts.options.disk_max_used_space_ratio)
                 kept_from = self.floors.kept_from()
             debt = oldest_debt(self._owners)
