@@ -50,6 +50,12 @@ def test_a_topic_that_would_leave_its_folder_is_refused_whole():
     assert names.clusters().brokers == {}
 
 
+def test_a_topic_with_a_dot_which_clients_of_metaq_1_x_make_has_a_route():
+    names = service()
+    names.register(registration(topic="com.shop.orders"), "one")
+    assert [queues.broker for queues in names.route("com.shop.orders").queues] == ["a"]
+
+
 def test_the_order_configuration_is_in_the_route_only_on_request():
     """`orderMessageEnable` adds the fixed layout of a topic to its route."""
     for enabled, order in ((False, None), (True, "a:4")):

@@ -25,6 +25,10 @@ def test_a_retry_topic_may_be_as_long_as_its_group():
     assert SourceOptions.of(GOOD | {"subscribe": long}).topics == [long]
 
 
+def test_a_topic_of_metaq_1_x_may_have_dots():
+    assert SourceOptions.of(GOOD | {"subscribe": "com.shop.orders"}).topics == ["com.shop.orders"]
+
+
 def test_assign_names_queues():
     """A JSON of topic, broker, queue ids."""
     options = SourceOptions.of({"nameServers": "a:1", "assign": '{"t": {"b": [1, 0]}}'})

@@ -56,18 +56,21 @@ class FrameReader:
 
         The call raises Refused UNAVAILABLE if a body was compressed with LZ4 or ZSTD, and the extra that brings them is missing.
         """
-        bytes_max = min(max(run.size * _RECORD_BYTES_PER_FRAME, _RECORDS_BYTES_MIN), _RECORDS_BYTES_MAX)
-        pulled = self._pull(run.topic, run.queue_id, run.queue_offset, run.count, bytes_max)
-        if (job := pulled.job) is not None:
-            return lambda: self._frames(run, job(), _expanded)
+        pulled = self._records(run)
+        if pulled.job is not None:
+            return lambda: self._frames(run, pulled, _expanded)
         try:
             return self._frames(run, pulled, _not_here)
-        except _CompressedError:
-            kept = bytes(pulled.body)  # the log's pages may go meanwhile
-            pulled.body = kept
-            return lambda: self._frames(run, pulled, _expanded)
+        except _CompressedError:  # read again there: whoever waits for his turn keeps no copy of records
+            return lambda: self._frames(run, self._records(run), _expanded)
+
+    def _records(self, run: FrameRun) -> ReadResult:
+        bytes_max = min(max(run.size * _RECORD_BYTES_PER_FRAME, _RECORDS_BYTES_MIN), _RECORDS_BYTES_MAX)
+        return self._pull(run.topic, run.queue_id, run.queue_offset, run.count, bytes_max)
 
     def _frames(self, run: FrameRun, pulled: ReadResult, expand: Callable[[bytes, int], bytes]) -> FramesRead:
+        if pulled.job is not None:
+            pulled = pulled.job()
         if pulled.status is ReadStatus.FOUND:
             first = int.from_bytes(pulled.body[_QUEUE_OFFSET], "big")
             if first != run.queue_offset:
