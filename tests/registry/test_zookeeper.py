@@ -255,6 +255,29 @@ def test_a_zookeeper_that_is_down_at_the_start_gets_all_when_it_comes(
             eventually(lambda: mine(nodes, "/late") == WHOLE or None)
 
 
+def test_a_zookeeper_that_is_down_is_named_though_topics_change_all_the_time(
+    tmp_path: Path, loop: NetworkThread
+) -> None:
+    """What is to be told wakes the registrar, and must not keep it from saying that it cannot."""
+    nowhere = Zookeeper(tmp_path)
+
+    async def said() -> str:
+        registrar = ZookeeperRegistrar(ZookeeperSettings(nowhere.address), BROKER, lambda: Told(b"", {}))
+
+        async def restless() -> None:
+            while True:
+                registrar.changed()
+                await asyncio.sleep(0.01)
+
+        changes = asyncio.create_task(restless())
+        await registrar.start()
+        changes.cancel()
+        await registrar.stop()
+        return registrar.failing
+
+    assert "cannot be reached" in loop.call(said())
+
+
 def test_a_zookeeper_that_goes_down_and_comes_back_empty_gets_all_again(tmp_path: Path, loop: NetworkThread) -> None:
     """With its data it finds the nodes; without, a client that insists on the old session would never be let in."""
     with Zookeeper(tmp_path) as fragile, Registered(loop, fragile.address, "/back", session_seconds=1.0) as broker:

@@ -131,31 +131,30 @@ class ZookeeperRegistrar:
         """Rounds, until the session is beyond hope."""
         loop = asyncio.get_running_loop()
         patience = UNREACHABLE_SECONDS
-        away_since, had_session = loop.time(), False
+        away_since = said_at = loop.time()
+        had_session = False
         while True:
             if session.connected:
                 had_session, patience = True, self._settings.connection_timeout
                 self._wake.clear()  # before anything is read: a change during the round must cause another
                 done = await self._round(session)
-                away_since = loop.time()
+                away_since = said_at = loop.time()
                 await self._sleep(None if done else RETRY_SECONDS)
                 continue
             self.registered = False
             if had_session and loop.time() - away_since > self._settings.session_timeout * HOPELESS_SESSIONS:
                 return
             self._wake.clear()
-            if not await self._sleep(patience) and not session.connected:
-                patience = self._settings.connection_timeout
+            await self._sleep(said_at + patience - loop.time())
+            if not session.connected and loop.time() >= said_at + patience:
+                said_at, patience = loop.time(), self._settings.connection_timeout
                 self._fail(f"cannot be reached{f' ({session.why})' if session.why else ''}")
 
-    async def _sleep(self, seconds: float | None) -> bool:
-        """Whether something woke us."""
-        try:
+    async def _sleep(self, seconds: float | None) -> None:
+        """Until something wakes us, at most so long."""
+        with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._wake.wait()
-        except TimeoutError:
-            return False
-        return True
 
     async def _round(self, session: Session) -> bool:
         """Whether all is told."""
@@ -166,8 +165,10 @@ class ZookeeperRegistrar:
             self._fail(f"refused or lost a request ({type(error).__name__} {error})".replace(" )", ")"))
             return False
         except Exception as error:
-            log.exception("registering in ZooKeeper %s failed", self._settings.connect)
+            if str(error) != self.failing:
+                log.exception("registering in ZooKeeper %s failed", self._settings.connect)
             self.failing, self.registered = str(error), False
+            self._first_word.set()
             return False
         if clash:
             self._fail(
