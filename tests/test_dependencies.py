@@ -11,7 +11,13 @@ from tests.support import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
-EXTRA_OF = {"spark": "spark", "client/arrow.py": "spark", "wire/compression.py": "compression"}
+EXTRA_OF = {
+    "spark": "spark",
+    "client/arrow.py": "spark",
+    "client/arrow_rows.py": "spark",
+    "registry/zookeeper": "zookeeper",
+    "wire/compression.py": "compression",
+}
 """Where in `src/metaq` something beyond the bare installation may be imported → the extra that brings it."""
 FREELY = {"uvloop": "uvloop", "pytest": "dev"}
 """Imported only where it is installed."""
