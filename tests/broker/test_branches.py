@@ -24,6 +24,7 @@ from metaq.options import Metaq1Options
 from tests.broker.staging import bodies, rollback, run_steps, stored
 from tests.broker.support import BORN_HOST, FakeChannel, open_broker
 from tests.broker.test_partitions import settings
+from tests.broker.test_staging_retention import SMALL, let_files_go
 
 KEY = LocalKey("10.0.0.5-1373971200000-1", 1)
 XID = BranchKey(7, b"g1", b"b1", "uqA")
@@ -326,21 +327,30 @@ def test_a_prepared_branch_outlives_a_restart_and_an_open_one_does_not(
         assert bodies(broker, "test", 0) == [str(XID).encode()]
 
 
-def test_a_prepared_branch_is_carried_when_retention_reaches_its_records(
+def test_what_is_in_doubt_outlasts_the_log_files_that_it_was_written_to(
     tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
 ) -> None:
-    with opened(tmp_path, clock) as broker:
-        branches(broker).begin(XID, 0, channel)
-        put(broker, XID, b"kept", channel)
-        branches(broker).prepare(XID, channel)
-        before = broker.store.log_end
-        broker.staging.carry(before)
-        run_steps(broker)
-        assert broker.staging.oldest() is not None and broker.staging.oldest() >= before
-    with opened(tmp_path, clock) as broker:
-        assert branches(broker).recover(None) == [XID]
-        branches(broker).commit(XID, channel, one_phase=False)
+    """However often they go, over restarts, for months; what an operator has ended is remembered as long."""
+    other = BranchKey(7, b"g2", b"", "uqA")
+    options = Metaq1Options(delete_policy="delete,1", delete_when="0 * * * * ?")
+    with opened(tmp_path, clock, options, store=SMALL) as broker:
+        for key in (XID, other):
+            branches(broker).begin(key, 5, channel)
+            put(broker, key, b"kept", channel)
+            branches(broker).prepare(key, channel)
+        branches(broker).end_by_hand(str(other), Outcome.ROLLBACK)
+        for _ in range(2):
+            let_files_go(broker, clock)
+    clock.advance(100 * 86_400)
+    with opened(tmp_path, clock, options, store=SMALL) as broker:
+        let_files_go(broker, clock)
+        service = branches(broker)
+        assert service.recover(None) == [XID, other]
+        service.commit(XID, channel, one_phase=False)
+        service.forget(other)
         assert bodies(broker, "test", 0) == [b"kept"]
+        let_files_go(broker, clock)
+        assert broker.staging.oldest() is None
 
 
 # ---------------------------------------------------------------------- time

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from metaq.client.conversation.pulling import Pull
+from metaq.client.conversation.staging import ListStaged
 from metaq.model import MessageQueue
+from metaq.model.staging import Phase
 from metaq.store.reader import StoreReader
 from metaq.store.staged import StagedSurvey
 from metaq.wire.metaq1_frame import frames
@@ -36,20 +38,20 @@ class MortalServer(OurServer):
     """`metaq broker -c server.ini` that dies where it is told."""
 
     def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            PROGRAM,
-            "broker",
-            "-c",
-            str(self.ini),
-            "--port",
-            self.broker.rpartition(":")[2],
-        ]
-        self._process, ready = launch(
-            command, self.log, r"^ready broker \S+ (\S+)", {**environment(), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
-        )
+        eventually(self._started, what="the broker is up")
+
+    def _started(self) -> bool:
+        port = self.broker.rpartition(":")[2]
+        command = [sys.executable, "-m", PROGRAM, "broker", "-c", str(self.ini), "--port", port]
+        paths = {**environment(), "PYTHONPATH": f"{ROOT / 'src'}:{ROOT}"}
+        try:
+            self._process, ready = launch(command, self.log, r"^ready broker \S+ (\S+)", paths)
+        except AssertionError as error:
+            if "address already in use" in str(error):  # somebody else has taken its port while it was dead
+                return False
+            raise
         self.broker = ready.group(1)
+        return True
 
 
 class Gone(Exception):
@@ -137,16 +139,16 @@ class Run:
 
     def _pulled(self, place: tuple[str, int]) -> list[bytes]:
         """By a client of RocketMQ."""
-        queue = MessageQueue(place[0], self._broker, place[1])
-        got = ask(
-            self._server.broker, Pull(group="g", queue=queue, offset=self._from[place][1], count=32, bytes_max=4 << 20)
-        )
-        data, found = bytes(got.records), list[bytes]()
-        while data:
-            size = int.from_bytes(data[:4], "big")
-            found.append(decode_record(data[:size]).body)
-            data = data[size:]
-        return found
+        queue, offset, found = MessageQueue(place[0], self._broker, place[1]), self._from[place][1], list[bytes]()
+        while True:  # a log file ends an answer
+            got = ask(self._server.broker, Pull(group="g", queue=queue, offset=offset, count=32))
+            data, offset = bytes(got.records), got.next_offset
+            if not data:
+                return found
+            while data:
+                size = int.from_bytes(data[:4], "big")
+                found.append(decode_record(data[:size]).body)
+                data = data[size:]
 
     _broker = "broker-0"
 
@@ -170,6 +172,7 @@ class Run:
             self._server.kill()
             self._server.start()
             self.deaths += 1
+        self._settle()
         in_doubt = [] if local else self.do("null", "RECOVER")[1].decode().split()
         whole = len(self.bodies(number, PLACES[0]))
         if key in in_doubt:
@@ -177,13 +180,13 @@ class Run:
             assert (self.seen(number), self._stored(number)) == (0, 0), "nothing of what is in doubt is there"
             assert self.do(key, "COMMIT_TWO_PHASE")[0] == 200
             done.append("COMMIT_TWO_PHASE")
+            self._settle()
         elif not local:
             assert done != ["PREPARE"] or died, "what is prepared is in doubt, until it is committed"
-        there = eventually(
-            lambda: (found,) if (found := self.seen(number)) is not None else None, what="all or nothing"
-        )[0]
+        there = self.seen(number)
         must = any(step.startswith("COMMIT") for step in done) or (done == ["PREPARE"])
         assert there in ({whole} if must else {0, whole}), (done, there)
+        assert there is not None
         assert self._stored(number) == there * len(PLACES), "nothing is there twice"
         if there:
             self._from = {
@@ -191,6 +194,15 @@ class Run:
                 for place, (position, offset) in self._from.items()
             }
         return died
+
+    def _settle(self) -> None:
+        """Wait until what is committed is where it belongs, and what a start drops is dropped."""
+
+        def is_so() -> bool:
+            staged = ask(self._server.broker, ListStaged())
+            return all(one.remaining == 0 and one.phase is not Phase.OPEN for one in staged)
+
+        eventually(is_so, what="the broker has settled what it found")
 
     def check(self) -> None:
         """Nothing is left over, and the log tells of no trouble."""
