@@ -105,16 +105,8 @@ class Partitions:
         return wanted
 
     def _rules_changed(self, names: Collection[str]) -> None:
-        sections = self._settings.rules.topics.keys() & set(names)
-        for name, config in self._wanted(sections).items():
+        for name, config in self._wanted(self._settings.rules.topics.keys() & set(names)).items():
             self._topics.saved.change(name, config)
-        for name in sections:
-            coming, wanted = self._topics.saved.coming(name), self._settings.rules.settings(name).num_partitions
-            if coming is not None and _queues(coming) > wanted:
-                log.warning(
-                    "[topic=%s] numPartitions=%d: it keeps its %d partitions, which may hold messages", name, wanted,
-                    _queues(coming),
-                )  # fmt: skip
         self._tell()
 
     def _topic_changed(self, name: str) -> None:
