@@ -188,18 +188,26 @@ def test_what_is_much_is_left_to_the_thread(tmp_path: pathlib.Path):
 
 def test_tens_of_thousands_of_messages_are_computed_anew_in_both_directions(tmp_path: pathlib.Path):
     """Chunk by chunk, from a base in the middle: the end first, for those who read there."""
-    with open_broker(tmp_path / "store", store={"mapped_file_size_commit_log": 8 << 20}) as broker:
+    with open_broker(tmp_path / "store", store={"mapped_file_size_commit_log": 4 << 20}) as broker:
         first = touched(broker)
         send(broker, bodies(40_000))
         work(broker)
         assert settled(broker, lambda: first.max) == sum(20 + len(body) for body in bodies(40_000))
+        send(broker, bodies(50))
         broker.store.flush()
         shutil.copytree(tmp_path / "store", tmp_path / "killed")
     shutil.rmtree(tmp_path / "killed" / "positions")
-    with open_broker(tmp_path / "killed", store={"mapped_file_size_commit_log": 8 << 20}) as broker:
+    with open_broker(tmp_path / "killed", store={"mapped_file_size_commit_log": 4 << 20}) as broker:
         place = 0
         positions = touched(broker)
-        for offset, body in enumerate(bodies(40_000)):
+        assert positions.position(40_050) == positions.max
+        assert positions.at(positions.max - 1).queue_offset == 40_049
+        assert not positions.is_before(positions.max - 1)
+        with pytest.raises(Saving):
+            positions.is_before(0)
+        assert not settled(broker, lambda: positions.is_before(0))
+        assert settled(broker, lambda: positions.is_before(-1))
+        for offset, body in enumerate(bodies(40_000) + bodies(50)):
             assert settled(broker, lambda offset=offset: positions.position(offset)) == place  # type: ignore[misc]
             place += 20 + len(body)
         assert settled(broker, lambda: positions.max) == place

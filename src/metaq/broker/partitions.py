@@ -263,9 +263,9 @@ class Partitions:
         return self.filters.sift(self.filters.begin(get, name, channel, read_on), found, whole=whole)
 
     def _found(self, get: PartitionGet, positions: QueuePositions) -> Got | Later:
-        low, high, position = positions.min, positions.max, get.position
-        if position < low:
-            return Moved(low)
+        high, position = positions.max, get.position
+        if positions.is_before(position):
+            return Moved(positions.min)
         if position >= high:
             if position > high and (position == POSITION_MAX or self._settings.options.update_consumer_offsets):
                 return Moved(high)
@@ -318,7 +318,7 @@ class Partitions:
         positions = self._existing(topic, partition)
         if position >= positions.max:
             return positions.max
-        return positions.at(max(position, positions.min))[1]
+        return positions.at(position).position
 
     def _existing(self, topic: str, partition: int) -> QueuePositions:
         queue = self._store.existing_queue(topic, partition) if self._topics.get(topic) else None

@@ -144,6 +144,22 @@ class QueuePositions:
             raise Saving(self.fill(back=True))
         return self._unit(queue_offset)
 
+    def is_before(self, position: int) -> bool:
+        """Whether a position lies before the oldest message. Known before `min` is, for those who read at the end.
+
+        Raises Saving, Refused.
+        """
+        self._require_open()
+        oldest = self._oldest()
+        if oldest > self.tail.next_offset:
+            self._require_end()
+        low = max(self.low, oldest)
+        if position >= self._unit(low):
+            return False
+        if self.low > oldest:
+            raise Saving(self.fill(back=True))
+        return True
+
     def at(self, position: int) -> Place:
         """The message whose frame holds that byte; the oldest one for what lies before it, and one past the newest behind it.
 
