@@ -182,3 +182,16 @@ def test_statistics_count_both_lanes(lane) -> None:
     assert b"realtime_put Count=10,Value=10," in body
     assert b"realtime_message_size Count=10,Value=50," in body
     assert b"\r\ncmd_put 10\r\n" in lane.client.ask(b"stats  1\r\n")[1]
+
+
+def test_no_id_is_given_again_after_a_start_though_the_clock_was_set_back(tmp_path, clock) -> None:
+    """More than 4096 messages without the clock moving on: ids run ahead of it, and so does the store's time."""
+    text = settings(unflush_threshold=1_000_000)
+    with open_text_door(tmp_path, clock, text) as (broker, door):
+        lane = opened(Lane(broker, door))
+        clock.set_wall(clock.now_ms() - 3_600_000)
+        lane.client.feed(put(b"x") * 20_000)
+        given = [put_place(answer.body)[0] for answer in lane.client.answers()]
+        assert given == sorted(set(given))
+    with open_text_door(tmp_path, clock, text) as (broker, door):
+        assert Lane(broker, door).client.put(b"x")[0] > given[-1]

@@ -78,7 +78,7 @@ class Partitions:
         self._topics, self._settings, self._authorise = tables.topics, settings, authorise
         self.filters = PartitionFilters(environment.options, environment.clock, settings, make_filter_helper)
         """Which frames a group wants."""
-        self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.newest_ms)
+        self.ids = MessageIds(environment.clock, settings.options.broker_id, environment.store.log.tail)
         self._bases, self._closed = bases, tables.closed_partitions
         self._reader = FrameReader(environment.store, settings.options.broker_id)
         self.acks = PartitionAcks(environment, acks, settings)
