@@ -328,6 +328,21 @@ def test_closing_the_producer_ends_its_requests(metaq_broker, topic):
     assert len(core.requests) == 0
 
 
+def test_closing_ends_requests_of_a_producer_that_is_known_already(metaq_broker, topic):
+    """Those that wait in the caller's own thread."""
+    producer = metaq.Producer(metaq_broker.namesrv, instance_name="known")
+    core = producer._core
+    with ThreadPoolExecutor(1) as thread:
+        with Responder(metaq_broker.namesrv, topic, shout):
+            assert producer.request(topic, b"first", timeout=PATIENCE).body == b"FIRST"
+        asked = thread.submit(producer.request, topic, b"ping", timeout=PATIENCE)
+        eventually(lambda: len(core.requests) == 1)
+        producer.close()
+        with pytest.raises(metaq.ClientClosed, match="before the reply came"):
+            asked.result(PATIENCE)
+    assert len(core.requests) == 0
+
+
 def test_a_cancelled_request_leaves_nothing_behind(metaq_broker, topic):
     async def main() -> None:
         async with aio.Producer(metaq_broker.namesrv) as producer:

@@ -109,7 +109,7 @@ def test_a_message_taken_by_hand_is_traced_when_it_is_settled(metaq_broker):
                         raise ValueError
     results = {0: "ok", 1: "ok", 2: "failed", 3: "exception", 4: "not ended"}
     for message_id, number in ids.items():
-        told(namesrv, message_id, [("delivered", "g", results[number], 1)])
+        told(namesrv, message_id, [("stored", "", "ok", 0), ("delivered", "g", results[number], 1)])
 
 
 def test_asyncio_traces_the_same(metaq_broker):
@@ -391,4 +391,4 @@ def test_a_listener_that_says_later_is_a_failure(metaq_broker):
 
     with metaq.Consumer(namesrv, group="later", topics="says-later", start="earliest", trace=True) as consumer:
         consumer.run(handler)
-    told(namesrv, message_id, [("delivered", "later", "failed", 1)])
+    told(namesrv, message_id, [("stored", "", "ok", 0), ("delivered", "later", "failed", 1)])
