@@ -15,17 +15,20 @@ import pytest
 from metaq.app.broker import start_broker
 from metaq.app.configuration import load
 from metaq.app.filter_check import check_filters
+from metaq.app.reload import Reload
 from metaq.app.text_registration import zookeeper_settings
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.net.address import split_address
-from metaq.options import KIB, Metaq1Options, StoreOptions
+from metaq.options import KIB, Metaq1Options, StoreOptions, camel
 from metaq.testing import FaultyDisk, free_port
 from tests.doors.metaq1_support import TextClient, open_text_door
 from tests.doors.support import SlowDisk
 from tests.support import PATIENCE, eventually
 
 NAMES = sorted(item.name for item in dataclasses.fields(Metaq1Options))
+HOT = sorted(Metaq1Options.hot_names())
+HOT_KEYS = {camel(name) for name in HOT}
 
 EFFECTS: dict[str, Callable[[pathlib.Path], None]] = {}
 
@@ -45,6 +48,13 @@ def effect_of(option: str) -> Callable[[Callable[[pathlib.Path], None]], Callabl
 def test_option_of_a_server_ini_takes_effect(option, tmp_path):
     """Written into the file, and then seen from outside."""
     assert option in EFFECTS, f"{option}: show that it does something"
+    EFFECTS[option](tmp_path)
+
+
+@pytest.mark.parametrize("option", HOT)
+def test_hot_option_takes_effect_when_the_file_is_read_again(option, tmp_path, monkeypatch):
+    """The same, and the line is written into the file of a broker that runs."""
+    monkeypatch.setattr(Served, "reloads", True)
     EFFECTS[option](tmp_path)
 
 
@@ -76,10 +86,15 @@ def configured(root, *lines, topics="[topic=test]\n", name="server.ini", zookeep
 class Served:
     """A broker of such a file at its text door, with a clock and a disk that the test owns, and one client."""
 
+    reloads = False
+    """Whether what is hot is written into the file later, and the file read again."""
+
     def __init__(self, root, *lines, topics="[topic=test]\n", disk=None, clock=None):
         self.clock, self.disk = clock or FakeClock(), disk or FaultyDisk()
         self.disk.used = 10.0
-        self.configuration = configured(root, *lines, topics=topics)
+        self._all = root, lines, topics
+        cold = [line for line in lines if not self.reloads or line.partition("=")[0] not in HOT_KEYS]
+        self.configuration = configured(root, *cold, topics=topics)
         own = {
             name: value
             for name, value in self.configuration.store.values().items()
@@ -92,6 +107,13 @@ class Served:
     def __enter__(self):
         self.broker, self.door = self._open.__enter__()
         self.store, self.client = self.broker.store, TextClient(self.door)
+        self.settings = {"broker": self.broker.settings, "store": self.broker.settings, "metaq1": self.text.settings}
+        self.reloading = self.broker.reloading
+        if self.reloads:
+            root, lines, topics = self._all
+            reload = Reload("server.ini", lambda: self.configuration, self.configuration)
+            outcome = reload.apply(configured(root, *lines, topics=topics), self)
+            assert not outcome.waiting
         return self
 
     def __exit__(self, *error):
