@@ -25,6 +25,7 @@ from tests.broker.staging import bodies, rollback, run_steps, stored
 from tests.broker.support import BORN_HOST, FakeChannel, open_broker
 from tests.broker.test_partitions import settings
 from tests.broker.test_staging_retention import SMALL, let_files_go
+from tests.support import eventually
 
 KEY = LocalKey("10.0.0.5-1373971200000-1", 1)
 XID = BranchKey(7, b"g1", b"b1", "uqA")
@@ -205,6 +206,48 @@ def test_what_can_never_be_stored_is_refused_at_the_put_and_the_rest_can_be_comm
         refused(Reason.ILLEGAL_MESSAGE, put, broker, KEY, bytes(1 << 20), channel)
         branches(broker).commit(KEY, channel, one_phase=True)
         assert bodies(broker, "test", 0) == [b"good"]
+
+
+def test_a_topic_with_a_dot_takes_messages_of_transactions(
+    tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
+) -> None:
+    """RocketMQ knows no such names; 1.x does."""
+    with open_broker(tmp_path, clock, text=settings(**{"a.b": 2})) as broker:
+        for key in (KEY, XID):
+            branches(broker).begin(key, 0, channel)
+            put(broker, key, b"x", channel, "a.b", 1)
+        branches(broker).commit(KEY, channel, one_phase=True)
+        branches(broker).prepare(XID, channel)
+        branches(broker).commit(XID, channel, one_phase=False)
+        assert bodies(broker, "a.b", 1) == [b"x", b"x"]
+
+
+@pytest.mark.parametrize("topic", ["stock", "a.b"])
+def test_a_topic_that_is_deleted_while_a_branch_is_prepared_is_made_again_by_its_commit(
+    tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel, topic: str
+) -> None:
+    with open_broker(tmp_path, clock, text=settings(**{topic: 2})) as broker:
+        branches(broker).begin(XID, 0, channel)
+        put(broker, XID, b"x", channel, topic, 1)
+        branches(broker).prepare(XID, channel)
+        gone = broker.delete_topic(topic)
+        eventually(lambda: gone.done, what="the topic is deleted")
+        branches(broker).commit(XID, channel, one_phase=False)
+        eventually(lambda: run_steps(broker) or bodies(broker, topic, 1) == [b"x"], what="the message is there")
+
+
+def test_a_topic_that_is_deleted_meanwhile_fails_the_commit_and_the_rest_is_rolled_back(
+    broker: Broker, channel: FakeChannel
+) -> None:
+    service = branches(broker)
+    for key in (KEY, XID):
+        service.begin(key, 0, channel)
+        put(broker, key, b"a", channel)
+        put(broker, key, b"b", channel, "stock")
+    broker.delete_topic("stock")
+    assert "stock is not there any more" in refused(Reason.NO_TOPIC, service.commit, KEY, channel, one_phase=True)
+    assert "stock is not there any more" in fault(Fault.ROLLED_BACK, service.prepare, XID, channel)
+    assert (bodies(broker, "test", 0), broker.staging.held, service.listing()) == ([], (0, 0), [])
 
 
 # ---------------------------------------------------------------------- memory
