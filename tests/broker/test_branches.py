@@ -15,6 +15,7 @@ from metaq.broker.broker import Broker
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model import properties as props
+from metaq.model.access import Action, Identity
 from metaq.model.branches import BranchPhase, BranchRefused, Ended, Fault, Vote
 from metaq.model.partition import ANY_PARTITION, PartitionPut
 from metaq.model.staging import Outcome, Phase
@@ -248,6 +249,29 @@ def test_a_topic_that_is_deleted_meanwhile_fails_the_commit_and_the_rest_is_roll
     assert "stock is not there any more" in refused(Reason.NO_TOPIC, service.commit, KEY, channel, one_phase=True)
     assert "stock is not there any more" in fault(Fault.ROLLED_BACK, service.prepare, XID, channel)
     assert (bodies(broker, "test", 0), broker.staging.held, service.listing()) == ([], (0, 0), [])
+
+
+def test_rights_count_when_a_message_is_put_and_its_end_is_the_transactions_own(
+    tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
+) -> None:
+    """A transaction manager, or an operator, ends what others were allowed to put."""
+    theirs = FakeChannel("10.9.9.9:1")
+
+    def authorise(who: Identity, what: Action, topic: str) -> None:
+        if what is Action.PUBLISH and who != channel.identity:
+            raise Refused(Reason.NO_PERMISSION, f"{topic} is not yours")
+
+    other = BranchKey(7, b"g2", b"", "uqA")
+    with opened(tmp_path, clock, authorise=authorise) as broker:
+        service = branches(broker)
+        for key in (XID, other):
+            service.begin(key, 0, channel)
+            refused(Reason.NO_PERMISSION, put, broker, key, b"no", theirs)
+            put(broker, key, b"a", channel)
+            service.prepare(key, channel)
+        service.commit(XID, theirs, one_phase=False)
+        service.end_by_hand(str(other), Outcome.COMMIT)
+        assert bodies(broker, "test", 0) == [b"a", b"a"]
 
 
 # ---------------------------------------------------------------------- memory

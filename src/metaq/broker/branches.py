@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from metaq.broker.acks import AckPolicy, Due, later
-from metaq.broker.branches_by_hand import BROKER, PHASE_BY_HAND, EndedByHand, ended_by_hand
+from metaq.broker.branches_by_hand import PHASE_BY_HAND, EndedByHand, ended_by_hand
 from metaq.broker.branches_gathering import (
     CHUNK_BYTES,
     GATHERED_BYTES,
@@ -315,7 +315,7 @@ class Branches:
         if chunks:
             decision = self._staging.stage(request, *self._who(branch)).decision
         else:
-            decision = self._staging.decide(decide, branch.channel.identity).decision
+            decision = self._staging.decide(decide, None).decision
         if decision is None or decision.outcome is not outcome:
             raise Refused(Reason.INVALID, f"the transaction {branch.key} was ended by somebody else")
         if outcome is Outcome.COMMIT:
@@ -389,7 +389,7 @@ class Branches:
             del self._prepared[key]
             raise BranchRefused(Fault.NOT_KNOWN, f"XA transaction '{key}' has not been started.")
         try:
-            decided = self._staging.decide(Decide(transaction=name, outcome=outcome), BROKER)
+            decided = self._staging.decide(Decide(transaction=name, outcome=outcome), None)
         except Refused as error:
             fault = Fault.RETRY if outcome is Outcome.COMMIT and error.reason in _RETRIABLE else Fault.UNAVAILABLE
             raise BranchRefused(fault, f"XA transaction '{key}' stays prepared: {error}") from error
@@ -447,7 +447,7 @@ class Branches:
         for name, outcome in list(self._due.items()):
             try:
                 if self._staging.state(name).phase is not Phase.UNKNOWN:
-                    self._staging.decide(Decide(transaction=name, outcome=outcome), BROKER)
+                    self._staging.decide(Decide(transaction=name, outcome=outcome), None)
                     self._is_stored()
             except Refused as error:
                 self._told.warning("due", "transactions of 1.x clients are to be ended: %s", error)

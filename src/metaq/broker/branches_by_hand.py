@@ -11,13 +11,10 @@ from typing import Final
 
 from metaq.broker.requests import Decide
 from metaq.broker.staging import StagingService
-from metaq.model.access import Identity
 from metaq.model.branches import BranchPhase, BranchRefused, Fault
 from metaq.model.staging import Decision, Outcome
 from metaq.model.transaction_keys import TransactionKey
 
-BROKER: Final = Identity("", loopback=True)
-"""Who decides what was allowed when it was put."""
 PHASE_BY_HAND: Final = {
     Outcome.COMMIT: BranchPhase.COMMITTED_BY_HAND,
     Outcome.ROLLBACK: BranchPhase.ROLLED_BACK_BY_HAND,
@@ -61,13 +58,13 @@ class EndedByHand:
         """Raises Refused, as `Appender.put`: nothing has changed."""
         name = self._new_id("hand")
         label = f"{outcome.value} {key}"
-        self._staging.decide(Decide(transaction=name, outcome=Outcome.PREPARED, parts=(), label=label), BROKER)
+        self._staging.decide(Decide(transaction=name, outcome=Outcome.PREPARED, parts=(), label=label), None)
         self._table[key] = outcome, name
 
     def forget(self, key: TransactionKey) -> None:
         """Raises Refused, as `Appender.put`: nothing has changed."""
         _, name = self._table[key]
-        self._staging.decide(Decide(transaction=name, outcome=Outcome.ROLLBACK), BROKER)
+        self._staging.decide(Decide(transaction=name, outcome=Outcome.ROLLBACK), None)
         del self._table[key]
 
     def keep_only(self, names: Collection[str]) -> None:

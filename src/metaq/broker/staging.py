@@ -257,8 +257,10 @@ class StagingService:
 
     # ------------------------------------------------------------------ deciding
 
-    def decide(self, decide: Decide, who: Identity) -> Decided:
+    def decide(self, decide: Decide, who: Identity | None) -> Decided:
         """Commit, roll back or prepare a transaction of which this broker is the coordinator. The first end stands.
+
+        who: None for the broker itself, of what was allowed when it was staged.
 
         Raises Refused: INVALID (not the coordinator, a manifest that names what is not so), NOT_FOUND (a part of the manifest that
         is not here), STALE (the row has gone on), BUSY (the row's last transaction is not finished everywhere yet),
@@ -277,7 +279,8 @@ class StagingService:
         if made is not None and over and (made.outcome is Outcome.COMMIT or not decide.row):
             return Decided(made, first=False, remaining=transaction.remaining if transaction else 0)
         wanted = decision_for(decide, None if over else made, self._clock.now_ms())
-        self._authorise_all(who, wanted, transaction)
+        if who is not None:
+            self._authorise_all(who, wanted, transaction)
         if wanted.row and (stands := self._row_stands(wanted, transaction, made)) is not None:
             return stands
         if made is not None and over:
