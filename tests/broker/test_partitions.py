@@ -192,3 +192,13 @@ def test_a_put_to_any_partition_stays_with_the_one_that_it_waits_for(tmp_path: p
         assert waits.value.then is not None
         stored = settled(broker, waits.value.then)
         assert [stored.partition] == touched == [n for n in range(64) if broker.bases.find("test", n)]
+
+
+def test_puts_to_any_partition_wait_as_often_as_they_must_and_each_is_answered_once(tmp_path: pathlib.Path) -> None:
+    """A first touch waits twice: for its base on the disk, and for the thread that opens its positions."""
+    with open_broker(tmp_path, FakeClock(), text=settings(test=32)) as broker:
+        partitions = Patient(broker)
+        wanted = PartitionPut(topic="test", partition=-1, body=b"x", born_host=BORN_HOST)
+        stored = [partitions.put(wanted) for _ in range(100)]
+        assert len({one.message_id for one in stored}) == len({(one.partition, one.position) for one in stored}) == 100
+        assert partitions.all.messages("test") == 100

@@ -129,7 +129,14 @@ class Partitions:
                 raise
             # It stays with this partition: another one might have to be waited for just as well.
             chosen = structs.replace(put, partition=entry.queue_id)
-            raise Saving(*saving.pending, then=lambda: self.put(chosen, channel)) from None
+            raise Saving(*saving.pending, then=lambda: self._put_chosen(chosen, channel)) from None
+
+    def _put_chosen(self, put: PartitionPut, channel: Channel) -> PartitionStored:
+        """What is done instead of the put must itself say how it goes on, as often as it has to wait."""
+        try:
+            return self.put(put, channel)
+        except Saving as saving:
+            raise Saving(*saving.pending, then=lambda: self._put_chosen(put, channel)) from None
 
     def _store_entry(self, entry: PartitionEntry, put: PartitionPut) -> PartitionStored:
         positions = self._bases.touch(entry.topic, entry.queue_id)
