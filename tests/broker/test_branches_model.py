@@ -145,12 +145,14 @@ class BranchesModel(RuleBasedStateMachine):
         self.store.flush()
 
     def teardown(self) -> None:
-        self.end_all()
-        self.broker.close()
-        self.store.close()
-        self.disk.close()
-        shutil.rmtree(self.base)
-        self.patches.close()
+        try:
+            self.end_all()
+            self.broker.close()
+            self.store.close()
+            self.disk.close()
+        finally:
+            shutil.rmtree(self.base)
+            self.patches.close()
 
     @property
     def service(self) -> Branches:
