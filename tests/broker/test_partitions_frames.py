@@ -270,6 +270,31 @@ def test_a_message_that_the_disk_has_damaged_is_passed_over_once_that_is_known(t
         assert read(partitions, 75) == whole[3:]
 
 
+def test_a_consumer_goes_on_past_a_message_that_was_lost_before_it_had_a_position(tmp_path: pathlib.Path) -> None:
+    """It takes no room, so the message behind it is where the get before it has ended."""
+    clock = FakeClock()
+    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+        for number in range(5):
+            send(broker, b"body%d" % number)
+        log_offset = broker.store.queue("test", 0).units(2, 1)[0].log_offset
+    with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(log_offset + 4)
+        file.write(b"XXXX")
+    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+        partitions = of(broker)
+        position, found = 0, list[bytes]()
+        for _ in range(4):
+            got = support.get(partitions, position)
+            if isinstance(got, int):
+                position = got
+            else:
+                position += len(got)
+                found += [one.body for one in frames(got)]
+            if len(found) == 4:
+                break
+        assert found == [b"body0", b"body1", b"body3", b"body4"]
+
+
 def test_a_message_that_a_consumer_gave_back_appears_once_and_its_copy_for_the_group_has_its_id(
     tmp_path: pathlib.Path,
 ) -> None:

@@ -175,7 +175,8 @@ class QueuePositions:
             self._require_end()
         low = max(self.low, oldest)
         hint = self._hints.get(position, -1)
-        if low <= hint <= self.tail.next_offset:
+        # A lost message may take no room: the one behind it is at the same position, and to be had.
+        if low <= hint < self.tail.next_offset and self._unit(hint + 1) > position:
             return Place(hint, position)
         first = self._unit(low)
         if position < first:
