@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import re
 import tomllib
+import types
 
 import pytest
 
@@ -16,7 +17,7 @@ from metaq.testing import EmbeddedBroker
 from tests.support import ROOT
 
 PAGE = (ROOT / "docs" / "predicates.md").read_text()
-PREDICATE, USE = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+PREDICATE, USE, FILTER = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
 CONFIGURATION = re.search(r"```\n# the broker's configuration\n(.*?)```", PAGE, re.DOTALL)[1]
 
 
@@ -58,3 +59,11 @@ def test_numbers_of_the_page_are_those_of_the_code():
     assert f"up to {EXTRA_MAX} more" in PAGE
     assert f"pauses for {FIRST_PAUSE:g} s" in PAGE
     assert f"({LONGEST_PAUSE:g} s at most)" in PAGE
+
+
+def test_the_filter_of_the_page_takes_long_bodies():
+    """The class of the operator's, as it stands: what it is asked with is metaq's business and tested there."""
+    names: dict = {}
+    exec(FILTER, names)
+    accepts = names["Large"]().accept
+    assert [accepts("g", types.SimpleNamespace(body=bytes(size))) for size in (1000, 1001)] == [False, True]
