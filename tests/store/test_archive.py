@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import itertools
+import tracemalloc
 
 import pytest
 
@@ -164,6 +165,54 @@ def test_other_topics_are_not_archived_and_do_not_wait(tmp_path):
         assert look(store, store.clock) > 0
         assert keeper.oldest() is None
         assert not (tmp_path / "archive").exists()
+
+
+def test_archive_of_a_deleted_topic_stays_when_one_of_its_name_is_archived(tmp_path, caplog):
+    """Positions begin anew with the topic, and so do the names of its archives."""
+    clock = FakeClock(START_MS)
+    with open_store(tmp_path, clock) as store:
+        keeper = archiver(store, rules("archive,1"), Places(*[9_000] * 60))
+        keeper._started = True
+        seen = []
+        for letter in b"ab":
+            for _ in range(30):
+                put(store, "T", 0, bytes([letter]) * 9_000)
+                clock.advance(3600)
+            assert not keeper.may_go("T", store.log.run.files[-1].start)
+            keeper.step()
+            seen.append(archived(tmp_path / "archive"))
+            store.flush()
+            store.delete_topic("T", store.log_end)
+        assert {body[:1] for _, body in seen[0]} == {b"a"}
+        assert {body[:1] for _, body in seen[1]} == {b"b"}
+        assert "deleted topic of the same name" in caplog.text
+        assert archived(tmp_path / "archive/T-0.before1") == seen[0]
+        assert archived(tmp_path / "archive") == seen[1]
+
+
+def test_archive_of_compressed_bodies_takes_no_more_memory_than_one_of_them(tmp_path):
+    """A block of records could expand to gigabytes."""
+    size = 8 << 20
+    flat = b"x" * 50
+    with open_store(tmp_path, FakeClock(START_MS)) as store:
+        keeper = archiver(store, rules("archive,1"), Places(*[size] * 20, *[50] * 2000))
+        keeper._started = True
+        for _ in range(20):
+            compressed = message("T", 0, compress(bytes(size)))
+            compressed.sys_flag = SysFlag.COMPRESSED | COMPRESSION_ZLIB
+            store.put([compressed])
+        for _ in range(2000):
+            put(store, "T", 0, flat)
+        keeper.may_go("T", store.log.run.files[-1].start)
+        tracemalloc.start()
+        try:
+            keeper.step()
+            assert tracemalloc.get_traced_memory()[1] < 200 << 20
+        finally:
+            tracemalloc.stop()
+        bodies = [body for _, body in archived(tmp_path / "archive")]
+        assert bodies[:20] == [bytes(size)] * 20
+        assert set(bodies[20:]) == {flat}
 
 
 def test_several_queues_of_a_topic_and_messages_of_other_clients(tmp_path):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import filecmp
+import itertools
 import logging
 import os
 import threading
@@ -26,7 +28,8 @@ from metaq.wire.frame_size import FRAME_BODY_BYTES_MAX
 
 log = logging.getLogger(__name__)
 _BLOCK_BYTES: Final = 1024 * 1024
-_FRAMES_BYTES_MAX: Final = 0x7FFFFFFF
+_FRAME_BYTES_MAX: Final = FRAME_BODY_BYTES_MAX + 64 * 1024
+"""Of a body that was compressed: with its header and attribute."""
 _BUSY_SECONDS, _IDLE_SECONDS = 0.2, 60.0
 _TRIES_MAX: Final = 3
 
@@ -212,19 +215,55 @@ class Archiver:
                         tries += 1
                         store.repair()  # it is mended now, or known to be lost
                         continue
-                    frames, _, _ = hot.frames(found.body, self._broker_id, 0, _FRAMES_BYTES_MAX, _expanded)
-                    entry.write(frames)
-                    size += len(frames)
+                    for frames in _frames(found.body, self._broker_id):
+                        entry.write(frames)
+                        size += len(frames)
                     offset += found.count
             file.flush()
             disk.sync_file(file.fileno())
         if size:
+            if path.exists() and not filecmp.cmp(path, temporary, shallow=False):
+                temporary = self._keep_aside(path) / temporary.name
             temporary.replace(path)
             disk.sync_folder(folder)
             disk.sync_folder(self.folder)
         else:
             temporary.unlink()
         return offset, size
+
+    def _keep_aside(self, path: Path) -> Path:
+        """Move a folder with a file of the name of one to come, which holds something else: of a deleted topic. Returns where to."""
+        folder = path.parent
+        numbered = (folder.with_name(f"{folder.name}.before{number}") for number in itertools.count(1))
+        aside = next(name for name in numbered if not name.exists())
+        folder.rename(aside)
+        self._store.disk.make_folder(folder)
+        log.warning(
+            "%s is there with other messages, as those of a deleted topic of the same name are: what was archived before is in %s now",
+            path, aside,
+        )  # fmt: skip
+        return aside
+
+
+def _frames(records: bytes | memoryview, broker_id: int) -> Iterator[bytes]:
+    """The frames of records, in pieces. Compressed bodies come one by one: a few could expand to gigabytes."""
+    try:
+        yield hot.frames(records, broker_id, 0, len(records), _not_here)[0]  # a frame is shorter than its record
+    except _CompressedError:
+        place = 0
+        while place < len(records):
+            stop = place + int.from_bytes(records[place : place + 4], "big")
+            size = max(_FRAME_BYTES_MAX, stop - place)
+            yield hot.frames(records[place:stop], broker_id, 0, size, _expanded)[0]
+            place = stop
+
+
+class _CompressedError(Exception):
+    pass
+
+
+def _not_here(_body: bytes, _sys_flag: int) -> bytes:
+    raise _CompressedError
 
 
 def _slice(queue: ConsumeQueue, start: int, end: int, policy: DeletePolicy) -> _Slice | None:
