@@ -6,6 +6,7 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
+from metaq.clock import FakeClock
 from metaq.errors import ConfigError, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
@@ -57,6 +58,54 @@ def test_the_start_is_what_the_options_say(cluster):
     assert start(startingOffsets=offsets.to_text({Q1: 7})) == {Q0: 60, Q1: 7}
     with pytest.raises(ConfigError, match="startingOffsets names queues that are not read: orders@broker-a:9"):
         start(startingOffsets=offsets.to_text({MessageQueue("orders", "broker-a", 9): 1}))
+
+
+def test_times_may_differ_by_topic_and_end_a_batch(cluster):
+    """Each topic at its own time; the end is before the first message of its time."""
+    cluster.put("stock", 0, [b"x"] * 10, START + 5000)
+    both = {"subscribe": "orders,stock"}
+    times = f'{{"orders": {START + 500}, "stock": {START + 6000}}}'
+    plan = Planner(options(cluster, **both, startingTimestamp=times))
+    stock = MessageQueue("stock", "broker-a", 0)
+    assert plan.start("latest") == {Q0: 100, Q1: 0, stock: 10}
+    ending = Planner(options(cluster, **both, endingTimestamp=times))
+    assert ending.end([Q0, Q1, stock]) == {Q0: 100, Q1: 0, stock: 10}
+    with pytest.raises(ConfigError, match="each topic needs one"):
+        options(cluster, **both, startingTimestamp='{"orders": 1}')
+    with pytest.raises(ConfigError, match=r"has no time for topic .*stock"):
+        Planner(options(cluster, subscribePattern="*", startingTimestamp='{"orders": 1}')).start("latest")
+
+
+def test_a_group_says_where_a_query_begins_or_ends(cluster):
+    """Where it has come; the first message kept of a queue that it has not consumed, or of which that has left the log."""
+    Planner(options(cluster)).client.report("audit", {Q1: 42})
+    cluster.expire("orders", 0, 60)
+    assert Planner(options(cluster, startingGroup="audit")).start("latest") == {Q0: 60, Q1: 42}
+    assert Planner(options(cluster, endingGroup="audit")).end([Q0, Q1]) == {Q0: 60, Q1: 42}
+    Planner(options(cluster)).client.report("audit", {Q0: 7})
+    assert Planner(options(cluster, startingGroup="audit")).start("latest") == {Q0: 60, Q1: 42}
+    with pytest.raises(ConfigError, match="nobody has consumed nothing of what is read"):
+        Planner(options(cluster, assign='{"orders": {"broker-a": [0]}}', startingGroup="nobody")).start("latest")
+
+
+def test_a_small_batch_waits_for_more_or_for_its_delay(cluster, monkeypatch):
+    """Too few messages wait; enough of them, or the delay, end that; nothing at all is no batch either way."""
+    clock = FakeClock()
+    monkeypatch.setattr(MetaqStreamReader, "clock", clock)
+    monkeypatch.setattr(source, "IDLE_SECONDS", 0.0)
+    stream = reader(cluster, minOffsetsPerTrigger="10", maxTriggerDelay="2m")
+    begin = offsets.to_json({Q0: 97, Q1: 300})
+    assert stream.latestOffset(begin, NO_LIMIT) == begin
+    clock.advance(119)
+    assert stream.latestOffset(begin, NO_LIMIT) == begin
+    clock.advance(2)
+    whole = offsets.to_json({Q0: 100, Q1: 300})
+    assert stream.latestOffset(begin, NO_LIMIT) == whole
+    assert stream.latestOffset(whole, NO_LIMIT) == whole
+    cluster.put("orders", 1, [b"x"] * 9)
+    assert stream.latestOffset(whole, NO_LIMIT) == whole
+    cluster.put("orders", 0, [b"x"])
+    assert stream.latestOffset(whole, NO_LIMIT) == offsets.to_json({Q0: 101, Q1: 309})
 
 
 def test_assign_and_pattern_choose_queues(cluster):

@@ -50,7 +50,15 @@ def test_assign_names_queues():
         ({"maxOffsetsPerTrigger": "many"}, "need a whole number"),
         ({"rows": "columns"}, "allowed are messages, slices"),
         ({"endingOffsets": "earliest"}, "would read nothing"),
-        ({"startingOffsets": "latest", "startingTimestamp": "1"}, "not both"),
+        (
+            {"startingOffsets": "latest", "startingTimestamp": "1"},
+            "give startingOffsets or startingTimestamp: one of them",
+        ),
+        ({"endingOffsets": "latest", "endingGroup": "g"}, "give endingOffsets or endingGroup"),
+        ({"startingTimestamp": "soon"}, "need ms since 1970"),
+        ({"startingTimestamp": "-1"}, "need ms since 1970"),
+        ({"maxTriggerDelay": "often"}, "need a number with ms, s, m or h"),
+        ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "is above maxOffsetsPerTrigger"),
     ],
 )
 def test_wrong_options_are_refused_with_what_is_wrong(changes, text):

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from metaq.client.conversation.call import At, Call, Consultation
 from metaq.client.conversation.driver import converse, converse_all
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
-from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, SetPosition
+from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.pulling import Pull
 from metaq.client.conversation.retry import Patience, Purpose
 from metaq.client.conversation.time_search import first_at_or_after
@@ -133,6 +133,10 @@ class ClusterClient:
         Some twenty rounds of one small pull per queue, for `group`.
         """
         return converse_all({queue: first_at_or_after(queue, timestamp_ms, group) for queue in queues}, self._ask)
+
+    def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
+        """How far a consumer group has come in each queue; None: it has no progress there."""
+        return self._ask({queue: GetPosition(group, queue) for queue in queues})
 
     def report(self, group: str, positions: Mapping[MessageQueue, int]) -> None:
         """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it."""

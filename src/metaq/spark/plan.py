@@ -44,10 +44,12 @@ class Planner:
         return self.client.queues(options.topics, seconds)
 
     def start(self, default: str) -> Positions:
-        """Where the query begins: `startingTimestamp`, `startingOffsets`, or else `default`."""
+        """Where the query begins: `startingTimestamp`, `startingGroup`, `startingOffsets`, or else `default`."""
         queues = self.queues(FIRST_ROUTE_SECONDS)
-        if self._options.starting_timestamp is not None:
-            return self.client.at(queues, self._options.starting_timestamp, self._options.fetch.group)
+        if (moments := self._options.moments("starting_timestamp")) is not None:
+            return self._at(queues, moments, "startingTimestamp")
+        if self._options.starting_group is not None:
+            return self._reached(queues, self._options.starting_group, self.client.starts(queues))
         text = self._options.starting_offsets or default
         if text in {EARLIEST, LATEST}:
             return self.client.starts(queues) if text == EARLIEST else self.client.ends(queues)
@@ -57,6 +59,10 @@ class Planner:
 
     def end(self, queues: list[MessageQueue]) -> Positions:
         """Where a batch read ends."""
+        if (moments := self._options.moments("ending_timestamp")) is not None:
+            return self._at(queues, moments, "endingTimestamp")
+        if self._options.ending_group is not None:
+            return self._reached(queues, self._options.ending_group, self.client.starts(queues))
         text = self._options.ending_offsets or LATEST
         if text == LATEST:
             return self.client.ends(queues)
@@ -95,6 +101,29 @@ class Planner:
         """Tell the brokers how far the query has come, if it has a group to tell it for."""
         if self._options.progress_group:
             self.client.report(self._options.progress_group, done)
+
+    def _at(self, queues: list[MessageQueue], moments: dict[str, int] | int, what: str) -> Positions:
+        """The first message of each queue stored at the given time, or its topic's, or later."""
+        if isinstance(moments, int):
+            return self.client.at(queues, moments, self._options.fetch.group)
+        without = sorted({queue.topic for queue in queues} - set(moments))
+        if without:
+            raise ConfigError(f"{what} has no time for topic {', '.join(without[:10])}")
+        found: Positions = {}
+        for topic, moment in sorted(moments.items()):
+            found |= self.client.at(
+                [queue for queue in queues if queue.topic == topic], moment, self._options.fetch.group
+            )
+        return found
+
+    def _reached(self, queues: list[MessageQueue], group: str, kept: Positions) -> Positions:
+        """Where a group has come in each queue; where it has not been, what is kept begins."""
+        found = self.client.progress(group, queues)
+        if not any(offset is not None for offset in found.values()):
+            raise ConfigError(f"the consumer group {group} has consumed nothing of what is read")
+        return {
+            queue: max(found[queue] or 0, kept[queue]) if found[queue] is not None else kept[queue] for queue in queues
+        }
 
     def _given(self, text: str, what: str, queues: list[MessageQueue]) -> Positions:
         given = offsets.from_json(text, what)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -41,14 +42,29 @@ class SourceOptions(OptionTable):
         None, "`earliest`, `latest`, or the offsets JSON. Streams begin at `latest`, batch reads at `earliest`."
     )
     ending_offsets: str | None = option(None, "Of a batch read: `latest` (default) or the offsets JSON.")
-    starting_timestamp: int | None = option(
+    starting_timestamp: str | None = option(
         None,
-        "Begin at the first message stored at this time or later, in ms since 1970; where there is none yet, at the end.",
-        low=0,
+        "Begin at the first message stored at this time or later, in ms since 1970; where there is none yet, at the end. "
+        'A time for each topic: `{"orders": 1790000000000}`.',
+    )
+    ending_timestamp: str | None = option(
+        None, "Of a batch read: end before the first message stored at this time or later. Also for each topic."
+    )
+    starting_group: str | None = option(
+        None, "Begin where this consumer group has come; at the first message of a queue that it has not consumed."
+    )
+    ending_group: str | None = option(
+        None, "Of a batch read: end where this consumer group has come; nothing of a queue that it has not consumed."
     )
     max_offsets_per_trigger: int | None = option(None, "Most messages of one micro-batch.", low=1)
     max_bytes_per_trigger: int | None = option(
         None, "Most bytes of one micro-batch, estimated from the size of each queue's next messages.", low=1
+    )
+    min_offsets_per_trigger: int | None = option(
+        None, "Wait with a micro-batch until so many messages are there, or `maxTriggerDelay` is over.", low=1
+    )
+    max_trigger_delay: str = option(
+        "15m", "How long messages wait for `minOffsetsPerTrigger`: a number with `ms`, `s`, `m` or `h`."
     )
     min_partitions: int = option(
         1, "Cut queues into slices so that there are at least so many Spark partitions.", low=1
@@ -92,7 +108,11 @@ class SourceOptions(OptionTable):
         for name, value, rule in [
             # A retry or dead-letter topic is named after a group, which may be longer than a topic may be.
             *(("subscribe", topic, check_partition_topic) for topic in self.topics if not topic.startswith("%")),
-            *(("progressGroup", group, check_group) for group in [self.progress_group] if group is not None),
+            *(
+                (camel(name), group, check_group)
+                for name in ("progress_group", "starting_group", "ending_group")
+                if (group := getattr(self, name)) is not None
+            ),
         ]:
             try:
                 rule(value)
@@ -103,22 +123,66 @@ class SourceOptions(OptionTable):
                     else ""
                 )
                 raise ConfigError(f"{name}: {fault}{hint}") from None
-        if self.starting_offsets is not None and self.starting_timestamp is not None:
-            raise ConfigError("give startingOffsets or startingTimestamp, not both")
+        for where in ("starting", "ending"):
+            ways = [f"{where}_{what}" for what in ("offsets", "timestamp", "group")]
+            both = [camel(name) for name in ways if getattr(self, name) is not None]
+            if len(both) > 1:
+                raise ConfigError(f"give {' or '.join(both)}: one of them")
+        self.moments("starting_timestamp")
+        self.moments("ending_timestamp")
+        if self.trigger_delay is None:
+            raise ConfigError(
+                f"maxTriggerDelay={self.max_trigger_delay!r}: need a number with ms, s, m or h, such as 15m"
+            )
+        least, most = self.min_offsets_per_trigger, self.max_offsets_per_trigger
+        if least is not None and most is not None and least > most:
+            raise ConfigError(
+                "minOffsetsPerTrigger is above maxOffsetsPerTrigger: no micro-batch could ever be large enough"
+            )
         if self.ending_offsets == EARLIEST:
             raise ConfigError("endingOffsets=earliest would read nothing; give latest or the offsets JSON")
 
     def check_stream(self) -> None:
         """Raises ConfigError: an option that a streaming read would not heed."""
-        if self.ending_offsets is not None:
+        given = [
+            name for name in ("ending_offsets", "ending_timestamp", "ending_group") if getattr(self, name) is not None
+        ]
+        if given:
             raise ConfigError(
-                "a stream has no endingOffsets: it goes on until it is stopped, or with trigger(availableNow=True) to "
+                f"a stream has no {camel(given[0])}: it goes on until it is stopped, or with trigger(availableNow=True) to "
                 "what is there now. Take the option away, or use spark.read"
             )
 
     @property
     def topics(self) -> list[str]:
         return [topic for part in (self.subscribe or "").split(",") if (topic := part.strip())]
+
+    @property
+    def trigger_delay(self) -> float | None:
+        """`max_trigger_delay` in seconds; None: it is none."""
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*(ms|s|m|h)", self.max_trigger_delay.strip())
+        return float(found[1]) * {"ms": 0.001, "s": 1, "m": 60, "h": 3600}[found[2]] if found else None
+
+    def moments(self, name: str) -> dict[str, int] | int | None:
+        """A time in ms, or one for each topic. Raises ConfigError: neither; or a topic that has none, or is not read."""
+        text = getattr(self, name)
+        if text is None:
+            return None
+        try:
+            value = json.loads(text)
+        except ValueError:
+            value = None
+        whole = value if isinstance(value, dict) else {"": value}
+        if not whole or any(isinstance(ms, bool) or not isinstance(ms, int) or ms < 0 for ms in whole.values()):
+            form = '{"TOPIC": 1790000000000}'
+            raise ConfigError(f"{camel(name)}={text[:200]!r}: need ms since 1970, or {form}")
+        if not isinstance(value, dict):
+            return int(value)
+        if self.topics and set(value) != set(self.topics):
+            raise ConfigError(
+                f"{camel(name)} has times for {', '.join(sorted(value))}, and {', '.join(sorted(self.topics))} are read: each topic needs one"
+            )
+        return {str(topic): int(ms) for topic, ms in value.items()}
 
     @property
     def assigned(self) -> list[MessageQueue]:

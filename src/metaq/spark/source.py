@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -24,7 +24,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from metaq.client import arrow
-from metaq.clock import SYSTEM
+from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.cluster_client import client_of
@@ -139,6 +139,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     unchanged: the end of batch 0 in the checkpoint is the start of the query, whatever happens later.
     """
 
+    clock: ClassVar[Clock] = SYSTEM
+
     def __init__(self, options: SourceOptions, struct: Any) -> None:
         super().__init__(options, struct)
         self._initial: Positions | None = None
@@ -146,6 +148,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         self._target: Positions | None = None
         self._seen: Positions = {}
         self._reported: Positions | None = None
+        self._waiting_since: float | None = None
+        """Since when there are messages, but too few."""
 
     # The camelCase names are Spark's.
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -172,9 +176,27 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         self._report(begin)
         planner = self.planner
         end = self._news(planner, begin)
+        if not self._enough(begin, end):
+            return start
         if not isinstance(limit, ReadAllAvailable):
             end = planner.limited(begin, end)
         return offsets.to_json(end)
+
+    def _enough(self, begin: Positions, end: Positions) -> bool:
+        """Whether a micro-batch is worth while: there are `minOffsetsPerTrigger` messages, or they have waited long enough."""
+        least, fresh = self.options.min_offsets_per_trigger, set(end) - set(begin)
+        if least is None or self._target is not None or fresh:
+            return True  # Queues that are new are pinned at once.
+        messages = sum(end[queue] - begin[queue] for queue in begin)
+        now = self.clock.monotonic()
+        if messages and self._waiting_since is None:
+            self._waiting_since = now
+        waited = now - self._waiting_since if self._waiting_since is not None else 0.0
+        assert self.options.trigger_delay is not None
+        if 0 < messages < least and waited < self.options.trigger_delay:
+            return False
+        self._waiting_since = None
+        return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         return offsets.to_json(self._seen) if self._seen else None
