@@ -295,6 +295,30 @@ def test_a_consumer_goes_on_past_a_message_that_was_lost_before_it_had_a_positio
         assert found == [b"body0", b"body1", b"body3", b"body4"]
 
 
+def test_consumers_pass_over_a_message_whose_frame_is_not_as_long_any_more_as_was_told(tmp_path: pathlib.Path) -> None:
+    """No checksum covers a record's properties: one that lost its tag there would move all positions behind it."""
+    clock = FakeClock()
+    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+        partitions = of(broker)
+        for number in range(30):
+            support.put(partitions, with_attribute("paid", b"%02d" % number), flag=1)
+        log_offset = broker.store.queue("test", 0).units(12, 1)[0].log_offset
+    with (tmp_path / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(log_offset)
+        place = log_offset + file.read(400).index(b"TAGS")
+        file.seek(place)
+        file.write(b"UAGS")
+    with open_broker(tmp_path, clock, text=support.settings(test=1)) as broker:
+        partitions = of(broker)
+        assert "looked into" in support.refused(Reason.UNAVAILABLE, support.get, partitions, 0)
+        broker.deliver()
+        frame = 20 + 4 + 4 + 2
+        assert [one.body[-2:] for one in read(partitions)] == [b"%02d" % number for number in range(12)]
+        assert support.get(partitions, 12 * frame) == 13 * frame
+        assert support.get(partitions, 12 * frame + 5) == 13 * frame
+        assert [one.body[-2:] for one in read(partitions, 13 * frame)] == [b"%02d" % number for number in range(13, 30)]
+
+
 def test_a_message_that_a_consumer_gave_back_appears_once_and_its_copy_for_the_group_has_its_id(
     tmp_path: pathlib.Path,
 ) -> None:

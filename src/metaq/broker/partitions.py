@@ -283,6 +283,10 @@ class Partitions:
         """What lies from a position on that is there."""
         position = get.position
         first, start = positions.at(position)
+        if first in positions.misfits:
+            return Moved(positions.position(first + 1))
+        if following := [misfit for misfit in positions.misfits if misfit > first]:
+            high = positions.position(min(following))
         size = min(get.size_max, self._settings.options.max_transfer_size)
         if positions.position(first + 1) - position > size:
             # A frame that no put could bring, of a message that came otherwise: whoever asks for enough gets all of it.

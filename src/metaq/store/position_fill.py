@@ -20,6 +20,7 @@ CHUNK: int = 16_384
 """Messages that are computed in one go: half a millisecond of them holds the interpreter."""
 _AGREE: int = 8
 _SIZE_MAX: int = (1 << 31) - 1
+_MISFITS_MAX: int = 1024
 
 
 class Gone(Exception):
@@ -182,6 +183,21 @@ class Filler:
                     believed = stored[row] == position
             at = first
         return believed, differ
+
+    def misfits(self, low: int, high: int) -> frozenset[int]:
+        """Messages of [low, high) whose frames are not as long as the units say, though the log has them: the first of them, if
+        they are many."""
+        odd = set[int]()
+        for at in range(low, high, CHUNK):
+            stop = min(high, at + CHUNK)
+            found, known = sizes_of(self._store, self._queue, at, stop), self._files.read_many(at, stop + 1)
+            lost = set(found.lost)
+            for row, size in enumerate(found.sizes):
+                if known[row + 1] - known[row] != size and row not in lost:
+                    odd.add(at + row)
+                    if len(odd) == _MISFITS_MAX:
+                        return frozenset(odd)
+        return frozenset(odd)
 
     def fill_gaps(self, low: int, high: int) -> None:
         """Make the units anew of [low, high] of which nothing is known, from their neighbours: some message is damaged, so that

@@ -65,8 +65,8 @@ class QueuePositions:
     """The byte positions of one queue. `min`, `max`, `position` and `at` raise Saving while what they need is not known yet."""
 
     __slots__ = (
-        "_begin", "_files", "_hints", "_opened", "_owner", "_settling", "_synced", "_waiting", "base", "busy", "gone", "low", "queue_id",
-        "rebased", "tail", "topic",
+        "_begin", "_files", "_hints", "_opened", "_owner", "_settling", "_synced", "_waiting", "base", "busy", "gone", "low", "misfits",
+        "queue_id", "rebased", "tail", "topic",
     )  # fmt: skip
 
     def __init__(self, owner: Owner, files: PositionFiles, topic: str, queue_id: int, base: Base | None) -> None:
@@ -86,6 +86,8 @@ class QueuePositions:
         """It goes on from a place that the log's bases do not lead to: a new one has to be written."""
         self.gone = False
         """Its topic was deleted."""
+        self.misfits: frozenset[int] = frozenset()
+        """Damaged messages whose frames would not be as long as the positions say: nobody gets them."""
         self._opened = False
         self._settling: Pending | None = None
         self._waiting: Pending | None = None
@@ -281,6 +283,7 @@ class QueuePositions:
     def _cut(self, stop: int) -> None:
         """The log was cut, and the queue with it."""
         self._hints.clear()
+        self.misfits = frozenset(offset for offset in self.misfits if offset < stop)
         known = self._files.read(stop) if stop >= self.low else None
         if known is None:
             self._opened = False  # from the bases anew
@@ -435,11 +438,14 @@ class QueuePositions:
         believed, differ = filler.differences(first, offset)
         if differ and not believed:
             log.error(
-                "queue %d of topic %s: a message is damaged in the log; the byte positions of the others stay", self.queue_id,
+                "queue %d of topic %s: a message is damaged in the log; the byte positions of the others stay, and consumers of MetaQ "
+                "1.x pass over it", self.queue_id,
                 self.topic,
             )  # fmt: skip
             filler.fill_gaps(first, offset)
-        elif differ:
+            misfits = filler.misfits(first, offset)
+            return lambda: self._verification_over(misfits)
+        if differ:
             log.error(
                 "queue %d of topic %s: %d byte positions were damaged; they are computed anew",
                 self.queue_id, self.topic, differ,
@@ -450,7 +456,8 @@ class QueuePositions:
             self._files.sync(first, offset + 1)
         return self._verification_over
 
-    def _verification_over(self) -> None:
+    def _verification_over(self, misfits: frozenset[int] = frozenset()) -> None:
+        self.misfits = misfits
         self._hints.clear()
         self._filled(None)
 
@@ -461,6 +468,7 @@ class QueuePositions:
         self.tail.start_at(offset, position)
         self._hints.clear()
         self._opened, self.busy, self.rebased = True, False, self.rebased or rebased
+        self.misfits = frozenset(offset for offset in self.misfits if low <= offset < self.tail.next_offset)
         if self.rebased:
             self._owner.rebased(self)
         self._filled(None)
