@@ -7,6 +7,7 @@ Prints one JSON object:
   submit_per_s    `producer.submit` in a loop, one future per message, until every future has its receipt
   consume_per_s   `for message in consumer: with message: ...` over what was sent, from a group's first message
   send_us         one `producer.send` after the other, microseconds each
+  arrow_rows_per_s  `producer.send_arrow` of a table with a column body, until all rows are acknowledged
   aio_send_per_s  1000 asyncio tasks, each awaiting one `send` after the other
 Each is the median of `--runs`; `..._all` has every run. Broker and client share the machine's cores. Every receipt is
 looked at, and what was consumed is compared with what was sent, so that a fast wrong answer does not count.
@@ -25,6 +26,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
+
+try:
+    import pyarrow as pa
+except ImportError:
+    pa = None
 
 import metaq  # noqa: E402  found by the line above
 from metaq import aio  # noqa: E402  found by the line above
@@ -45,6 +51,20 @@ def submit_rate(namesrv: str, topic: str, body: bytes, count: int) -> float:
         assert not errors, f"{errors} of {count} sends failed"
         assert len({future.result().message_id for future in futures[:: max(1, count // 1000)]}) >= min(count, 1000)
         return count / seconds
+
+
+def arrow_rate(namesrv: str, topic: str, body: bytes, count: int) -> float:
+    table = pa.table({"body": [body] * count})
+    with metaq.Producer(namesrv, timeout=30.0) as producer:
+        producer.send(topic, body)
+        started = time.perf_counter()
+        sent = producer.send_arrow(table, topic)
+        seconds = time.perf_counter() - started
+    assert sent.rows == count, f"{sent.rows} of {count} rows acknowledged"
+    with metaq.Reader(namesrv, topic) as reader:
+        stored = sum(len(span) for span in reader.ranges().values())
+    assert stored == count + 1, f"{stored} messages stored, {count} rows and one more were sent"
+    return count / seconds
 
 
 def consume_rate(namesrv: str, topic: str, group: str, body: bytes, count: int) -> float:
@@ -90,10 +110,14 @@ async def aio_send_rate(namesrv: str, topic: str, body: bytes, count: int) -> fl
 def measure(namesrv: str, count: int, body_bytes: int, runs: int) -> dict[str, object]:
     body = b"x" * body_bytes
     results: dict[str, list[float]] = {"submit_per_s": [], "consume_per_s": [], "send_us": [], "aio_send_per_s": []}
+    if pa is not None:
+        results["arrow_rows_per_s"] = []
     for run in range(runs):
         topic = f"client-bench-{os.getpid()}-{run}"
         results["submit_per_s"].append(submit_rate(namesrv, topic, body, count))
         results["consume_per_s"].append(consume_rate(namesrv, topic, topic, body, count + 1))
+        if pa is not None:
+            results["arrow_rows_per_s"].append(arrow_rate(namesrv, f"{topic}-arrow", body, 2 * count))
         other = f"{topic}-single"
         results["send_us"].append(send_us(namesrv, other, body, min(SENDS_ONE_BY_ONE, count)))
         results["aio_send_per_s"].append(asyncio.run(aio_send_rate(namesrv, other, body, min(count, 50_000))))

@@ -376,6 +376,7 @@ ROWS = (
         "client-consume", "Python client: consume loop, 100 B", "k/s", 150, 700, _client("consume_per_s"), None,
         "confluent-kafka 211 (tuned 631), redis-py 265, aiokafka 116",
     ),
+    Row("client-arrow", "Python client: send_arrow, acknowledged, 100 B", "k rows/s", 500, 1000, _client("arrow_rows_per_s")),
     Row("filter-half", "SQL filter, half pass: delivered, times a tag filter's", "×", 0.5, 1.0, _filters("half_of_tag", 1)),
     Row("filter-few", "SQL filter, 1 in 1 000 passes: scanned", "M msg/s", 2.0, 5.0, _filters("scanned_per_s", 1e6)),
     Row("predicate", "predicate in a helper process, half pass: looked through", "k/s", 60, 150, _predicate, runs=3),

@@ -13,8 +13,9 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
     "spark": "spark",
-    "client/arrow.py": "spark",
-    "client/arrow_rows.py": "spark",
+    "client/arrow.py": "arrow",
+    "client/arrow_rows.py": "arrow",
+    "client/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",
     "wire/compression.py": "compression",
 }

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from metaq.errors import NotSupported as NotSupported
     from metaq.errors import OffsetOutOfRange as OffsetOutOfRange
     from metaq.errors import RequestTimeout as RequestTimeout
+    from metaq.errors import RowsNotSent as RowsNotSent
     from metaq.errors import SendFailed as SendFailed
     from metaq.errors import TransactionEnded as TransactionEnded
     from metaq.errors import TransactionFailed as TransactionFailed
@@ -78,7 +79,7 @@ _HOMES = {
     "metaq.client.transaction": ("Told", "Transaction", "TransactionProducer", "TransactionResult"),
     "metaq.errors": (
         "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
-        "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "SendFailed", "TransactionEnded", "TransactionFailed",
+        "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "RowsNotSent", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
     "metaq.model.predicates": ("Predicate",),

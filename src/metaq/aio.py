@@ -23,7 +23,7 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from metaq.client.accumulator import BatchStream
 from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, AtomicResult, outcome, settle
@@ -56,6 +56,9 @@ from metaq.client.transaction import TransactionBase, TransactionProducerBase, T
 from metaq.errors import BufferFull
 from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, TransactionOutcome
 from metaq.model.staging import Phase
+
+if TYPE_CHECKING:
+    from metaq.client.arrow_sending import ArrowSent
 
 __all__ = [
     "Atomic",
@@ -168,6 +171,17 @@ class Producer(ProducerBase):
         if (waiter := batch.waiter(asyncio.get_running_loop())) is not None:
             await waiter
         return [batch.receipt(index) for index in range(batch.count)]
+
+    async def send_arrow(self, table: Any, topic: str | None = None, *, timeout: float | None = None) -> ArrowSent:
+        """Send the rows of a table as messages. As `metaq.Producer.send_arrow`; the rows are read and built in another thread.
+
+        Cancelled, it sends no further request; those under way go on.
+        """
+        sending = self._arrow_send(table, topic, timeout)
+        try:
+            return await asyncio.to_thread(sending.run)
+        finally:
+            sending.stop()
 
     async def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget. As `metaq.Producer.send_oneway`."""

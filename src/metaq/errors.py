@@ -183,6 +183,25 @@ class SendFailed(ClientError):
         return self.text
 
 
+class RowsNotSent(ClientError):
+    """`send_arrow` ended before all rows were acknowledged. `cause` is the first fault.
+
+    `acknowledged` rows are known to be stored. All rows before number `resume_at` are among them: sending the table again
+    from there on loses none, and may store some twice.
+    """
+
+    def __init__(self, cause: Exception, acknowledged: int, resume_at: int) -> None:
+        super().__init__(cause, acknowledged, resume_at)
+        self.cause, self.acknowledged, self.resume_at = cause, acknowledged, resume_at
+        self.retriable = getattr(cause, "retriable", False)
+
+    def __str__(self) -> str:
+        return (
+            f"{self.acknowledged} rows are acknowledged, among them all before row {self.resume_at}; the others are not known to be "
+            f"stored: {self.cause}"
+        )
+
+
 class BufferFull(ClientError):
     """More bytes wait for their acknowledgement than `max_pending_bytes` allows. Nothing was queued."""
 

@@ -154,7 +154,7 @@ class Accumulator:
         key = queue, stay
         return self._ordered.get(key) or self._ordered.setdefault(key, BatchStream(queue.topic, queue, stay))
 
-    def _batch(self, bytes_max: int) -> SendBatch:
+    def new_batch(self, bytes_max: int) -> SendBatch:
         batch = SendBatch(self._core.id_prefixes.next(), bytes_max)
         batch.threads = self._callbacks
         return batch
@@ -176,7 +176,7 @@ class Accumulator:
                 self._wait_for_room()
                 if stream.batch is not SEALED:
                     continue  # Another thread began a batch while we waited.
-                batch = self._batch(self.limits.batch_bytes)
+                batch = self.new_batch(self.limits.batch_bytes)
                 if (index := add(batch)) < 0:
                     raise LocalProtocolError("the message fits no batch")
                 stream.batch, begun = batch, True
@@ -209,7 +209,7 @@ class Accumulator:
         self._core.check_process()
         if timeout is not None and not timeout > 0:
             raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")
-        batch = self._batch(0)
+        batch = self.new_batch(0)
         batch.take()
         batch.when_failed = when_failed
         if message_id is not None:
@@ -225,7 +225,7 @@ class Accumulator:
         Raises: ClientClosed, ClientForked, BufferFull; InvalidMessage: an empty body, or too much for one request.
         """
         self._core.check_process()
-        batch = self._batch(self.limits.message_bytes_max)
+        batch = self.new_batch(self.limits.message_bytes_max)
         for flag, body, properties in entries:
             check_body(body, self.limits.message_bytes_max)
             if batch.add(flag, body, properties) < 0:
@@ -234,6 +234,11 @@ class Accumulator:
                 )
         self._enqueue(stream, batch, Outgoing(stream.topic, batch.take(), batch=True), None)
         return batch
+
+    def send_filled(self, stream: BatchStream, batch: SendBatch, body: bytes, timeout: float | None) -> None:
+        """Send a batch that its maker has filled; `body` was taken out of it. Raises ClientClosed, ClientForked, BufferFull."""
+        self._core.check_process()
+        self._enqueue(stream, batch, Outgoing(stream.topic, body, batch=True), timeout)
 
     def _enqueue(
         self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float | None, *, wait: bool = True

@@ -4,7 +4,7 @@ The hot decoder finds where each field lies; a variable-size column is a *view* 
 buffer, offset) over the pull's own bytes, and casting it to `binary` or `string` is one gather in C++. Nothing is done per
 row in Python, except for what is rare: compressed bodies, text that is not UTF-8, messages without a unique id.
 
-Needs pyarrow and numpy (`pip install 'pymetaq[spark]'`).
+Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 """
 
 from __future__ import annotations

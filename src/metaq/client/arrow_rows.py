@@ -3,7 +3,7 @@
 Everything is done column by column; Python looks at a single row only to say what is wrong with it. Bodies and the texts of
 properties end up as two Arrow columns that the hot module copies into batches (`hot.Batch.add_rows`).
 
-Needs pyarrow and numpy (`pip install 'pymetaq[spark]'`).
+Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 """
 
 from __future__ import annotations
@@ -75,6 +75,14 @@ class MessageRows(Struct, frozen=True):
         later = self.delay_levels[rows] > 0
         return rows[~later], rows[later]
 
+    def by_binding(self, rows: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+        """`rows`, divided: those that may go anywhere, those with an ordering key alone, and those that name their queue."""
+        keyed, named = (
+            one.is_valid().to_numpy(zero_copy_only=False)[rows] if one is not None else np.zeros(len(rows), bool)
+            for one in (self.ordering_keys, self.queue_ids)
+        )
+        return rows[~(keyed | named)], rows[keyed & ~named], rows[named]
+
     def by_queue(
         self, rows: Numbers, queues: Sequence[MessageQueue], anywhere: MessageQueue
     ) -> Iterator[tuple[MessageQueue, Numbers]]:
@@ -140,8 +148,8 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         raise ConfigError("there is no column topic, and no topic is named")
 
 
-def rows_of(batch: pa.RecordBatch, topic: str | None = None) -> MessageRows:
-    """The messages of a record batch. `topic`: of rows that name none.
+def rows_of(batch: pa.RecordBatch, topic: str | None = None, namespace: str = "") -> MessageRows:
+    """The messages of a record batch. `topic`: of rows that name none. `namespace`: of the producer; a property says it, too.
 
     Raises: ConfigError: as `check_columns`. InvalidMessage: a row that no message can be made of; the text says which.
     """
@@ -150,6 +158,11 @@ def rows_of(batch: pa.RecordBatch, topic: str | None = None) -> MessageRows:
     count = batch.num_rows
     delays = _delays(columns.get("delay_level"))
     texts = _texts(columns)
+    if namespace:
+        said = f"{props.INSTANCE_ID}{props.NAME_END}{namespace}{props.PAIR_END}"
+        texts = (
+            pc.binary_join_element_wise(said, texts, "") if texts is not None else pa.array([said]).take(_zeros(count))
+        )
     flags = _flags(columns.get("flag"))
     return MessageRows(
         hot.RowColumns(count, _spans(_bodies(columns["body"])), _spans(texts) if texts is not None else None, flags),
@@ -168,10 +181,18 @@ def bodies_of(batch: pa.RecordBatch) -> pa.Array:
     return _bodies(batch.column(batch.schema.names.index("body")))
 
 
+def _zeros(count: int) -> pa.Array:
+    return pa.array(np.zeros(count, np.int32))
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
 def _fits(name: str, kind: pa.DataType) -> bool:
-    text = bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+    text = _is_text(kind)
     if name == "body":
-        return text or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind))
+        return text or bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
     if name == "keys":
         listed = pa.types.is_list(kind) or pa.types.is_large_list(kind)
         return text or bool(pa.types.is_null(kind) or (listed and _fits("tag", kind.value_type)))
@@ -285,7 +306,7 @@ def _named(name: str, values: pa.Array) -> pa.Array:
 
 
 def _key_text(keys: pa.Array) -> pa.Array:
-    if pa.types.is_string(keys.type) or pa.types.is_large_string(keys.type):
+    if _is_text(keys.type):
         texts = keys.cast(pa.string())
         _check(texts, _BAD_KEY, lambda row: as_keys(texts[row].as_py()))
         return texts

@@ -11,7 +11,7 @@ import contextlib
 import warnings
 import weakref
 from collections.abc import Iterable
-from typing import Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from metaq.client import core as cores
 from metaq.client.accumulator import Accumulator, BatchStream, SendLimits, Stay, check_body
@@ -37,6 +37,9 @@ from metaq.model.message import BODY_BYTES_MAX, check_tag
 from metaq.model.staging import Phase
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import QUEUES_MAX, check_group, check_topic
+
+if TYPE_CHECKING:
+    from metaq.client.arrow_sending import ArrowSend, ArrowSent
 
 DEFAULT_GROUP = "metaq_producer"
 CLOSE_SECONDS = 30.0
@@ -308,6 +311,30 @@ class ProducerBase:
             turn=self._sender.rotation.next,
         )
 
+    def _arrow_send(self, table: Any, topic: str | None, timeout: float | None) -> ArrowSend:
+        self._check_open()
+        try:
+            from metaq.client import arrow_sending
+        except ImportError as error:
+            raise ConfigError(f"send_arrow needs pyarrow: pip install 'pymetaq[arrow]' ({error})") from None
+
+        def queues(name: str) -> list[MessageQueue]:
+            known = self._queues_now(name, strict=False)
+            return known or self._core.thread.run(self._find_queues(name), timeout or self._accumulator.limits.timeout)
+
+        def wait_for_room() -> None:
+            self._core.thread.run(self._accumulator.room())
+
+        if self._serialize is not None:
+            raise ConfigError(
+                "send_arrow sends the column body as it is, and this producer has serialize=: use another one"
+            )
+        outlet = arrow_sending.Outlet(
+            self._accumulator, self._core.namespace.name, self._check_open, queues,
+            wait_for_room if self._waits_when_full else None,
+        )  # fmt: skip
+        return arrow_sending.ArrowSend(outlet, table, topic, timeout)
+
     def _tag_bytes(self, tag: str | None) -> bytes | None:
         if tag not in self._tags:
             if len(self._tags) > _TAGS_MAX:
@@ -474,6 +501,20 @@ class Producer(ProducerBase):
         batch = self._hand_in_batch(messages, queue)
         batch.wait(None)
         return [batch.receipt(index) for index in range(batch.count)]
+
+    def send_arrow(self, table: Any, topic: str | None = None, *, timeout: float | None = None) -> ArrowSent:
+        """Send the rows of a table as messages, and wait until all are acknowledged (docs/arrow.md).
+
+        A row's columns are `metaq.client.arrow_rows.TYPES` without `delay_level`: body, and as wanted topic, tag, keys, properties,
+        flag, ordering_key, or broker and queue_id. Rows of one ordering key, and those that name one queue, keep their order.
+        Bodies are not compressed.
+
+        Args: table: a pyarrow Table, RecordBatch or RecordBatchReader, or a frame of Polars, DuckDB or pandas. topic: of rows
+              that name none. timeout: seconds for one request, all its tries together; None: the producer's.
+        Raises: ConfigError: the columns are not those of messages, or pyarrow is missing. TypeError: no table. InvalidMessage: a
+                row. RowsNotSent: any fault after the first request; it says how many rows are acknowledged, and its cause.
+        """
+        return self._arrow_send(table, topic, timeout).run()
 
     def send_oneway(self, topic: str | Message, body: Body | None = None, *, tag: str | None = None) -> None:
         """Send and forget: no answer, no retry. Raises NoRoute, ConnectionFailed: it was not even sent."""
