@@ -103,3 +103,27 @@ def test_a_queue_without_a_message_begins_at_its_end(fresh_metaq_broker):
     found = planner(fresh_metaq_broker, topic, startingTimestamp="1").start("latest")
     assert set(found.values()) == {0}
     assert all(isinstance(queue, MessageQueue) for queue in found)
+
+
+@pytest.mark.parametrize("choice", [{"tags": "even || third"}, {"filter": "number > 30 AND number < 50"}])
+def test_brokers_send_only_what_is_chosen(metaq_broker, choice):
+    """By tags or by properties: the same messages that a reader with that filter gets, of any slice."""
+    topic = f"spark_sifted_{os.getpid()}_{next(_names)}"
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        for number in range(200):
+            tag = "even" if number % 2 == 0 else "third" if number % 3 == 0 else "other"
+            producer.send(topic, b"%d" % number, tag=tag, properties={"number": str(number)}, ordering_key="one")
+    wanted = metaq.Sql(choice["filter"]) if "filter" in choice else choice["tags"]
+    with metaq.Reader(metaq_broker.namesrv, topic, tags=wanted, stop_at_end=True) as reader:
+        expected = [message.body for message in reader]
+        queue = next(queue for queue, kept in reader.ranges().items() if kept.stop > kept.start)
+    chosen = SourceOptions.of({"nameServers": metaq_broker.namesrv, "subscribe": topic, **choice})
+    client = ClusterClient(metaq_broker.namesrv, 5)
+    for bounds in ([0, 200], [0, 33, 34, 150, 200]):
+        bodies = []
+        for begin, stop in itertools.pairwise(bounds):
+            for decoded in read_slice(client, Slice(queue, begin, stop), chosen.fetch):
+                bodies += decoded.to_batch(("body",)).column(0).to_pylist()
+        assert bodies == expected
+    assert 0 < len(expected) < 150
+    client.close()

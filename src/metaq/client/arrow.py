@@ -10,13 +10,13 @@ Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metaq.errors import BadRequest, ConfigError
 from metaq.model.message import host_of
@@ -78,6 +78,8 @@ class Decoded(Struct, frozen=True):
     data: Any
     parts: dict[str, Any]
     max_offset: int
+    wanted: Any = None
+    """A mask over the records: which of them become rows. None: all."""
 
     def __len__(self) -> int:
         return int(self.parts["rows"])
@@ -93,7 +95,15 @@ class Decoded(Struct, frozen=True):
             queue and offset.
         """
         arrays = [_MAKERS[name](self) for name in columns]
-        return pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+        batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
+        return batch if self.wanted is None else batch.filter(self.wanted)
+
+    def sifted(self, stop: int, tags: Collection[str] = ()) -> Decoded:
+        """Only records below the offset `stop`, and with one of the tags: brokers compare their hashes."""
+        wanted = pa.array(self.queue_offsets < stop)
+        if tags:
+            wanted = pc.and_(wanted, pc.is_in(_text(self, "tag", "tag_valid"), pa.array(sorted(tags))))
+        return structs.replace(self, wanted=wanted)
 
 
 def decode(data: Any, queue: MessageQueue, max_offset: int = 0, *, start: int = 0, end: int | None = None) -> Decoded:

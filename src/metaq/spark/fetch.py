@@ -6,6 +6,7 @@ becomes of what was found.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,8 +15,10 @@ from typing import Any
 import numpy as np
 
 from metaq.client import arrow
-from metaq.client.conversation.slices import Gone, Post, Receive, Records, SliceReading
+from metaq.client.conversation.pulling import EVERYTHING
+from metaq.client.conversation.slices import Gone, Post, Receive, Records, Sifted, SliceReading
 from metaq.errors import MessagesLost, MetaqError, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
+from metaq.model import SubscriptionData
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import ClusterClient, Tries
 from metaq.spark.link import Link
@@ -43,6 +46,8 @@ class FetchSettings:
     fail_on_data_loss: bool = True
     retry_seconds: float = 30.0
     pull_bytes: int = PULL_BYTES
+    subscription: SubscriptionData = EVERYTHING
+    """What brokers let through."""
 
 
 def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
@@ -54,6 +59,9 @@ def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) ->
     reader = _SliceReader(client, wanted, settings)
     waiting: list[Records] = []
     for records in reader.records():
+        if isinstance(records, Sifted):
+            yield reader.decode_sifted(records)
+            continue
         if waiting and records.start != waiting[-1].stop:  # Some were passed over, which has been told.
             yield reader.decode(waiting)
             waiting = []
@@ -97,10 +105,11 @@ class _SliceReader:
     def __init__(self, client: ClusterClient, wanted: Slice, settings: FetchSettings) -> None:
         self._client, self._queue, self._settings = client, wanted.queue, settings
         self._slice = SliceReading(
-            wanted.queue, wanted.start, wanted.end, group=settings.group, pull_bytes=settings.pull_bytes
-        )
+            wanted.queue, wanted.start, wanted.end,
+            group=settings.group, pull_bytes=settings.pull_bytes, subscription=settings.subscription,
+        )  # fmt: skip
 
-    def records(self) -> Iterator[Records]:
+    def records(self) -> Iterator[Records | Sifted]:
         """What is found until the end is reached, over broken connections and restarts of the broker."""
         tries = Tries(self._settings.retry_seconds)
         try:
@@ -126,7 +135,7 @@ class _SliceReader:
             return False
         return True
 
-    def _over(self, link: Link) -> Iterator[Records]:
+    def _over(self, link: Link) -> Iterator[Records | Sifted]:
         """Drive the conversation over one connection."""
         steps = self._slice.pulls()
         outcome: object = None
@@ -140,7 +149,7 @@ class _SliceReader:
                 outcome = link.post(step.pull)
             elif isinstance(step, Receive):
                 outcome = link.outcome(step.number, step.pull)
-            elif isinstance(step, Records):
+            elif isinstance(step, Records | Sifted):
                 yield step
             elif isinstance(step, Gone):
                 self._tell_loss(step.start, step.stop)
@@ -162,6 +171,14 @@ class _SliceReader:
             self._tell_loss(int(missing[0]), int(missing[0]) + len(missing))
         return decoded
 
+    def decode_sifted(self, part: Sifted) -> arrow.Decoded:
+        """The records of one answer that are in the slice and have the tags themselves, not only their hashes."""
+        decoded = arrow.decode(part.body, self._queue, part.max_offset)
+        offsets = decoded.queue_offsets
+        if np.any(np.diff(offsets) <= 0) or (len(offsets) and offsets[0] < part.start):
+            raise RemoteProtocolError(f"asked for {self._queue} from {part.start} on, the answer holds other offsets")
+        return decoded.sifted(part.stop, self._settings.subscription.tags)
+
     def _tell_loss(self, start: int, stop: int) -> None:
         tell_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)
 
@@ -171,5 +188,6 @@ def average_record_bytes(client: ClusterClient, queue: MessageQueue, offset: int
 
     A guess if nothing is there any more, which has been told.
     """
-    sample = next(_SliceReader(client, Slice(queue, offset, offset + SAMPLE_MESSAGES), settings).records(), None)
+    everything = dataclasses.replace(settings, subscription=EVERYTHING)
+    sample = next(_SliceReader(client, Slice(queue, offset, offset + SAMPLE_MESSAGES), everything).records(), None)
     return len(sample.body) / (sample.stop - sample.start) if sample is not None else RECORD_BYTES_GUESS

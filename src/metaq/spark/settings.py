@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Self
 
 from metaq.errors import ConfigError, Refused
+from metaq.model import SubscriptionData
 from metaq.model.queue import MessageQueue
+from metaq.model.sql import Sql
+from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.topic import check_group, check_partition_topic
 from metaq.options import OptionTable, camel, option
 from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
@@ -38,6 +41,10 @@ class SourceOptions(OptionTable):
     subscribe: str | None = option(None, "Topics to read, `,`-separated.")
     subscribe_pattern: str | None = option(None, "A glob over topic names, `orders-*`; topics made later join in.")
     assign: str | None = option(None, 'Queues to read: `{"orders": {"broker-a": [0, 1]}}`.')
+    tags: str | None = option(None, "Only messages with one of these tags, `paid || refunded`: brokers send no others.")
+    filter: str | None = option(
+        None, "Only messages whose properties fit this SQL92 condition, `amount > 10`: brokers send no others."
+    )
     starting_offsets: str | None = option(
         None, "`earliest`, `latest`, or the offsets JSON. Streams begin at `latest`, batch reads at `earliest`."
     )
@@ -128,6 +135,11 @@ class SourceOptions(OptionTable):
             both = [camel(name) for name in ways if getattr(self, name) is not None]
             if len(both) > 1:
                 raise ConfigError(f"give {' or '.join(both)}: one of them")
+        if self.tags is not None and self.filter is not None:
+            raise ConfigError("give tags or filter, not both: a condition may ask for TAGS too")
+        if self.rows == "slices" and (self.tags is not None or self.filter is not None):
+            raise ConfigError("rows=slices reads no message, so there is nothing for tags or filter to choose from")
+        _ = self.subscription
         self.moments("starting_timestamp")
         self.moments("ending_timestamp")
         if self.trigger_delay is None:
@@ -156,6 +168,15 @@ class SourceOptions(OptionTable):
     @property
     def topics(self) -> list[str]:
         return [topic for part in (self.subscribe or "").split(",") if (topic := part.strip())]
+
+    @property
+    def subscription(self) -> SubscriptionData:
+        """What brokers are to let through. Raises ConfigError: it can match nothing, or cannot be read."""
+        try:
+            wanted = Sql(self.filter) if self.filter is not None else checked_expression("the query", self.tags)
+            return subscribe("", wanted)
+        except Refused as fault:
+            raise ConfigError(str(fault)) from None
 
     @property
     def trigger_delay(self) -> float | None:
@@ -205,6 +226,7 @@ class SourceOptions(OptionTable):
             fail_on_data_loss=self.fail_on_data_loss,
             retry_seconds=self.retry_seconds,
             pull_bytes=self.pull_bytes,
+            subscription=self.subscription,
         )
 
 

@@ -7,9 +7,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
-from metaq.client.conversation.slices import PULLS_UNDER_WAY, Gone, Post, Receive, Records, SliceReading, TooShort
+from metaq.client.conversation.slices import (
+    PULLS_UNDER_WAY,
+    Gone,
+    Post,
+    Receive,
+    Records,
+    Sifted,
+    SliceReading,
+    TooShort,
+)
 from metaq.errors import RemoteProtocolError
 from metaq.model import MessageQueue
+from metaq.model.subscription import subscribe
 
 QUEUE = MessageQueue("orders", "broker-a", 0)
 
@@ -113,3 +123,38 @@ def test_an_answer_that_goes_backwards_is_refused():
     steps.send(1)
     with pytest.raises(RemoteProtocolError, match="goes on at 3"):
         steps.send(PullResult(PullStatus.FOUND, b"x", 3, 0, 10))
+
+
+class Sieve(Broker):
+    """Lets every third message through, looks at `look` of them a pull, and does not heed where the slice ends."""
+
+    def __init__(self, low: int, high: int, look: int) -> None:
+        super().__init__(low, high, 1 << 30)
+        self.look = look
+
+    def answer(self, pull: Pull) -> PullResult:
+        if not self.low <= pull.offset < self.high:
+            return super().answer(pull)
+        stop = min(self.high, pull.offset + self.look)
+        matched = [offset for offset in range(pull.offset, stop) if offset % 3 == 0]
+        status = PullStatus.FOUND if matched else PullStatus.NOTHING_MATCHED
+        return PullResult(status, bytes(matched), stop, self.low, self.high)
+
+
+@given(st.integers(0, 90), st.integers(0, 90), st.integers(0, 60), st.integers(1, 40))
+def test_a_filter_brings_what_it_lets_through_and_ends_where_the_slice_does(start, end, low, look):
+    """However far each pull looks; what has left the log is told, and a queue that is too short."""
+    reading = SliceReading(QUEUE, start, end, group="g", pull_bytes=100, subscription=subscribe("orders", "a"))
+    found = run(reading, Sieve(low, 95, look))
+    gone = [offset for step in found if isinstance(step, Gone) for offset in range(step.start, step.stop)]
+    seen = [offset for step in found if isinstance(step, Sifted) for offset in step.body if offset < step.stop]
+    assert gone == list(range(start, min(low, end)))
+    assert seen == [offset for offset in range(max(start, low), end) if offset % 3 == 0]
+    assert reading.done
+
+
+def test_a_filtered_slice_of_a_queue_that_is_too_short_says_so():
+    """Its broker may be restarting."""
+    reading = SliceReading(QUEUE, 0, 20, group="g", pull_bytes=100, subscription=subscribe("orders", "a"))
+    assert run(reading, Sieve(0, 10, 5))[-1] == TooShort(range(10))
+    assert reading.next_offset == 10

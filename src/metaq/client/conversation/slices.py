@@ -12,9 +12,9 @@ from collections import deque
 from collections.abc import Generator
 from typing import Any, NamedTuple
 
-from metaq.client.conversation.pulling import Pull, PullResult, PullStatus
+from metaq.client.conversation.pulling import EVERYTHING, Pull, PullResult, PullStatus
 from metaq.errors import RemoteProtocolError
-from metaq.model import MessageQueue
+from metaq.model import MessageQueue, SubscriptionData
 
 COUNT_FIRST = 1024
 COUNT_MAX = 65_535
@@ -43,6 +43,15 @@ class Records(NamedTuple):
     max_offset: int
 
 
+class Sifted(NamedTuple):
+    """Those records of [start, stop) that the broker's filter let through, and perhaps some from `stop` on."""
+
+    start: int
+    stop: int
+    body: memoryview
+    max_offset: int
+
+
 class Gone(NamedTuple):
     """Messages have left the log: [start, stop) is passed over."""
 
@@ -56,16 +65,25 @@ class TooShort(NamedTuple):
     kept: range
 
 
-Step = Post | Receive | Records | Gone | TooShort
+Step = Post | Receive | Records | Sifted | Gone | TooShort
 
 
 class SliceReading:
     """How far a slice has been read. `pulls` goes on from there, over one connection after the other if need be."""
 
-    def __init__(self, queue: MessageQueue, start: int, end: int, *, group: str, pull_bytes: int) -> None:
-        """Args: pull_bytes: what one pull should bring."""
+    def __init__(
+        self,
+        queue: MessageQueue,
+        start: int,
+        end: int,
+        *,
+        group: str,
+        pull_bytes: int,
+        subscription: SubscriptionData = EVERYTHING,
+    ) -> None:
+        """Args: pull_bytes: what one pull should bring. subscription: what the broker is to let through."""
         self.queue, self.next_offset, self.end = queue, start, end
-        self._group, self._pull_bytes = group, pull_bytes
+        self._group, self._pull_bytes, self._subscription = group, pull_bytes, subscription
         self._count = COUNT_FIRST
 
     @property
@@ -76,9 +94,12 @@ class SliceReading:
     def pulls(self) -> Generator[Step, Any, None]:
         """The conversation over one connection, until the end is reached.
 
-        `Records`, `Gone` and `TooShort` are what was found; nothing is sent in for them. After TooShort it ends: begin
+        `Records` (or, with a filter, `Sifted`), `Gone` and `TooShort` are what was found; nothing is sent in for them. After TooShort it ends: begin
         again later. Raises RemoteProtocolError: the answer is none to what was asked.
         """
+        if not self._subscription.takes_all:
+            yield from self._sifting()
+            return
         under_way: deque[Receive] = deque()
         ask_at = self.next_offset
         while not self.done:
@@ -105,9 +126,34 @@ class SliceReading:
             self.next_offset = found.stop  # No sooner: the connection may break at any step before this.
             yield found
 
+    def _sifting(self) -> Generator[Step, Any, None]:
+        """One pull after the other: how far each has looked is known from its answer only."""
+        while not self.done:
+            pull = self._pull(self.next_offset, COUNT_MAX)
+            result: PullResult = yield Receive((yield Post(pull)), pull)
+            start, to = pull.offset, result.next_offset
+            found: Sifted | Gone | TooShort
+            if result.status is PullStatus.FOUND and to > start and len(result.records):
+                found = Sifted(start, min(to, self.end), memoryview(result.records), result.max_offset)
+            elif result.status is PullStatus.NOTHING_MATCHED and to > start:
+                self.next_offset = min(to, self.end)
+                continue
+            elif result.min_offset > start:
+                found = Gone(start, min(result.min_offset, self.end))
+            elif result.max_offset < self.end:
+                yield TooShort(range(result.min_offset, result.max_offset))
+                return
+            else:
+                raise RemoteProtocolError(f"a pull of {self.queue} at {start} goes on at {to}, and brings nothing")
+            self.next_offset = found.stop
+            yield found
+
     def _pull(self, offset: int, count: int) -> Pull:
         # Some room: the count aims at pull_bytes, and a pull that is cut short costs one more.
-        return Pull(group=self._group, queue=self.queue, offset=offset, count=count, bytes_max=2 * self._pull_bytes)
+        return Pull(
+            group=self._group, queue=self.queue, offset=offset, count=count, bytes_max=2 * self._pull_bytes,
+            subscription=self._subscription,
+        )  # fmt: skip
 
     def _found(self, pull: Pull, result: PullResult) -> Records | Gone | TooShort:
         start, to = pull.offset, result.next_offset
