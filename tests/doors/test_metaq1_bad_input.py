@@ -28,11 +28,11 @@ CONNECTIONS = 10_000
 class Server:
     """A broker in a thread of its own."""
 
-    def __init__(self, folder, **options: object) -> None:
+    def __init__(self, folder, *, text_options: dict[str, object] | None = None, **options: object) -> None:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        text = settings({"test": 3}, server_port=0, max_transfer_size=65_536)
+        text = settings({"test": 3}, server_port=0, max_transfer_size=65_536, **text_options or {})
         table = BrokerOptions(listen_port=0, vip_port_enable=False, broker_name="broker-a", **options)
         self.running: RunningBroker = self.run(start_broker(table, small_store(folder), text=text))
         host, port = self.running.text_address.rsplit(":", 1)
@@ -253,3 +253,14 @@ def test_ten_thousand_connections_that_send_one_byte_each_harm_nobody(tmp_path) 
             each.close()
         running.close()
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path) -> None:
+    """As `nc` at the end of its input: the first put to a topic waits for it to be made, and all of them for the disk."""
+    server = Server(tmp_path, text_options={"unflush_threshold": 1})
+    with contextlib.closing(server), contextlib.closing(Talk(server)) as talk:
+        talk.send(b"".join(b"put test %d 5 0 %d\r\nhello" % (number % 3, number) for number in range(50)))
+        talk.socket.shutdown(socket.SHUT_WR)
+        answers = [talk.answer() for _ in range(50)]
+        assert [(answer.code, answer.opaque) for answer in answers] == [(200, number) for number in range(50)]
+        assert talk.answer() is None

@@ -179,6 +179,7 @@ class TextSession:
         """Why the next command cannot have what it waited for."""
         self._ending: str | None = None
         """Why the connection is to be closed once all answers are out."""
+        peer.on_half_closed = self._half_closed
 
     # -- metaq.broker.channel.Channel
     @functools.cached_property
@@ -282,6 +283,12 @@ class TextSession:
                 self.peer.close(self._ending)
         elif not self._stopped:
             self.peer.resume()
+
+    def _half_closed(self) -> bool:
+        """The client sends no more, as `nc` does at the end of its input. Returns whether it is yet to get answers."""
+        if self._answers.late and self._ending is None:
+            self._end("it sends no more")
+        return self._answers.late > 0
 
     def _end(self, why: str) -> None:
         self._flush()

@@ -15,6 +15,9 @@ class Peer(Protocol):
     local: tuple[str, int]
     on_writable: Callable[[], None] | None
     """Called when a congested peer takes bytes again."""
+    on_half_closed: Callable[[], bool] | None
+    """Called when the peer says that it sends no more; it may still read. Returns whether answers are yet to come: then the
+    session closes the connection. Without that it ends at once."""
 
     @property
     def congested(self) -> bool:

@@ -73,6 +73,7 @@ class Stream(asyncio.BufferedProtocol):
         self.address: tuple[str, int] = ("", 0)
         self.local: tuple[str, int] = ("", 0)
         self.on_writable: Callable[[], None] | None = None
+        self.on_half_closed: Callable[[], bool] | None = None
         self.seen = group.tick
         self.held = 0
         """Bytes that this connection takes for an unfinished frame."""
@@ -329,6 +330,11 @@ class Stream(asyncio.BufferedProtocol):
         session, self._session = self._session, None
         if session is not None:
             session.connection_lost(self._why or (str(exc) if exc is not None else ""))
+
+    def eof_received(self) -> bool:
+        """The peer sends no more. Returns whether the connection stays open for what it is yet to be sent."""
+        self.send_unsent()
+        return self.on_half_closed is not None and not self.closed and self.on_half_closed()
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  the loop's guess is not needed
         if self._private is not None:
