@@ -479,11 +479,49 @@ def test_transactions_that_nobody_ends_are_limited(
         for number in range(2):
             service.begin(LocalKey("s", number), 0, channel)
         refused(Reason.BUSY, service.begin, LocalKey("s", 2), 0, channel)
+        others = [FakeChannel(f"10.0.0.{number}:50000") for number in range(3)]
         for number in range(6):
-            service.begin(BranchKey(1, bytes([number]), b"", "q"), 0, channel)
+            service.begin(BranchKey(1, bytes([number]), b"", "q"), 0, others[number // 2])
         refused(Reason.BUSY, service.begin, LocalKey("s", 2), 0, FakeChannel("127.0.0.1:50001"))
         broker.closed(channel)
         service.begin(LocalKey("s", 2), 0, FakeChannel("127.0.0.1:50001"))
+
+
+def test_one_client_may_not_have_all_branches_by_ever_new_connections(tmp_path: pathlib.Path, clock: FakeClock) -> None:
+    """They outlive their connections."""
+    with opened(tmp_path, clock, staged_parts_max=8) as broker:
+        service, keys = branches(broker), [BranchKey(1, bytes([number]), b"", "q") for number in range(3)]
+        for number in range(2):
+            of_its_own = FakeChannel(f"10.0.0.1:{50000 + number}")
+            service.begin(keys[number], 0, of_its_own)
+            broker.closed(of_its_own)
+        refused(Reason.BUSY, service.begin, keys[2], 0, FakeChannel("10.0.0.1:50002"))
+        service.begin(keys[2], 0, FakeChannel("10.0.0.2:50000"))
+        service.rollback(keys[0], FakeChannel("10.0.0.2:50000"))
+        service.begin(keys[0], 0, FakeChannel("10.0.0.1:50003"))
+
+
+def test_partitions_that_open_transactions_have_touched_are_limited(
+    tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
+) -> None:
+    """Each takes memory, however small its messages are: 10 000 transactions over all partitions of a broker are too many."""
+    with open_broker(tmp_path, clock, text=settings(test=5), staged_parts_max=8) as broker:
+        service, other = branches(broker), FakeChannel("127.0.0.1:50001")
+        for number in range(2):
+            service.begin(LocalKey("s", number), 0, channel)
+            put(broker, LocalKey("s", number), b"", channel, partition=0)
+            put(broker, LocalKey("s", number), b"", channel, partition=0)
+        refused(Reason.BUSY, put, broker, LocalKey("s", 1), b"", channel, partition=1)
+        service.begin(LocalKey("s", 0), 0, other)
+        put(broker, LocalKey("s", 0), b"", other, partition=1)
+        service.commit(LocalKey("s", 0), channel, one_phase=True)
+        run_steps(broker)
+        put(broker, LocalKey("s", 1), b"", channel, partition=1)
+        service.rollback(LocalKey("s", 1), channel)
+        service.begin(LocalKey("s", 2), 0, channel)
+        for partition in range(2):
+            put(broker, LocalKey("s", 2), b"", channel, partition=partition)
+        assert [len(bodies(broker, "test", partition)) for partition in range(2)] == [2, 0]
 
 
 def test_a_key_of_10_kib_is_refused_before_anything(broker: Broker, channel: FakeChannel) -> None:

@@ -18,7 +18,7 @@ from metaq.options import BrokerOptions
 from metaq.wire.metaq1 import Line, QuitLine, Reader, ResultLine, TooLong
 from metaq.wire.metaq1_frame import frames, with_attribute
 from tests.broker.support import small_store
-from tests.doors.metaq1_support import settings
+from tests.doors.metaq1_support import TextClient, open_text_door, settings
 from tests.support import PATIENCE
 from tests.wire.test_metaq1 import GOLDEN, MALFORMED
 
@@ -264,3 +264,15 @@ def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path) -> No
         answers = [talk.answer() for _ in range(50)]
         assert [(answer.code, answer.opaque) for answer in answers] == [(200, number) for number in range(50)]
         assert talk.answer() is None
+
+
+def test_names_that_no_topic_can_have_are_not_kept_for_figures(tmp_path) -> None:
+    """A line may be of 128 KiB, and the figures have room for 10 000 names."""
+    with open_text_door(tmp_path) as (_, door):
+        client = TextClient(door)
+        for name in (b"wild-x", b"wild-" + b"x" * 100_000):
+            client.ask(b"get %b g 0 0 1024 1\r\n" % name)
+        assert b"topic_realtime_get Count=1" in client.ask(b"stats wild-x 2\r\n")[1]
+        told = client.ask(b"stats wild-%b 3\r\n" % (b"x" * 100_000))[1]
+        assert b"topic_realtime_get Invalid" in told
+        assert len(told) < 10_000

@@ -8,6 +8,7 @@ import pytest
 from msgspec import structs
 
 from metaq.clock import FakeClock
+from metaq.model.partition import Frames, PartitionGet
 from metaq.model.partition_settings import PartitionRules
 from metaq.wire.metaq1 import ResultLine
 from metaq.wire.metaq1_frame import Frame, frames
@@ -242,3 +243,23 @@ def test_a_frame_that_is_larger_than_a_question_is_judged_alone(world):
     [first] = world.get(0)
     assert len(first) == 400_000
     assert world.get(400_020) == [b"f2"]
+
+
+def test_whatever_goes_wrong_behind_rejected_frames_is_the_answer(world):
+    """A file that cannot be read, for example: nobody waits for an answer that never comes."""
+    [position] = put(world, b"no")
+    world.verdicts[b"no"] = NO
+    found = world.client.ask(b"get test all 0 %d 1024 1\r\n" % position)[1]
+    outcomes = []
+
+    def read_on(position):
+        raise OSError(5, "Input/output error")
+
+    filters, get = (
+        world.broker.partitions.filters,
+        PartitionGet(topic="test", group="odd", partition=0, position=position, size_max=1024),
+    )
+    sifting = filters.begin(get, NAME, world.client.session, read_on)
+    filters.sift(sifting, Frames(found), whole=True).begin(outcomes.append)
+    [outcome] = outcomes
+    assert isinstance(outcome, OSError)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import socket
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
 
 import pytest
 from tests.interop.metaq1 import Node, Nodes, Zookeeper
-from tests.support import eventually
+from tests.support import PATIENCE, eventually
 
 from metaq.model.partition import Published
 from metaq.registry.zookeeper.layout import Layout, TextBroker
@@ -318,6 +320,34 @@ def test_a_stop_does_not_wait_for_a_zookeeper_that_is_away(zookeeper: Zookeeper,
         broker = Registered(loop, network.address, "/away")
         network.cut()
         broker.stop()  # within the minute that a call may take
+
+
+def test_a_stop_does_not_wait_for_a_zookeeper_that_takes_connections_and_is_silent(loop: NetworkThread) -> None:
+    """Its client would wait for a session's time-out, here far beyond the minute that a call may take."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        Registered(loop, f"127.0.0.1:{silent.getsockname()[1]}", "/dumb", session_seconds=600.0).stop()
+
+
+def test_what_is_no_zookeeper_may_answer_anything_until_one_is_there(
+    zookeeper: Zookeeper, nodes: Nodes, loop: NetworkThread
+) -> None:
+    """Four bytes are no answer that its client could read: the client's thread ends with them."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        place = listening.getsockname()
+
+        def babble() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                connection.sendall(b"\0\0\0\4what")
+                connection.recv(1024)
+
+        babbler = threading.Thread(target=babble, daemon=True)
+        babbler.start()
+        with Registered(loop, f"127.0.0.1:{place[1]}", "/babble", session_seconds=1.0):
+            babbler.join(PATIENCE)
+            listening.close()
+            with FlakyNetwork(zookeeper.address, listen=f"127.0.0.1:{place[1]}"):
+                eventually(lambda: mine(nodes, "/babble") == WHOLE or None)
 
 
 def test_a_thousand_topics_are_registered_within_ten_seconds(

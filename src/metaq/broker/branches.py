@@ -22,6 +22,7 @@ from metaq.broker.branches_gathering import (
     GATHERED_BYTES,
     SHARE_BYTES,
     Branch,
+    Counts,
     Gathered,
     Memory,
     entry_of,
@@ -43,8 +44,8 @@ log = logging.getLogger(__name__)
 
 PENDING_POSITION: Final = -1
 """What is told as the position of a message that is not where it belongs."""
-CHANNEL_SHARE: Final = 4
-"""One connection may have the fourth part of all open transactions."""
+PEER_SHARE: Final = 4
+"""One connection may have the fourth part of all open local transactions, one client that of XA branches."""
 STAGED_AT_ONCE: Final = 16
 """So many other transactions are staged at most to make room in memory for one message."""
 FLUSH_SECONDS: Final = 1.0
@@ -87,7 +88,7 @@ class Branches:
         self._due: dict[str, Outcome] = {}
         """Staged transactions that are to end so, and could not be ended yet."""
         self._memory = Memory()
-        self._count = self._timed = 0
+        self._counts, self._timed = Counts(), 0
         self._timers: list[tuple[float, int, Branch]] = []
         self._numbers = itertools.count()
         self._run = f"{environment.clock.now_ms():x}-{environment.clock.token()[:8]}"
@@ -131,12 +132,12 @@ class Branches:
             return
         self._by_hand.check(key)
         limit = self._environment.options.staged_parts_max
-        mine = len(self._local.get(channel, ())) if local else 0
-        if self._count >= limit or mine >= max(1, limit // CHANNEL_SHARE):
+        count, mine = self._counts.all.transactions, self._counts.of(channel, local=local).transactions
+        if count >= limit or mine >= max(1, limit // PEER_SHARE):
             raise Refused(
                 Reason.BUSY,
-                f"{self._count} transactions are open, {mine} of them local ones of this connection; the limits are {limit} "
-                f"(stagedPartsMax) and {max(1, limit // CHANNEL_SHARE)}: commit or roll back some",
+                f"{count} transactions are open, {mine} of them {_of_this(local=local)}; the limits are {limit} "
+                f"(stagedPartsMax) and {max(1, limit // PEER_SHARE)}: commit or roll back some",
             )
         timed = seconds > 0
         if timed and self._timed >= self._options.max_tx_timeout_timer_capacity:
@@ -155,7 +156,7 @@ class Branches:
             heapq.heappush(self._timers, (branch.deadline, next(self._numbers), branch))
         table = self._local.setdefault(channel, {}) if local else self._open
         table[key] = branch
-        self._count += 1
+        self._counts.add(branch, 1, 0)
         self._timed += timed
         if local:
             self.begun += 1
@@ -210,16 +211,34 @@ class Branches:
         self._staging.check(
             Chunk(part=part.part, number=0, topic=part.topic, queue_id=part.queue_id, body=data, of_partition=True)
         )
+        if known is None:
+            self._check_parts(branch)
         branch.born_host = branch.born_host or put.born_host
         while part.waiting or (part.data and len(part.data) + len(data) > CHUNK_BYTES):
             part.cut()
             self._stage(branch, [part])
         self._make_room(branch, len(data))
-        branch.parts[place] = part
+        if known is None:
+            branch.parts[place] = part
+            self._counts.add(branch, 0, 1)
         part.data += data
         part.data_rows += 1
         self._memory.add(branch, len(data))
         return PartitionStored(entry.message_id, entry.queue_id, PENDING_POSITION, self._store.log_end)
+
+    def _check_parts(self, branch: Branch) -> None:
+        """Raises Refused BUSY: there are too many for one more."""
+        limit, mine = (
+            self._environment.options.staged_parts_max,
+            self._counts.of(branch.channel, local=branch.local).parts,
+        )
+        if self._counts.all.parts >= limit or mine >= max(1, limit // PEER_SHARE):
+            raise Refused(
+                Reason.BUSY,
+                f"there are messages for {self._counts.all.parts} partitions in open transactions, counted in each, {mine} "
+                f"{_of_this(local=branch.local)}; the limits are {limit} (stagedPartsMax) and {max(1, limit // PEER_SHARE)}: "
+                "commit or roll back some",
+            )
 
     def _make_room(self, branch: Branch, size: int) -> None:
         """Raises Refused, Saving: there is none in memory for so many bytes more."""
@@ -438,7 +457,7 @@ class Branches:
         self._gone(branch)
 
     def _gone(self, branch: Branch) -> None:
-        self._count -= 1
+        self._counts.add(branch, -1, -len(branch.parts))
         self._timed -= branch.timed
         branch.deadline = None
         self._memory.add(branch, -branch.held)
@@ -573,7 +592,7 @@ class Branches:
             if branch.deadline is not None:
                 log.info("the transaction %s has taken too long: it is rolled back", branch.key)
                 self._roll_back_open(branch)
-        if len(self._timers) > 2 * self._count + 1000:  # most are over long before
+        if len(self._timers) > 2 * self._counts.all.transactions + 1000:  # most are over long before
             self._timers = [timer for timer in self._timers if timer[2].deadline is not None]
             heapq.heapify(self._timers)
         self._end_due()
@@ -588,6 +607,10 @@ class Branches:
 
 def _nobody_waits(_good: bool) -> None:
     """The log is on the disk; if not, the store says so."""
+
+
+def _of_this(*, local: bool) -> str:
+    return "local ones of this connection" if local else "branches of this client"
 
 
 def _key(text: str) -> TransactionKey:

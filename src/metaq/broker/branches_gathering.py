@@ -166,3 +166,40 @@ class Memory:
             self._branches.setdefault(branch.id, branch)
         else:
             self._branches.pop(branch.id, None)
+
+
+class Share(Struct):
+    """Of what is open."""
+
+    transactions: int = 0
+    parts: int = 0
+    """Of these; each takes memory, however little is in it."""
+
+
+class Counts:
+    """How much is open, of each peer and over all.
+
+    A peer is a connection for local transactions, and for XA branches, which outlive connections, whoever began them.
+    """
+
+    def __init__(self) -> None:
+        self.all = Share()
+        self._peers: dict[Channel | str, Share] = {}
+
+    def of(self, channel: Channel, *, local: bool) -> Share:
+        """What counts for the peer of such a transaction."""
+        return self._peers.get(_peer(channel, local=local), Share())
+
+    def add(self, branch: Branch, transactions: int, parts: int) -> None:
+        """So many are open more, or fewer."""
+        peer = _peer(branch.channel, local=branch.local)
+        share = self._peers.setdefault(peer, Share())
+        for one in (self.all, share):
+            one.transactions += transactions
+            one.parts += parts
+        if not share.transactions:
+            del self._peers[peer]
+
+
+def _peer(channel: Channel, *, local: bool) -> Channel | str:
+    return channel if local else channel.identity.name or channel.identity.address

@@ -118,7 +118,7 @@ class PartitionFilters:
         return Judging(functools.partial(self._judge, sifting, found, frames))
 
     def _judge(
-        self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], done: Callable[[Judged | Refused], None]
+        self, sifting: Sifting, found: Frames, frames: Sequence[memoryview], done: Callable[[Judged | Exception], None]
     ) -> None:
         get = sifting.get
         if self._pool is None:
@@ -126,8 +126,8 @@ class PartitionFilters:
 
         def judged(job: Job) -> None:
             try:
-                outcome: Judged | Refused = self._outcome(sifting, found, frames, job)
-            except Refused as error:
+                outcome: Judged | Exception = self._outcome(sifting, found, frames, job)
+            except Exception as error:  # noqa: BLE001  whatever it is: without a word the client would wait for ever
                 outcome = error
             done(outcome)
 

@@ -10,11 +10,14 @@ from msgspec import Struct
 
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.clock import Clock
+from metaq.model.topic import TOPIC_CHARS_MAX
 
 RESET_SECONDS: Final = 30 * 60.0
 """Counters of topics begin anew so often."""
 TOPICS_MAX: Final = 10_000
-"""A topic's name may be anything where no section of a server.ini says otherwise."""
+"""A topic's name may be anything where no section of a server.ini says otherwise; one that is too long is no topic's."""
+SHOWN_CHARS_MAX: Final = 256
+"""Of what somebody takes for a topic."""
 
 
 class Counted(enum.Enum):
@@ -50,7 +53,7 @@ class Counters:
         """So many more, of so many bytes in all if bytes are counted."""
         self.totals[what] += value
         rules = self._settings.rules
-        if rules.settings(topic).stat and rules.accepts(topic):
+        if len(topic) <= TOPIC_CHARS_MAX and rules.settings(topic).stat and rules.accepts(topic):
             sums = self._sums.setdefault(what, {})
             found = sums.get(topic)
             if found is None:
@@ -95,7 +98,7 @@ class Counters:
         elif topic in sums:
             count, value = sums[topic].count, sums[topic].value
         else:
-            return f"Invalid keyTwo:{topic}"
+            return f"Invalid keyTwo:{topic[:SHOWN_CHARS_MAX]}"
         seconds = int(self._clock.monotonic() - self._since)
         return (
             f"Count={count},Value={value},Value/Count={_ratio(value, count)},"

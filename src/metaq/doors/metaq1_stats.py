@@ -16,7 +16,7 @@ from typing import Final
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partitions import Partitions
 from metaq.clock import Clock
-from metaq.doors.metaq1_counters import Counted, Counters
+from metaq.doors.metaq1_counters import SHOWN_CHARS_MAX, Counted, Counters
 from metaq.model.partition import PartitionFigures
 
 HELP: Final = (
@@ -121,7 +121,7 @@ class StatsBodies:
     def _topic(self, topic: str) -> Iterable[Sequence[object]]:
         known = topic in self._partitions.published()
         figures = list(self._partitions.figures(topic)) if known else []
-        yield (topic,)
+        yield (topic[:SHOWN_CHARS_MAX],)
         yield "resultCode", HAS_DATA if figures else NO_DATA if known else UNKNOWN
         yield "partitions", len(figures)
         yield "message_count", sum(each.messages for each in figures)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Final, TypeVar
@@ -34,7 +35,8 @@ URI_CHARS_MAX: Final = 200
 """What the log says of another broker's address: anybody may have written it."""
 HOPELESS_SESSIONS: Final = 1.5
 """A session that was not heard for so many of its time-outs is gone at the server: begin with a client that forgets it.
-It would otherwise ask for what an emptied ZooKeeper never had, for ever."""
+It would otherwise ask for what an emptied ZooKeeper never had, for ever. And a client that something strange has answered
+may have ended its thread."""
 
 
 Result = TypeVar("Result")
@@ -119,30 +121,40 @@ class ZookeeperRegistrar:
 
     async def _keep(self) -> None:
         while True:
-            session = self.session = Session(self._settings.connect, self._settings.session_timeout, self._wake.set)
-            session.open()
             try:
-                await self._serve(session)
-            finally:
-                await self._leave(session)
-            log.info("beginning anew with ZooKeeper %s", self._settings.connect)
+                await self._keep_session()
+            except Exception as error:
+                self.failing, self.registered = str(error), False
+                self._first_word.set()
+                log.exception("ZooKeeper %s cannot be asked; trying on", self._settings.connect)
+                await asyncio.sleep(RETRY_SECONDS)
+            else:
+                log.info("beginning anew with ZooKeeper %s", self._settings.connect)
+
+    async def _keep_session(self) -> None:
+        """With one client, until there is no hope for it."""
+        session = self.session = Session(self._settings.connect, self._settings.session_timeout, self._wake.set)
+        session.open()
+        try:
+            await self._serve(session)
+        finally:
+            await self._leave(session)
 
     async def _serve(self, session: Session) -> None:
         """Rounds, until the session is beyond hope."""
         loop = asyncio.get_running_loop()
         patience = UNREACHABLE_SECONDS
         away_since = said_at = loop.time()
-        had_session = False
         while True:
             if session.connected:
-                had_session, patience = True, self._settings.connection_timeout
+                patience = self._settings.connection_timeout
                 self._wake.clear()  # before anything is read: a change during the round must cause another
                 done = await self._round(session)
                 away_since = said_at = loop.time()
                 await self._sleep(None if done else RETRY_SECONDS)
                 continue
             self.registered = False
-            if had_session and loop.time() - away_since > self._settings.session_timeout * HOPELESS_SESSIONS:
+            if loop.time() - away_since > self._settings.session_timeout * HOPELESS_SESSIONS:
                 return
             self._wake.clear()
             await self._sleep(said_at + patience - loop.time())
@@ -207,7 +219,25 @@ class ZookeeperRegistrar:
         except (*Failures, TimeoutError) as error:
             log.info("could not say goodbye to ZooKeeper %s: %r", self._settings.connect, error)
         finally:
-            await asyncio.to_thread(session.close)  # which also ends a request that the thread waits for
+            await self._close(session)
+
+    async def _close(self, session: Session) -> None:
+        """It also ends a request that the thread waits for. One that ZooKeeper does not answer ends in the background."""
+        closed = asyncio.Event()
+        loop = asyncio.get_running_loop()
+
+        def close() -> None:
+            try:
+                session.close()
+            except Exception as error:  # noqa: BLE001  kazoo says that its thread goes on
+                log.info("the connection to ZooKeeper %s does not end: %r", self._settings.connect, error)
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(closed.set)
+
+        threading.Thread(target=close, name="zookeeper close", daemon=True).start()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await closed.wait()
 
 
 class _Kept:
