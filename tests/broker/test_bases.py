@@ -293,6 +293,24 @@ def test_a_damaged_record_moves_no_position(tmp_path: pathlib.Path, caplog: pyte
         assert told(broker, touched(broker)) == before
 
 
+def test_a_message_that_is_lost_behind_the_newest_base_keeps_the_bytes_that_were_told(tmp_path: pathlib.Path):
+    """The broker was killed, so no base was written behind it; but its unit is there."""
+    root, copy = tmp_path / "store", tmp_path / "killed"
+    with open_broker(root) as broker:
+        positions = touched(broker)
+        send(broker, bodies(10, 3))
+        before = told(broker, positions)
+        place = broker.store.queue(TOPIC, 0).units(4, 1)[0].log_offset
+        broker.store.flush()
+        broker.store.checkpoint()  # a start looks at no older record's checksum
+        shutil.copytree(root, copy, ignore=shutil.ignore_patterns("lock"))
+    with (copy / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(place + 4)
+        file.write(b"XXXX")
+    with open_broker(copy) as broker:
+        assert told(broker, touched(broker)) == before
+
+
 def test_a_body_that_nobody_can_expand_here_is_not_guessed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch):
     """Positions up to it are told; those behind it are refused until the library is there."""
     with open_broker(tmp_path) as broker:

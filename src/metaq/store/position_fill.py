@@ -13,7 +13,7 @@ from metaq.store.message_store import MessageStore
 from metaq.store.position_bases import bases_below
 from metaq.store.position_files import PositionFiles, sizes_agree
 from metaq.wire import hot
-from metaq.wire.frame_size import expanded_bytes
+from metaq.wire.frame_size import FRAME_HEAD_BYTES, expanded_bytes
 
 log = logging.getLogger(__name__)
 CHUNK: int = 16_384
@@ -114,11 +114,19 @@ class Filler:
         found = sizes_of(self._store, self._queue, offset, stop)
         if found.lost:
             log.error(
-                "queue %d of topic %s: %d messages from queue offset %d on are damaged in the log: they take no room in its "
-                "byte positions. Consumers of MetaQ 1.x pass over them",
+                "queue %d of topic %s: %d messages from queue offset %d on are damaged in the log: they take the room in its byte "
+                "positions that they are known to have had, or none. Consumers of MetaQ 1.x pass over them",
                 self._queue.queue_id, self._queue.topic, len(found.lost), offset + found.lost[0],
             )  # fmt: skip
+            self._recall(offset, found)
         return self._files.write(offset, position, found.sizes)
+
+    def _recall(self, first: int, found: Sizes) -> None:
+        """Give lost messages the sizes that units of an earlier run say, which are still there: they may have been told."""
+        for row in found.lost:
+            begin, end = self._files.read(first + row), self._files.read(first + row + 1)
+            if begin is not None and end is not None and FRAME_HEAD_BYTES <= end - begin <= _SIZE_MAX:
+                found.sizes[row] = end - begin
 
     def backward(self, low: int, first: int) -> int:
         """Write the units before `low`, which is known, down to `first`. Returns from where on they are known. Raises Gone, Begins."""
