@@ -407,6 +407,38 @@ def test_a_folder_that_somebody_else_has_kept_goes_on_from_its_files(tmp_path: p
         assert told(broker, touched(broker)) == after
 
 
+def test_a_base_that_could_not_be_written_is_written_where_the_queue_is_then(
+    tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The store refused it first; and the thread is at the queue when it would be taken."""
+    with open_broker(tmp_path) as broker:
+        send(broker, bodies(50))
+        touched(broker)
+    shutil.rmtree(tmp_path / "consumequeue" / "rmq_sys_METAQ_POSITIONS")
+    path = tmp_path / "commitlog" / f"{0:020}"
+    path.write_bytes(path.read_bytes().replace(b"rmq_sys_METAQ_POSITIONS", b"rmq_sys_METAQ_POSITION2"))
+    with open_broker(tmp_path) as broker:
+        put = broker.appender.put
+
+        def refuse(*_args: object, **_more: object):
+            raise Refused(Reason.NOT_STORED, "the disk is full")
+
+        monkeypatch.setattr(broker.appender, "put", refuse)
+        positions = broker.bases.find(TOPIC, 0)
+        assert positions is not None
+        positions.fill()
+        work(broker)
+        assert not positions.touched
+        monkeypatch.setattr(broker.appender, "put", put)
+        positions.busy = True
+        work(broker)
+        assert not positions.touched
+        positions.busy = False
+        work(broker)
+        assert touched(broker) is positions
+        assert newest_bases(broker.store).bases[TOPIC, 0].queue_offset == 50
+
+
 def test_positions_that_begin_elsewhere(tmp_path: pathlib.Path):
     """What is imported from a MetaQ keeps its positions."""
     with open_broker(tmp_path) as broker:

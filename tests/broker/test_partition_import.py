@@ -173,6 +173,21 @@ def test_damage_and_gaps_are_told_and_nothing_behind_them_is_taken(tmp_path):
         assert imported.messages == 700
 
 
+@pytest.mark.parametrize(
+    ("name", "begin", "why"), [("test-1", 1 << 48, "281474976710656"), ("test-99999999", 0, "65535")]
+)
+def test_partitions_that_no_broker_of_ours_has_are_told_and_the_others_taken(tmp_path, name, begin, why):
+    """A position that no unit holds would be told as another, and millions of queues are no topic."""
+    write(tmp_path / "data", FRAMES[:5], name=name, begin=begin)
+    write(tmp_path / "data", FRAMES[:5], name="z-0", begin=0)
+    with opened(tmp_path) as broker:
+        refused, taken = run(broker, tmp_path / "data")
+        assert why in refused.problem
+        assert (refused.messages, taken.messages, taken.problem) == (0, 5, "")
+        config = broker.topics.get("test")
+        assert config is None or config.read_queues <= 2
+
+
 def test_queue_with_other_messages_is_left_alone(tmp_path):
     """Those of a client, and those of another import; a topic of the broker's own, and a name that none can have."""
     write(tmp_path / "meta")

@@ -30,6 +30,7 @@ from metaq.store.position_bases import (
     encode_dropped,
     newest_bases,
 )
+from metaq.store.position_files import POSITIONS_END
 from metaq.store.positions import Positions
 from metaq.store.queue_positions import QueuePositions
 from metaq.store.queues import QueueKey
@@ -147,8 +148,11 @@ class Bases:
     def begin_at(self, topic: str, queue_id: int, position: int) -> QueuePositions:
         """As `touch`, and the positions of a queue that is not touched begin at `position`.
 
-        Raises as `touch`; Refused INVALID: it was touched, and begins elsewhere.
+        Raises as `touch`; Refused INVALID: it was touched, and begins elsewhere, or no position is so large.
         """
+        if not 0 <= position < POSITIONS_END:
+            text = f"queue {queue_id} of topic {topic} cannot begin at byte position {position}: they end at {POSITIONS_END}"
+            raise Refused(Reason.INVALID, text)
         kept = self._kept.get((topic, queue_id))
         positions = self._begun(topic, queue_id, position)
         if kept is not None and positions.min != position:
@@ -231,6 +235,9 @@ class Bases:
         owing, self._owing = self._owing, []
         for positions in owing:
             if positions.gone:
+                continue
+            if positions.reached is None:  # the thread is at it: what it finds is what is to be written
+                self._owing.append(positions)
                 continue
             pending = Pending()
             positions.settle_with(pending)

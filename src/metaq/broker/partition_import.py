@@ -20,7 +20,7 @@ from metaq.model import TopicConfig
 from metaq.model import properties as props
 from metaq.model.imported import Imported
 from metaq.model.partition import HAS_ATTRIBUTE, ID_EPOCH_MS
-from metaq.model.topic import check_partition_topic
+from metaq.model.topic import QUEUES_MAX, check_partition_topic
 from metaq.saved import Saving
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.segments import Found, Segment, SegmentReader
@@ -109,6 +109,8 @@ class PartitionImport:
         check_partition_topic(topic)
         if topics.is_system(topic):
             raise Refused(Reason.INVALID, f"{topic} is a topic of the broker's own: no messages are imported to it")
+        if wanted > QUEUES_MAX:
+            raise Refused(Reason.INVALID, f"topic {topic} has no partition {partition}: they end at {QUEUES_MAX - 1}")
         config = topics.get(topic)
         if config is None:
             self._settled(lambda: topics.ensure(topic, wanted))

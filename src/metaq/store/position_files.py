@@ -17,6 +17,8 @@ from metaq.wire import hot
 UNIT_BYTES: Final = 8
 FILE_BYTES: Final = 2 * 1024 * 1024
 RESERVE_BYTES: Final = 16 * 1024
+POSITIONS_END: Final = 1 << 48
+"""No unit holds a larger position."""
 
 
 class PositionFiles:
