@@ -324,21 +324,26 @@ def _positions(bench: Bench) -> Measured:
     return {**result, "value": result["all"] * 10_000_000 / messages}
 
 
-def _spark(bench: Bench) -> list[Measured]:
+def _spark_bench(bench: Bench, rows: int, *flags: str) -> dict[str, list[float]]:
     runs = 5 if bench.scale == 1 else 1
     with processes.metaq_up(bench.disk) as server:
-        result = processes.script(
+        return processes.script(  # type: ignore[return-value]  its lists
             "spark_bench.py",
-            "--namesrv",
-            server.namesrv,
-            "--runs",
-            str(runs),
-            "--rows",
-            str(bench.count(2_000_000, 5000)),
-        )
-    rates = result["rows_per_s"]
-    assert isinstance(rates, list)
-    return [{"value": rate / 1e6} for rate in rates]
+            "--namesrv", server.namesrv, "--runs", str(runs), "--rows", str(bench.count(rows, 5000)), *flags,
+        )  # fmt: skip
+
+
+def _spark(bench: Bench) -> list[Measured]:
+    return [{"value": rate / 1e6} for rate in _spark_bench(bench, 2_000_000)["rows_per_s"]]
+
+
+def _spark_sink(body: int) -> Callable[[Bench], list[Measured]]:
+    def measure(bench: Bench) -> list[Measured]:
+        done = _spark_bench(bench, 500_000, "--body", str(body), "--sink")
+        pairs = zip(done["effectively_once_per_s"], done["at_least_once_per_s"], strict=True)
+        return [{"value": exact / 1e3, "beside": other / 1e3} for exact, other in pairs]
+
+    return measure
 
 
 ROWS = (
@@ -439,7 +444,15 @@ ROWS = (
         runs=3, lower_is_better=True,
     ),
     Row("spark", "Spark source, 100 B, lean rows", "M rows/s", 0.6, 1.0, _spark, runs=1),
-)  # fmt: skip
+    Row(
+        "spark-sink", "Spark sink, effectively once, 100 B", "k rows/s", 200, 500, _spark_sink(100), runs=1,
+        beside="at least once",
+    ),
+    Row(
+        "spark-sink-1000", "Spark sink, effectively once, 1 KB", "k rows/s", 100, 250, _spark_sink(1000), runs=1,
+        beside="at least once",
+    ),
+)
 
 RATIO_MUST, RATIO_GOAL = 0.75, 1.3
 """Single sends over Redis Streams in the same run."""

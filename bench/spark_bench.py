@@ -135,7 +135,8 @@ def main() -> None:
                 result["parquet_per_s"] = [round(rate) for rate in scan_rates(scanned, arguments.rows, arguments.runs)]
             if arguments.sink:
                 written = write_rates(scanned, namesrv, topic, arguments.rows, arguments.runs)
-                result["written_per_s"] = {name: [round(rate) for rate in rates] for name, rates in written.items()}
+                for name, rates in written.items():
+                    result[f"{name.replace('-', '_')}_per_s"] = [round(rate) for rate in rates]
         print(json.dumps(result))
 
 
