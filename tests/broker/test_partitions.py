@@ -12,6 +12,7 @@ from metaq.broker.broker import Broker
 from metaq.broker.requests import ANY_QUEUE, FILTER, PullRequest, Send, Stage
 from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
+from metaq.model import Perm
 from metaq.model import partition as values
 from metaq.model.partition import PartitionPut
 from metaq.model.staging import Chunk
@@ -108,6 +109,20 @@ def test_topics_that_take_or_give_nothing_say_so(tmp_path: pathlib.Path) -> None
         assert "acceptPublish" in refused(Reason.NO_PERMISSION, put, partitions, b"x")
         assert "acceptSubscribe" in refused(Reason.NO_PERMISSION, get, partitions, 0)
         assert partitions.all.published() == {"test": values.Published(1, publish=False, subscribe=False)}
+
+
+def test_what_an_administrator_forbids_to_read_is_not_read_here_either(tmp_path: pathlib.Path) -> None:
+    """The perm of the topic, and the broker's own."""
+    with open_broker(tmp_path, FakeClock(), text=settings(test=1)) as broker:
+        partitions = Patient(broker)
+        put(partitions, b"x")
+        config = broker.topics.require("test")
+        broker.topics.update(structs.replace(config, perm=Perm.WRITE))
+        assert "topic test" in refused(Reason.NO_PERMISSION, get, partitions, 0)
+        broker.topics.update(config)
+        assert get(partitions, 0)
+        broker.settings.change({"brokerPermission": int(Perm.WRITE)})
+        assert "topic test" in refused(Reason.NO_PERMISSION, get, partitions, 0)
 
 
 def send(broker: Broker, queue_id: int) -> int:

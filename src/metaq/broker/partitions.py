@@ -24,7 +24,7 @@ from metaq.broker.partition_ids import MessageIds
 from metaq.broker.partition_records import without_attribute
 from metaq.broker.records import put_record
 from metaq.errors import ConfigError, Reason, Refused, StoreError
-from metaq.model import TopicConfig
+from metaq.model import Perm, TopicConfig
 from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.partition import (
@@ -254,6 +254,11 @@ class Partitions:
         if not self._settings.rules.settings(get.topic).accept_subscribe:
             raise Refused(
                 Reason.NO_PERMISSION, f"the topic {get.topic} hands out no messages here: its acceptSubscribe is false"
+            )
+        config = self._topics.get(get.topic)
+        if not self._environment.options.broker_permission & Perm.READ or (config is not None and not config.readable):
+            raise Refused(
+                Reason.NO_PERMISSION, f"reading the topic {get.topic} is forbidden: its perm, or the broker's"
             )
         positions = self._existing(get.topic, get.partition)
         if get.size_max <= 0:
