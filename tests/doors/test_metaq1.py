@@ -8,6 +8,7 @@ from concurrent.futures import Future
 import pytest
 
 from metaq.clock import FakeClock
+from metaq.doors.metaq1_answers import WAITING_BYTES_MAX_ALL
 from metaq.doors.metaq1_session import ATTEMPTS_MAX, CODE_OF, LATE_GETS_MAX, WAIT_SECONDS
 from metaq.errors import Reason, Refused
 from metaq.model.access import Action
@@ -360,6 +361,29 @@ def test_a_connection_that_ends_is_closed_when_its_puts_are_answered(tmp_path, c
         disk.may_sync.set()
         eventually(lambda: client.peer.closed)
         assert [(answer.opaque, answer.code) for answer in client.answers()] == [(1, 200)]
+
+
+def test_what_all_connections_wait_for_is_limited_and_those_that_stop_go_on(tmp_path, clock) -> None:
+    """The get behind a put that waits for the disk is not even begun while the others have too much behind theirs."""
+    disk = SlowDisk()
+    with open_text_door(tmp_path, clock, store={"flush_disk_type": "SYNC_FLUSH"}, disk=disk) as (_, door):
+        client, other = TextClient(door), TextClient(door)
+        client.feed(b"put test 0 2 0 1\r\nhi")
+        eventually(lambda: bool(client.peer.writes))
+        client.raw()
+        disk.may_sync.clear()
+        others = other.session._answers
+        others.later()
+        others.say(memoryview(bytearray(WAITING_BYTES_MAX_ALL)))
+        client.feed(b"put test 0 2 0 2\r\nhiget test g 0 0 100 3\r\n")
+        assert client.peer.paused
+        disk.may_sync.set()
+        eventually(lambda: client.peer.wants_more)
+        client.go_on()
+        put, got = client.answers()
+        assert (put.opaque, got.opaque, len(got.body)) == (2, 3, 44)
+        other.leave()
+        assert door._space.behind.bytes == 0
 
 
 # -- old messages

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.doors.metaq1_answers import LONG_BYTES, WAITING_BYTES_MAX, WAITING_MAX, Answers
+from metaq.doors.metaq1_answers import (
+    LONG_BYTES,
+    WAITING_BYTES_MAX,
+    WAITING_BYTES_MAX_ALL,
+    WAITING_MAX,
+    Answers,
+    Behind,
+)
 
 
 class Peer:
@@ -125,3 +132,18 @@ def test_whatever_comes_first_the_order_stays(acts, chance) -> None:
         slot.write(late)
     answers.flush()
     assert (b"".join(peer.writes), answers.late, answers.full) == (wanted, 0, False)
+
+
+def test_what_waits_behind_late_answers_is_limited_over_all_connections(peer):
+    """One that may make no more because of the others goes on when its own late answers have come."""
+    behind, drained = Behind(), [Drained(), Drained()]
+    greedy, small = (Answers(peer, each, behind) for each in drained)
+    slot, later = greedy.later(), small.later()
+    greedy.say(memoryview(bytearray(WAITING_BYTES_MAX_ALL)))
+    assert small.full
+    greedy.close()
+    assert behind.bytes < 1000
+    slot.write(b"nobody gets it")
+    later.write(b"b")
+    assert (drained[0].count, drained[1].count, small.full, behind.bytes) == (0, 1, False, 0)
+    assert peer.writes == [b"b"]

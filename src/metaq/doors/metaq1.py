@@ -10,6 +10,7 @@ from metaq.broker.acks import Lack
 from metaq.broker.broker import Broker
 from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.doors.held_acks import HeldAcks
+from metaq.doors.metaq1_answers import Behind
 from metaq.doors.metaq1_counters import Counters
 from metaq.doors.metaq1_session import Space, TextSession, Transactions
 from metaq.doors.metaq1_stats import StatsBodies
@@ -74,6 +75,7 @@ class TextDoor:
             acks=Replies(b"", trace_on=False),
             outcome=AppendOutcome(),
             waiting={},
+            behind=Behind(),
         )
 
         branches = broker.branches

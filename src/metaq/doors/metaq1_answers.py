@@ -13,6 +13,8 @@ from typing import Final, Protocol
 
 WAITING_BYTES_MAX: Final = 1024 * 1024
 """Of answers behind a late one: above it a connection gets no more of them made."""
+WAITING_BYTES_MAX_ALL: Final = 256 * 1024 * 1024
+"""Of the answers behind late ones of all connections together: above it those that have late ones get no more of them made."""
 WAITING_MAX: Final = 1024
 """Late answers of one connection."""
 _SLOT_BYTES: Final = 256
@@ -45,11 +47,21 @@ class Slot:
             self._answers.came(len(data))
 
 
-class Answers:
-    """What one connection is yet to be sent. `drained` is called when it had been full, or awaited, and all has gone out."""
+class Behind:
+    """How many bytes wait behind late answers, of all connections."""
 
-    def __init__(self, peer: Writes, drained: Callable[[], None]) -> None:
-        self._peer, self._drained = peer, drained
+    def __init__(self) -> None:
+        self.bytes = 0
+
+
+class Answers:
+    """What one connection is yet to be sent. `drained` is called when it had been full, or awaited, and all has gone out.
+
+    `behind`: what it shares with the other connections.
+    """
+
+    def __init__(self, peer: Writes, drained: Callable[[], None], behind: Behind | None = None) -> None:
+        self._peer, self._drained, self._behind = peer, drained, behind or Behind()
         self._gathered = list[bytes | memoryview]()
         self._gathered_bytes = 0
         self._slots = deque[Slot]()
@@ -66,13 +78,27 @@ class Answers:
     @property
     def full(self) -> bool:
         """Whether no more answers should be made before the late ones have come."""
-        return bool(self._slots) and (self._bytes > WAITING_BYTES_MAX or len(self._slots) >= WAITING_MAX)
+        if not self._slots:
+            return False
+        if self._behind.bytes > WAITING_BYTES_MAX_ALL:
+            self.awaited = True  # the others may be answered before, and do not tell us
+            return True
+        return self._bytes > WAITING_BYTES_MAX or len(self._slots) >= WAITING_MAX
+
+    def _add(self, size: int) -> None:
+        self._bytes += size
+        self._behind.bytes += size
+
+    def close(self) -> None:
+        """The connection has ended: nothing of it waits any more."""
+        self._slots.clear()
+        self._add(-self._bytes)
 
     def say(self, *data: bytes | memoryview) -> None:
         """An answer that is there. It goes out with the next `flush`, or behind the late ones."""
         if self._slots:
             self._slots[-1].behind.extend(data)
-            self._bytes += sum(map(len, data))
+            self._add(sum(map(len, data)))
             return
         for part in data:
             self._write(part)
@@ -92,7 +118,7 @@ class Answers:
         self.flush()
         slot = Slot(self)
         self._slots.append(slot)
-        self._bytes += _SLOT_BYTES
+        self._add(_SLOT_BYTES)
         return slot
 
     def flush(self) -> None:
@@ -105,11 +131,13 @@ class Answers:
 
     def came(self, size: int) -> None:
         """A late answer has come, of so many bytes."""
-        self._bytes += size
+        if not self._slots:  # the connection is closed
+            return
+        self._add(size)
         slots, was_full = self._slots, self.full
         while slots and (data := slots[0].data) is not None:
             slot = slots.popleft()
-            self._bytes -= _SLOT_BYTES + len(data) + sum(map(len, slot.behind))
+            self._add(-(_SLOT_BYTES + len(data) + sum(map(len, slot.behind))))
             for part in (data, *slot.behind):
                 self._write(part)
         self.flush()

@@ -22,7 +22,7 @@ from metaq.broker.metaq1_settings import Metaq1Settings
 from metaq.broker.partition_lane import PartitionLane
 from metaq.broker.partitions import Partitions
 from metaq.doors.held_acks import HeldAcks
-from metaq.doors.metaq1_answers import Answers, Slot
+from metaq.doors.metaq1_answers import Answers, Behind, Slot
 from metaq.doors.metaq1_counters import Counted, Counters
 from metaq.doors.pieces import ColdReads
 from metaq.errors import MetaqError, Reason, Refused, RemoteProtocolError, shortage
@@ -137,6 +137,7 @@ class Space(Struct):
     outcome: AppendOutcome
     waiting: dict[TextSession, float]
     """The sessions that wait, in the order of their deadlines."""
+    behind: Behind
     connections: int = 0
 
     def expire(self) -> None:
@@ -168,7 +169,7 @@ class TextSession:
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._reader = Reader(0)
         self._gates = space.lane.of(self.identity)
-        self._answers = Answers(peer, self._go_on)
+        self._answers = Answers(peer, self._go_on, space.behind)
         self._acks = list[bytes]()
         """Answers to puts and steps of this read event, which may have to wait for the disk."""
         self._steps = False
@@ -270,6 +271,7 @@ class TextSession:
     def connection_lost(self, why: str) -> None:  # noqa: ARG002  whatever the reason
         space = self._space
         self._wait = None
+        self._answers.close()
         space.connections -= 1
         space.waiting.pop(self, None)
         space.cold_reads.forget(self)
@@ -360,6 +362,10 @@ class TextSession:
             self._attempts = 0
             self._say_failure(line, failed)
             return True
+        if self._acks and not isinstance(line, PutLine | TransactionLine):
+            self._flush_acks()
+            if self._answers.full:  # by the others: what is answered now would wait, too
+                return False
         return self._answer(line, functools.partial(self._run, line))
 
     def _answer(self, line: Command, run: Callable[[], Any]) -> bool:
