@@ -14,6 +14,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
     "spark": "spark",
     "client/arrow.py": "arrow",
+    "client/arrow_reading.py": "arrow",
     "client/arrow_rows.py": "arrow",
     "client/arrow_sending.py": "arrow",
     "registry/zookeeper": "zookeeper",

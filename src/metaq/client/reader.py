@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
+import itertools
 import logging
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Self, Unpack
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from metaq.client import core as cores
+from metaq.client.columns import ARROW_ROWS, arrow_wanted
 from metaq.client.consumer.handover import Handover
 from metaq.client.consumer.window import Chunk, Window
 from metaq.client.conversation.call import FAULTS
@@ -42,6 +44,10 @@ from metaq.model import MessageQueue
 from metaq.model.subscription import Expression, checked_expression, subscribe
 from metaq.model.system import TOOLS_GROUP
 from metaq.model.topic import check_topic
+
+if TYPE_CHECKING:
+    from metaq.client.arrow_reading import Part, RecordBatch
+    from metaq.client.arrow_reading import Wanted as ArrowWanted
 
 log = logging.getLogger("metaq.client")
 
@@ -207,6 +213,8 @@ class ReaderCore:
         chunk = window.add(messages, max(result.next_offset, window.next_offset))
         window.reset(window.next_offset)  # Nothing is acknowledged here: the window must not keep the chunk.
         if chunk is not None:
+            if self._handover.with_records:
+                chunk.records = result.records
             reader.ready += len(messages)
             self._handover.put(chunk)
         elif result.status is PullStatus.NOTHING_NEW and self._core.clock.monotonic() - asked < POLL_SECONDS:
@@ -296,7 +304,7 @@ class ReaderBase:
         for one in [queue] if queue is not None else list(self._positions):
             self._positions.pop(one, None)
 
-    def _of(self, chunk: Chunk[ReadMessage]) -> Iterator[ReadMessage]:
+    def _of(self, chunk: Chunk[ReadMessage]) -> Generator[ReadMessage]:
         """The messages of a chunk, each moving the position. Closed early, it leaves the rest to the next taker."""
         window, number = chunk.window, 0
         try:
@@ -312,6 +320,37 @@ class ReaderBase:
             self._core.thread.post(self._reading.handed_out, window, number)
             if number < len(chunk.messages) and not window.dropped:
                 self._handover.give_back(chunk.rest(number))
+
+    def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
+        """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
+        self._check_open()
+        wanted = arrow_wanted(columns, rows)
+        self._handover.with_records = True
+        return wanted
+
+    def _give_back_current(self) -> None:
+        """The rest of what `receive` or iteration has begun is for the next taker."""
+        current, self._current = self._current, iter(())
+        if isinstance(current, Generator):
+            current.close()
+
+    def _gather(self, chunk: Chunk[ReadMessage] | None, rows: int) -> list[Part]:
+        """What is ready, from this chunk on, up to so many rows."""
+        parts: list[Part] = []
+        while chunk is not None:
+            records, each = chunk.records, self._of(chunk)
+            messages = list(itertools.islice(each, rows))
+            each.close()
+            if messages:
+                parts.append((messages, records))
+                rows -= len(messages)
+            if not rows:
+                break
+            try:
+                chunk = self._handover.take_now()
+            except LookupError:
+                break
+        return parts
 
     def _end(self) -> None:
         """The handover was interrupted: nothing more is ready. Raises what made a queue unreadable."""
@@ -375,6 +414,26 @@ class Reader(ReaderBase):
                 return None
             self._current = self._of(chunk)
         return message
+
+    def arrow_batches(self, columns: Sequence[str] | None = None, rows: int = ARROW_ROWS) -> Iterator[RecordBatch]:
+        """What is read, as record batches of pyarrow (docs/arrow.md); they end, or go on, as iteration does.
+
+        A batch holds what is ready, of one or several queues, and never waits to be full. Positions move as a batch is handed
+        out. `deserialize` is not asked.
+
+        Args: columns: of `metaq.client.arrow.TYPES`; None: its first ten, which the Spark source has too. rows: at most so many.
+        Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. And as iteration.
+        """
+        return self._arrow_batches(self._arrow_wanted(columns, rows))
+
+    def _arrow_batches(self, wanted: ArrowWanted) -> Iterator[RecordBatch]:
+        self._core.thread.run(self._begin(), CALL_SECONDS)
+        self._give_back_current()
+        while (chunk := self._handover.take(None)) is not None:
+            if parts := self._gather(chunk, wanted.rows):
+                yield wanted.batch(parts)
+            self._give_back_current()
+        self._end()
 
     def seek(
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None

@@ -33,6 +33,8 @@ class Handover(Generic[M]):
         self._going = threading.Event()
         self._going.set()
         self.closed = False
+        self.with_records = False
+        """Whoever puts chunks leaves them the records that their messages were decoded from: somebody makes columns of them."""
 
     @property
     def suspended(self) -> bool:

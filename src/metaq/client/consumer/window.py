@@ -46,13 +46,15 @@ _DROPPED, _HELD, _SUSPENDED = (int(reason) for reason in Shut)  # Plain numbers:
 class Chunk(Generic[M]):
     """Messages of one pull, and a byte for every offset that it covered."""
 
-    __slots__ = ("base", "flags", "messages", "scanned", "size", "window")
+    __slots__ = ("base", "flags", "messages", "records", "scanned", "size", "window")
 
     in_order = lost = False
     """Our messages finish in any order; what is said of them counts."""
 
     def __init__(self, window: Window[M], base: int, flags: bytearray, messages: Sequence[M], size: int = 0) -> None:
         self.window, self.base, self.flags, self.messages, self.size = window, base, flags, messages, size
+        self.records: Any = None
+        """What the messages were decoded from, if somebody wants that (`Handover.with_records`)."""
         self.scanned = 0
 
     @property
@@ -61,7 +63,9 @@ class Chunk(Generic[M]):
 
     def rest(self, start: int) -> Chunk[M]:
         """Our messages from number `start` on, under the same flags."""
-        return Chunk(self.window, self.base, self.flags, self.messages[start:])
+        rest = Chunk(self.window, self.base, self.flags, self.messages[start:])
+        rest.records = self.records
+        return rest
 
     def again(self, message: M) -> Chunk[M]:
         """One of our messages, to be handed out once more under the same flag."""
