@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from metaq.client.consumer.outcome import Reject as Reject
     from metaq.client.consumer.pull_consumer import PullConsumer as PullConsumer
     from metaq.client.consumer.received import ReceivedMessage as ReceivedMessage
+    from metaq.client.consumer.received_batch import ReceivedBatch as ReceivedBatch
     from metaq.client.futures import SendFuture as SendFuture
     from metaq.client.producer import Producer as Producer
     from metaq.client.reader import Reader as Reader
@@ -71,6 +72,7 @@ _HOMES = {
     "metaq.client.consumer.outcome": ("Later", "Pause", "Reject"),
     "metaq.client.consumer.pull_consumer": ("PullConsumer",),
     "metaq.client.consumer.received": ("ReceivedMessage",),
+    "metaq.client.consumer.received_batch": ("ReceivedBatch",),
     "metaq.client.futures": ("SendFuture",),
     "metaq.client.producer": ("Producer",),
     "metaq.client.reader": ("Reader",),

@@ -20,7 +20,7 @@ import contextlib
 import datetime as dt
 import functools
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
@@ -40,12 +40,14 @@ from metaq.client.consumer.handlers import (
     Handler,
     handle_async,
     handle_batch_async,
+    settle_all,
 )
 from metaq.client.consumer.job import Job
 from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.outcome import Later, Pause, Reject
 from metaq.client.consumer.pull_async import PullConsumer
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.received_batch import ReceivedBatch, records_of
 from metaq.client.consumer.watch import Slot
 from metaq.client.futures import SendFuture
 from metaq.client.messages import NO_KEYS, Body, Selector, as_message, as_request
@@ -73,6 +75,7 @@ __all__ = [
     "Producer",
     "PullConsumer",
     "Reader",
+    "ReceivedBatch",
     "ReceivedMessage",
     "Reject",
     "Transaction",
@@ -462,7 +465,7 @@ class Consumer(ConsumerBase):
             while (message := await self._next(None)) is not None:
                 yield message
 
-    async def _hands(self, size: Callable[[], int]) -> AsyncIterator[list[ReceivedMessage]]:
+    async def _hands(self, size: Callable[[], int]) -> AsyncGenerator[list[ReceivedMessage]]:
         """For one worker: as `_each`, so many at a time, each time of one queue."""
         if self._orderly:
             while (chunk := await self._handover.take_async()) is not None:
@@ -472,6 +475,27 @@ class Consumer(ConsumerBase):
         else:
             while (message := await self._next(None)) is not None:
                 yield [message, *itertools.islice(self._current, size() - 1)]
+
+    def arrow_batches(
+        self, columns: Sequence[str] | None = None, rows: int = ARROW_ROWS
+    ) -> AsyncIterator[ReceivedBatch]:
+        """What comes, as record batches that are acknowledged as a whole: use `async with batch:`.
+
+        As `metaq.Consumer.arrow_batches`; the columns are made in another thread.
+        """
+        return self._arrow_batches(self._arrow_wanted(columns, rows))
+
+    async def _arrow_batches(self, wanted: ArrowWanted) -> AsyncIterator[ReceivedBatch]:
+        async with contextlib.aclosing(self._hands(lambda: wanted.rows)) as hands:
+            async for hand in hands:
+                try:
+                    batch = ReceivedBatch(await asyncio.to_thread(wanted.batch, [(hand, records_of(hand))]), hand)
+                    yield batch
+                except BaseException as error:  # No columns can be made of them, or the loop was left.
+                    if not settle_all(hand, error):
+                        raise
+                else:
+                    batch.ack()
 
     async def seek(
         self, queue: MessageQueue | None = None, *, offset: int | None = None, time: float | dt.datetime | None = None

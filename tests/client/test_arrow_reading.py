@@ -8,11 +8,11 @@ import os
 
 import pytest
 
-from metaq import Message, Producer, Reader, aio
+from metaq import Consumer, Later, Message, Producer, Reader, aio
 from metaq.errors import ClientClosed, ConfigError, OffsetOutOfRange
 from metaq.model import MessageQueue
 from tests.client.cluster import FakeCluster
-from tests.support import PATIENCE
+from tests.support import PATIENCE, eventually
 
 pa = pytest.importorskip("pyarrow")
 from metaq.client.arrow import LEAN, TYPES, schema_of  # noqa: E402  needs pyarrow
@@ -176,3 +176,135 @@ def test_asyncio_reads_the_same(metaq_broker, topic):
 
     batches = asyncio.run(main())
     assert sorted(itertools.chain(*map(numbers, batches))) == list(range(300))
+
+
+# ------------------------------------------------------------------ consumers
+def consume(broker, topic, **more) -> Consumer:
+    return Consumer(broker.namesrv, group=topic, topics=topic, start="earliest", **more)
+
+
+@pytest.mark.parametrize("orderly", [False, True], ids=["concurrent", "in order"])
+def test_batches_of_a_consumer_are_acknowledged_as_they_are_left(metaq_broker, topic, orderly):
+    """By `with`, or by going on; the progress is kept, and the next member begins behind it."""
+    fill(metaq_broker.namesrv, topic, 1200)
+    seen = []
+    with consume(metaq_broker, topic, orderly=orderly) as consumer:
+        for number, batch in enumerate(consumer.arrow_batches(columns=["body", "queue_offset"], rows=100)):
+            assert batch.num_rows == batch.data.num_rows <= 100
+            seen += numbers(batch.data)
+            if number % 2:
+                with batch:
+                    pass
+                assert batch.settled
+            if len(seen) >= 1200:
+                batch.ack()
+                break
+    assert seen == list(range(1200))
+    fill(metaq_broker.namesrv, topic, 2)
+    with consume(metaq_broker, topic, orderly=orderly) as consumer:
+        left = 2
+        for batch in consumer.arrow_batches():
+            with batch:
+                left -= batch.num_rows
+            if not left:
+                break
+    assert left == 0
+
+
+def test_a_batch_of_a_consumer_has_the_columns_of_its_messages(metaq_broker, topic):
+    """Of the records, and of those made anew: compressed bodies, tags that are filtered."""
+    fill(metaq_broker.namesrv, topic, 400)
+    with Producer(metaq_broker.namesrv, compress_over=100) as producer:
+        producer.send(topic, b"z" * 5000, tag="a")
+    checked = 0
+    with Consumer(metaq_broker.namesrv, group=topic, topics={topic: "a"}, start="earliest") as consumer:
+        for batch in consumer.arrow_batches(columns=list(TYPES), rows=64):
+            with batch:
+                assert rows_of([batch.data]) == [row_of(message) for message in batch.messages]
+                checked += batch.num_rows
+            if checked == 201:
+                break
+
+
+def test_raising_in_a_batch_delivers_its_messages_again_under_their_topic(metaq_broker, topic, caplog):
+    """And not those of other batches; `Later` says when, and is not logged."""
+    fill(metaq_broker.namesrv, topic, 4)
+    with consume(metaq_broker, topic, pull_count=2, queue_messages_max=2) as consumer:
+        batches, failed, seen = consumer.arrow_batches(rows=2), 0, []
+        for batch in batches:
+            with batch:
+                if not failed:
+                    failed = batch.num_rows
+                    lost = numbers(batch.data)
+                    raise Later(1)
+                seen += numbers(batch.data)
+                assert set(batch.data.column("topic").to_pylist()) == {topic}
+            if len(seen) == 4:
+                break
+    assert sorted(seen) == [0, 1, 2, 3]
+    assert lost
+    assert not [record for record in caplog.records if "handling" in record.message]
+
+
+def test_an_error_in_a_batch_is_logged_once_and_ends_there(metaq_broker, topic, caplog):
+    """As of a message; whatever the number of rows."""
+    fill(metaq_broker.namesrv, topic, 3)
+    with consume(metaq_broker, topic) as consumer:
+        batch = next(consumer.arrow_batches())
+        with batch:
+            raise ValueError("no")
+        assert batch.settled
+    assert len([record for record in caplog.records if "handling 3 messages" in record.message]) == 1
+
+
+def test_a_batch_in_hand_when_the_loop_is_left_comes_again(metaq_broker, topic):
+    """Nobody said that it was done."""
+    fill(metaq_broker.namesrv, topic, 10)
+    with consume(metaq_broker, topic) as consumer:
+        for batch in consumer.arrow_batches():
+            assert not batch.settled
+            break
+    with consume(metaq_broker, topic) as consumer, next(consumer.arrow_batches()) as batch:
+        assert numbers(batch.data) == list(range(10))
+
+
+def test_nothing_more_is_pulled_while_batches_are_unfinished(metaq_broker, topic):
+    """Back-pressure is that of messages: `queue_messages_max`."""
+    fill(metaq_broker.namesrv, topic, 1000)
+    with consume(metaq_broker, topic, pull_count=50, queue_messages_max=100) as consumer:
+        batches = consumer.arrow_batches()
+        hold = next(batches)
+        eventually(lambda: any(window.paused for window in consumer._member.windows.values()))
+        assert sum(window.unfinished for window in consumer._member.windows.values()) <= 100
+        hold.ack()
+        total = hold.num_rows
+        for batch in batches:
+            total += batch.num_rows
+            if total == 1000:
+                break
+    assert total == 1000
+
+
+def test_frames_of_others_take_a_batch_as_it_is(metaq_broker, topic):
+    """By Arrow's own protocol."""
+    fill(metaq_broker.namesrv, topic, 3)
+    with consume(metaq_broker, topic) as consumer, next(consumer.arrow_batches()) as batch:
+        assert numbers(pa.record_batch(batch)) == [0, 1, 2]
+        assert pa.RecordBatchReader.from_stream(batch).read_all().num_rows == 3
+
+
+def test_asyncio_consumers_do_the_same(metaq_broker, topic):
+    """`async for` and `async with`; who breaks off has not finished."""
+    fill(metaq_broker.namesrv, topic, 300)
+
+    async def main():
+        seen = []
+        async with aio.Consumer(metaq_broker.namesrv, group=topic, topics=topic, start="earliest") as consumer:
+            async for batch in consumer.arrow_batches(rows=100):
+                async with batch:
+                    seen += numbers(batch.data)
+                if len(seen) == 300:
+                    break
+        return seen
+
+    assert sorted(asyncio.run(main())) == list(range(300))

@@ -6,12 +6,13 @@ import datetime as dt
 import logging
 import os
 import threading
-from collections.abc import Generator, Iterable, Iterator
-from typing import Any, Unpack
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Unpack
 
 from msgspec import structs
 
 from metaq.client import core as cores
+from metaq.client.columns import arrow_wanted
 from metaq.client.consumer.arguments import (
     TOPICS_MAX,
     Patterns,
@@ -47,6 +48,9 @@ from metaq.errors import ClientClosed, ConfigError
 from metaq.model import MessageModel, MessageQueue
 from metaq.model.topic import RETRY_PREFIX, check_group
 from metaq.net.local import local_address
+
+if TYPE_CHECKING:
+    from metaq.client.arrow_reading import Wanted as ArrowWanted
 
 log = logging.getLogger("metaq.client")
 
@@ -259,6 +263,13 @@ class ConsumerBase(Closable):
         self._core.check_process()
         if not self._open:
             raise ClientClosed(f"the consumer of group {self.group} was closed")
+
+    def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
+        """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
+        self._check_open()
+        wanted = arrow_wanted(columns, rows)
+        self._handover.with_records = True
+        return wanted
 
     def _of(self, chunk: Chunk[ReceivedMessage]) -> Iterator[ReceivedMessage]:
         """The messages of a chunk, or of an ordered queue whose turn it is."""

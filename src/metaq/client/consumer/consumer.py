@@ -9,18 +9,23 @@ import itertools
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from metaq.client.columns import ARROW_ROWS
 from metaq.client.consumer.base import CALL_SECONDS, CLOSE_SECONDS, ConsumerBase, warn_of_busy
 from metaq.client.consumer.closing import EXIT_SECONDS
-from metaq.client.consumer.handlers import BatchHandler, Handler, handle, handle_batch
+from metaq.client.consumer.handlers import BatchHandler, Handler, handle, handle_batch, settle_all
 from metaq.client.consumer.job import Job
 from metaq.client.consumer.orderly import Turn
 from metaq.client.consumer.received import ReceivedMessage
+from metaq.client.consumer.received_batch import ReceivedBatch, records_of
 from metaq.client.consumer.worker import WorkerThread
 from metaq.model import MessageQueue
+
+if TYPE_CHECKING:
+    from metaq.client.arrow_reading import Wanted as ArrowWanted
 
 log = logging.getLogger("metaq.client")
 
@@ -175,6 +180,31 @@ class Consumer(ConsumerBase):
         with self._one_by_one:
             message = self._first(None)
             return [] if message is None else [message, *itertools.islice(self._current, size - 1)]
+
+    def arrow_batches(self, columns: Sequence[str] | None = None, rows: int = ARROW_ROWS) -> Iterator[ReceivedBatch]:
+        """What comes, as record batches of pyarrow that are acknowledged as a whole (docs/arrow.md), until `stop` or `close`.
+
+        Use `with batch:`: leaving acknowledges, raising delivers its messages again later. Going on to the next acknowledges,
+        too. One that is in hand when the loop is left otherwise is not finished: its messages come again.
+
+        A batch holds messages of one queue and of one pull, at most `rows`, and never waits to be full: `pull_count` and
+        `queue_messages_max` decide how large they get. Several threads may iterate, each with an iterator of its own.
+
+        Args: columns: of `metaq.client.arrow.TYPES`; None: its first ten, which the Spark source has too.
+        Raises: ConfigError: a column that does not exist, or pyarrow is missing. TypeError. ClientClosed.
+        """
+        return self._arrow_batches(self._arrow_wanted(columns, rows))
+
+    def _arrow_batches(self, wanted: ArrowWanted) -> Iterator[ReceivedBatch]:
+        for hand in self._hands(lambda: wanted.rows):
+            try:
+                batch = ReceivedBatch(wanted.batch([(hand, records_of(hand))]), hand)
+                yield batch
+            except BaseException as error:  # No columns can be made of them, or the loop was left.
+                if not settle_all(hand, error):
+                    raise
+            else:
+                batch.ack()
 
     @contextlib.contextmanager
     def _drain_on_sigterm(self) -> Iterator[None]:

@@ -129,6 +129,8 @@ class ConcurrentDelivery:
         chunk = take_in(window, pulled, self._retry_topic)
         if chunk is None:
             return
+        if self._handover.with_records and not pulled.broken:
+            chunk.records = pulled.result.records
         for message, _ in pulled.broken:
             self.failed(chunk, message, DEAD_LETTER_LEVEL)
         for message, error in pulled.undecodable:
