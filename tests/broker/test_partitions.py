@@ -217,3 +217,19 @@ def test_puts_to_any_partition_wait_as_often_as_they_must_and_each_is_answered_o
         stored = [partitions.put(wanted) for _ in range(100)]
         assert len({one.message_id for one in stored}) == len({(one.partition, one.position) for one in stored}) == 100
         assert partitions.all.messages("test") == 100
+
+
+def test_topics_that_a_wildcard_admits_are_limited_as_those_that_sends_create(tmp_path: pathlib.Path) -> None:
+    """Each is a line of topics.json, folders and three nodes in ZooKeeper, and its name is the client's. Sections are not counted."""
+    clock = FakeClock()
+    with open_broker(tmp_path, clock, text=settings(test=1), auto_create_topics_per_minute=2) as broker:
+        patient = Patient(broker)
+        for name in ("wild-1", "wild-2"):
+            put(patient, b"x", topic=name)
+        wanted = PartitionPut(topic="wild-3", partition=0, body=b"x", born_host=BORN_HOST)
+        text = refused(Reason.NO_TOPIC, patient.put, wanted)
+        assert "autoCreateTopicsPerMinute" in text
+        put(patient, b"x", topic="wild-1")
+        put(patient, b"x", topic="test")
+        clock.advance(31)
+        put(patient, b"x", topic="wild-3")

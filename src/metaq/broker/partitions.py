@@ -218,7 +218,9 @@ class Partitions:
         config = self._topics.taking(name)
         if config is None:
             check_partition_topic(name)
-            if rules.sections:
+            if rules.sections and name not in rules.topics:
+                config = self._topics.admit(name, settings.num_partitions)
+            elif rules.sections:
                 config = self._topics.ensure(name, settings.num_partitions)
             else:
                 config = self._topics.auto_create(name, AUTO_CREATE_TOPIC, settings.num_partitions)

@@ -199,8 +199,28 @@ class Topics:
         )
         if 0 <= queue_id < count:
             self._first_queues[name] = queue_id
-        pending = self.saved.change(name, config)
-        pending.when_done(lambda error: self._refused(name) if error else None)
+        return self._counted(config)
+
+    def admit(self, name: str, queues: int) -> TopicConfig:
+        """Make a topic because somebody sends to it, and a configuration admits names like its: `*` in a server.ini.
+
+        Raises Saving: it is under way. Refused NO_TOPIC: a limit is reached; UNAVAILABLE: it could not be saved.
+        """
+        pending = self._closing.get(name) or self.saved.pending(name)
+        if pending is not None:
+            raise Saving(pending)
+        if refusal := self._quota.take(self.saved.count):
+            raise Refused(
+                Reason.NO_TOPIC,
+                f"the topic {name} is not there, and cannot be made because a wildcard admits it: {refusal} "
+                f"(autoCreateTopicsMax, autoCreateTopicsPerMinute). Give it a section, or create it with `metaq topic create {name}`",
+            )
+        return self._counted(_topic(name, queues))
+
+    def _counted(self, config: TopicConfig) -> TopicConfig:
+        """Save a topic that the quota has let in."""
+        pending = self.saved.change(config.name, config)
+        pending.when_done(lambda error: self._refused(config.name) if error else None)
         pending.settle()
         return config
 
