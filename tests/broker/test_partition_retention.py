@@ -115,6 +115,32 @@ def test_archive_has_the_frames_and_positions_that_clients_were_told(tmp_path):
         assert settled(broker, lambda: [again.position(offset) for offset in range(low, 13)]) == places[low:]
 
 
+def test_a_damaged_message_that_moves_positions_is_missing_in_the_archive_and_keeps_nothing(tmp_path, caplog):
+    """No checksum covers its tag; without it the frame is shorter."""
+    told = settings(rules(short="archive,4", long="delete,4"))
+    clock = FakeClock()
+    with open_broker(tmp_path / "store", clock, store=SMALL, text=told) as broker:
+        fill(broker)
+        positions = settled(broker, lambda: broker.bases.touch("short", 0))
+        places = settled(broker, lambda: [positions.position(offset) for offset in range(13)])
+        log_offset = broker.store.existing_queue("short", 0).units(1, 1)[0].log_offset
+    [path] = [
+        path
+        for path in (tmp_path / "store/commitlog").iterdir()
+        if int(path.name) <= log_offset < int(path.name) + path.stat().st_size
+    ]
+    with path.open("r+b") as file:
+        file.seek(log_offset - int(path.name))
+        place = file.tell() + file.read(9_000).index(b"TAGS")
+        file.seek(place)
+        file.write(b"UAGS")
+    with open_broker(tmp_path / "store", clock, store=SMALL, text=told) as broker:
+        eventually(lambda: (look(broker), broker.store.floor("short"))[1])
+        assert "the message at queue offset 1 of queue 0 of topic short is lost" in caplog.text
+        found = [found.position for one in segments_in(tmp_path / "store/archive") for found in SegmentReader(one)]
+        assert found == [place for place in places[: len(found) + 1] if place != places[1]]
+
+
 def test_no_topic_lets_go_of_what_positions_are_computed_from(tmp_path):
     """A base that is durable and far enough in the queue comes first."""
     with open_broker(tmp_path, FakeClock(), store=SMALL, text=settings(rules(short="delete,4"))) as broker:

@@ -30,6 +30,9 @@ class Places:
     def __call__(self, topic, queue_id, queue_offsets):
         return tuple(self.places[offset] for offset in queue_offsets) if self.known else None
 
+    def misfits(self, topic, queue_id):
+        return frozenset()
+
 
 SIZES = [9_000 + number for number in range(30)]
 BODIES = [b"%05d" % number * (size // 5) + b"x" * (size % 5) for number, size in enumerate(SIZES)]
@@ -254,6 +257,7 @@ def test_positions_that_do_not_fit_the_frames_keep_the_messages(tmp_path):
         with pytest.raises(StoreError, match="the next message's position is"):
             keeper.step()
         assert not keeper.may_go("T", place)
+        assert not list((tmp_path / "archive").rglob("*.*")), "a wrong one gets no name"
 
 
 def test_lost_message_is_told_and_the_rest_archived(tmp_path, caplog):

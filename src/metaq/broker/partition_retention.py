@@ -14,6 +14,7 @@ from metaq.options import Metaq1Options
 from metaq.saved import Saving
 from metaq.store.archive import Archiver
 from metaq.store.message_store import MessageStore
+from metaq.store.queues import QueueKey
 
 ARCHIVE_FOLDER = "archive"
 
@@ -46,6 +47,7 @@ class _Places:
     def __init__(self, bases: Bases, call_soon: CallSoon) -> None:
         self._bases, self._call_soon = bases, call_soon
         self._known: dict[_Question, tuple[int, ...]] = {}
+        self._misfits: dict[QueueKey, frozenset[int]] = {}
 
     def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
         """See `metaq.store.archive.Positions`."""
@@ -53,6 +55,22 @@ class _Places:
         if question not in self._known:
             self._call_soon(lambda: self._look_up(question))
         return self._known.pop(question, None)
+
+    def misfits(self, topic: str, queue_id: int) -> frozenset[int] | None:
+        """See `metaq.store.archive.Positions`."""
+        if (topic, queue_id) not in self._misfits:
+            self._call_soon(lambda: self._look_for_misfits(topic, queue_id))
+        return self._misfits.pop((topic, queue_id), None)
+
+    def _look_for_misfits(self, topic: str, queue_id: int) -> None:
+        positions = self._bases.find(topic, queue_id)
+        if positions is not None:
+
+            def looked(error: Refused | None) -> None:
+                if error is None:
+                    self._misfits[topic, queue_id] = positions.misfits
+
+            positions.verify().when_done(looked)
 
     def _look_up(self, question: _Question) -> None:
         topic, queue_id, queue_offsets = question

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Final, Protocol, cast
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from metaq.errors import BadRequest, StoreError
 from metaq.model.partition_settings import DeletePolicy, Expired
@@ -39,6 +39,10 @@ class Positions(Protocol):
 
     def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
         """The positions; None: they are being looked up, ask again. Called from any thread."""
+        ...
+
+    def misfits(self, topic: str, queue_id: int) -> frozenset[int] | None:
+        """Queue offsets of damaged messages whose frames are not as long as the positions say; None: they are being looked for."""
         ...
 
 
@@ -83,6 +87,8 @@ class Archiver:
         self._started = False
         self._tidied: set[Path] = set()
         """Folders in which nothing half written is left."""
+        self._misfits: dict[ConsumeQueue, frozenset[int]] = {}
+        """See `Positions.misfits`; of queues in which there are some."""
         store.helped_by(self.worker)
 
     def stop(self) -> None:
@@ -168,18 +174,25 @@ class Archiver:
         """Write the files of a slice: one, unless messages in it are lost. False: positions are not known yet."""
         queue, offset = part.queue, part.low
         while offset < part.high:
-            places = self._positions(queue.topic, queue.queue_id, (offset, part.high))
+            high = min((misfit for misfit in self._misfits.get(queue, ()) if misfit >= offset), default=part.high)
+            high = min(high, part.high)
+            places = self._positions(queue.topic, queue.queue_id, (offset, high))
             if places is None:
                 return False
-            place, end = places
-            behind, size = self._write_run(part, offset, place)
+            behind = self._write_run(structs.replace(part, high=high), offset, *places) if offset < high else high
             if self._store.existing_queue(queue.topic, queue.queue_id) is not queue:
                 return True  # the topic was deleted meanwhile
-            if behind >= part.high and place + size != end:
-                raise StoreError(
-                    f"the archive of queue {queue.queue_id} of topic {queue.topic} from position {place} on has {size} bytes, "
-                    f"and the next message's position is {end}: its messages are kept; please report this"
-                )
+            if behind is None:
+                found = self._positions.misfits(queue.topic, queue.queue_id)
+                if found is None:
+                    return False
+                if not any(offset <= misfit < high for misfit in found):
+                    raise StoreError(
+                        f"the archive of queue {queue.queue_id} of topic {queue.topic} from position {places[0]} on does not "
+                        f"end where the next message's position is, at {places[1]}: its messages are kept; please report this"
+                    )
+                self._misfits[queue] = found
+                continue
             if behind < min(part.high, queue.min_offset):  # the disk was so full that they had to go
                 behind = queue.min_offset
             elif behind < part.high:
@@ -191,8 +204,9 @@ class Archiver:
             offset = behind
         return True
 
-    def _write_run(self, part: _Slice, offset: int, position: int) -> tuple[int, int]:
-        """Write one file. Returns the queue offset of the first message that it lacks, and the bytes of its frames."""
+    def _write_run(self, part: _Slice, offset: int, position: int, end: int) -> int | None:
+        """Write one file. Returns the queue offset of the first message that it lacks; None: it does not end at position
+        `end`, and was not kept."""
         store, queue, disk = self._store, part.queue, self._store.disk
         folder = self.folder / f"{queue.topic}-{queue.queue_id}"
         disk.make_folder(folder)
@@ -221,6 +235,9 @@ class Archiver:
                     offset += found.count
             file.flush()
             disk.sync_file(file.fileno())
+        if offset >= part.high and position + size != end:
+            temporary.unlink()
+            return None
         if size:
             if path.exists() and not filecmp.cmp(path, temporary, shallow=False):
                 temporary = self._keep_aside(path) / temporary.name
@@ -229,7 +246,7 @@ class Archiver:
             disk.sync_folder(self.folder)
         else:
             temporary.unlink()
-        return offset, size
+        return offset
 
     def _keep_aside(self, path: Path) -> Path:
         """Move a folder with a file of the name of one to come, which holds something else: of a deleted topic. Returns where to."""
