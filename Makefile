@@ -108,8 +108,8 @@ $(VENV)/has-demo: $(RUN) $(INSTALLED_FROM)
 	@touch $@
 
 $(VENV)/has-test: $(VENV)/has-demo
-	@echo "== installing the test tools into $(VENV): downloads about 40 MB the first time"
-	$(RUN) -m pip install --progress-bar on -e '.[all,demo,dev]'
+	@echo "== installing the test tools into $(VENV): downloads about 120 MB the first time"
+	$(RUN) -m pip install --progress-bar on -e '.[all,demo,dev,test]'
 	@touch $@ $(VENV)/has-lint
 
 .PHONY: demo doctor test test-all test-plain lint format types bench bench-small docs hot wheel clean help
