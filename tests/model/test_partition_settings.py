@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from metaq.errors import ConfigError
@@ -51,6 +55,19 @@ def test_policy_that_cannot_be_read_is_refused_with_what_may_stand_there(text, s
     """The form of old documents, with the number first, gets a hint."""
     with pytest.raises(ConfigError, match=says):
         DeletePolicy.parse(text)
+
+
+@given(st.text("ab*", max_size=6).filter(lambda name: "*" in name), st.text("ab\n", max_size=8))
+def test_a_star_stands_for_anything(wildcard, topic):
+    """As the same pattern of a regular expression says, which takes its time over long names."""
+    pattern = ".*".join(map(re.escape, wildcard.split("*")))
+    expected = re.fullmatch(pattern, topic, re.DOTALL) is not None
+    assert PartitionRules(DEFAULT, wildcards=(wildcard,), sections=True).accepts(topic) is expected
+
+
+def test_a_name_of_128_kib_is_judged_at_once():
+    """By a regular expression this would take 10 000 000 000 steps, and every client may send such a name."""
+    assert not PartitionRules(DEFAULT, wildcards=("*a*a*b",), sections=True).accepts("a" * 128 * 1024)
 
 
 def test_wildcards_admit_whole_names_and_give_them_the_defaults():
