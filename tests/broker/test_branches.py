@@ -311,6 +311,29 @@ def test_many_partitions_take_no_more_memory_than_a_connection_may_have(
         assert [len(bodies(broker, "test", partition)) for partition in range(60)] == [3] * 60
 
 
+def test_a_transaction_that_cannot_be_staged_is_not_the_trouble_of_others(
+    tmp_path: pathlib.Path, clock: FakeClock, channel: FakeChannel
+) -> None:
+    """A put that needs room in memory gets it of those that can make some, and its answer says nothing of the others."""
+    with open_broker(tmp_path, clock, text=settings(test=60)) as broker:
+        service, body = branches(broker), bytes(CHUNK_BYTES // 2 - 300)
+        stuck, other, mine = (LocalKey("s", number) for number in range(3))
+        for key, partitions in ((stuck, range(16)), (other, range(20, 36))):
+            service.begin(key, 0, channel)
+            for partition in partitions:
+                put(broker, key, body, channel, partition=partition)
+        assert broker.partitions is not None
+        broker.partitions.close_partitions("test", 0, 15)
+        service.begin(mine, 0, channel)
+        for partition in range(40, 44):
+            put(broker, mine, body, channel, partition=partition)
+        refused(Reason.NO_PERMISSION, service.commit, stuck, channel, one_phase=True)
+        for key in (other, mine):
+            service.commit(key, channel, one_phase=True)
+        run_steps(broker)
+        assert [len(bodies(broker, "test", partition)) for partition in (0, 20, 34, 40, 43)] == [0, 1, 1, 1, 1]
+
+
 # ---------------------------------------------------------------------- XA
 
 

@@ -248,12 +248,12 @@ class Branches:
         if memory.share(channel) + size > SHARE_BYTES:
             for other in [*self._local.get(channel, {}).values(), *memory.oldest(STAGED_AT_ONCE)]:
                 if other.channel is channel and other.held:
-                    self._stage_all(other)
+                    self._stage_other(other)
                     if memory.share(channel) + size <= SHARE_BYTES:
                         break
         if memory.bytes + size > GATHERED_BYTES:
             for other in memory.oldest(STAGED_AT_ONCE):
-                self._stage_all(other)
+                self._stage_other(other)
                 if memory.bytes + size <= GATHERED_BYTES:
                     break
         if memory.share(channel) + size > SHARE_BYTES or memory.bytes + size > GATHERED_BYTES:
@@ -262,6 +262,13 @@ class Branches:
                 f"{memory.share(channel)} bytes of transactions of this connection wait in memory, {memory.bytes} of all; the "
                 f"limits are {SHARE_BYTES} and {GATHERED_BYTES}: try again, or commit or roll back some",
             )
+
+    def _stage_other(self, branch: Branch) -> None:
+        """Make room at another one's cost. What stands against that is told to its own client, at its next step."""
+        try:
+            self._stage_all(branch)
+        except (Refused, Saving):
+            self._memory.postpone(branch)
 
     # ------------------------------------------------------------------ into the log
 

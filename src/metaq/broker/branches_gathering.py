@@ -151,6 +151,11 @@ class Memory:
         """So many that hold something, the one that has for longest first."""
         return list(itertools.islice(self._branches.values(), count))
 
+    def postpone(self, branch: Branch) -> None:
+        """It cannot be made to hold less now: ask the others first."""
+        if self._branches.pop(branch.id, None) is not None:
+            self._branches[branch.id] = branch
+
     def add(self, branch: Branch, more: int) -> None:
         """A transaction holds so many bytes more, or fewer."""
         if not more:
