@@ -235,6 +235,36 @@ def test_what_a_broker_refuses_is_told_with_the_rows_that_are_acknowledged(monke
     assert 1 <= len(refused) <= 12  # Tries of the few requests under way, of some 300.
 
 
+def test_rows_without_queue_or_key_go_elsewhere_when_a_broker_fails_those_that_name_a_queue_do_not():
+    """As `send` has it."""
+    with FakeCluster(brokers=2) as cluster, Producer(cluster.namesrv) as producer:
+
+        def answer(session, command):
+            return (
+                NotImplemented if session.broker else reply(command, ResponseCode.SYSTEM_ERROR, remark="disk is broken")
+            )
+
+        cluster.script[RequestCode.SEND_BATCH_MESSAGE] = cluster.script[RequestCode.SEND_MESSAGE_V2] = answer
+        for _ in range(4):
+            assert producer.send_arrow(bodies(10), "orders").rows == 10
+        named = (
+            bodies(10)
+            .append_column("queue_id", pa.array([1] * 10))
+            .append_column("broker", pa.array(["broker-a"] * 10))
+        )
+        with pytest.raises(RowsNotSent, match="disk is broken") as caught:
+            producer.send_arrow(named, "orders")
+        assert (caught.value.acknowledged, caught.value.resume_at) == (0, 0)
+
+
+def test_a_queue_id_at_two_brokers_needs_the_broker():
+    """Before anything is sent."""
+    with FakeCluster(brokers=2) as cluster, Producer(cluster.namesrv) as producer:
+        with pytest.raises(InvalidMessage, match="row 0: queue_id 1 of topic orders is there at 2 brokers"):
+            producer.send_arrow(bodies(1).append_column("queue_id", pa.array([1])), "orders")
+        assert not cluster.stored
+
+
 def test_bytes_under_way_are_bounded(metaq_broker, topic, monkeypatch):
     """Whatever the table's size: the producer's limit holds, with `when_full="raise"` too."""
     with Producer(metaq_broker.namesrv, max_pending_bytes=400_000, when_full="raise") as producer:

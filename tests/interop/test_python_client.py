@@ -51,6 +51,46 @@ def test_every_kind_of_send_is_read_back(server: Server, topic: str) -> None:
     assert len(got) == 500 + 6
 
 
+def test_tables_go_in_and_come_out(server: Server, topic: str) -> None:
+    """Rows of every kind by `send_arrow`; a reader's and a consumer's batches hold what was sent; a failed batch comes again."""
+    pa = pytest.importorskip("pyarrow")
+    count = 5000
+    rows = pa.table(
+        {
+            "body": [b"%d" % number for number in range(count)],
+            "tag": ["ab"[number % 2] for number in range(count)],
+            "keys": [[f"k{number}", "all"] for number in range(count)],
+            "ordering_key": [None if number % 2 else f"{number % 7}" for number in range(count)],
+        }
+    )
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
+        sent = producer.send_arrow(rows, topic)
+        assert producer.send_arrow(pa.table({"body": [b"5000"], "tag": ["b"]}), topic).rows == 1  # alone in its batch
+    assert (sent.rows, sum(sent.statuses.values())) == (count, count)
+    with Reader(server.namesrv, topic) as reader:  # RocketMQ's queues grow behind the acknowledgement.
+        eventually(lambda: sum(map(len, reader.ranges().values())) == count + 1)
+    with Reader(server.namesrv, topic, stop_at_end=True) as reader:
+        read = pa.Table.from_batches(reader.arrow_batches(columns=["body", "tag", "keys", "message_id"])).to_pylist()
+    assert {int(row["body"]): row["tag"] for row in read} == {number: "ab"[number % 2] for number in range(count)} | {
+        5000: "b"
+    }
+    assert all(row["keys"] == [f"k{int(row['body'])}", "all"] for row in read if row["body"] != b"5000")
+    assert len({row["message_id"] for row in read}) == len(read) == count + 1
+    failed: set[bytes] = set()
+    seen: list[bytes] = []
+    with Consumer(server.namesrv, group=topic, topics={topic: "a"}, start="first") as consumer:
+        for batch in consumer.arrow_batches():
+            with batch:
+                bodies = batch.data.column("body").to_pylist()
+                if not failed:
+                    failed = set(bodies)
+                    raise Later(delay_level=1)
+                seen += bodies
+            if len(seen) >= count // 2 and failed <= set(seen):
+                break
+    assert sorted(map(int, seen)) == list(range(0, count, 2))
+
+
 def test_group_progress_retries_and_dead_letters(server: Server, topic: str) -> None:
     """Tags filter, failures come again, rejects are dead letters, and the group's progress is kept."""
     with Producer(server.namesrv, timeout=PATIENCE) as producer:
