@@ -199,7 +199,8 @@ def _has_ended(pid: int) -> bool:
 def program(path: str, asked: str) -> tuple[list[str], dict[str, str]]:
     """Command and environment of a helper process that finds modules in the folders of `path` first."""
     paths = [*filter(None, path.split(os.pathsep)), *filter(None, sys.path)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    # Without caches of compiled code: one that was written within the same second as an edit would hide it from a reload.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "PYTHONDONTWRITEBYTECODE": "1"}
     return [sys.executable, "-m", "metaq.app.predicate_helper", asked], environment
 
 

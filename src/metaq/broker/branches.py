@@ -304,14 +304,12 @@ class Branches:
         return branch.channel.identity, branch.channel if branch.local else None
 
     def _request(self, branch: Branch, chunks: list[Chunk], decide: Decide | None) -> Stage:
-        at_once = not branch.staged and decide is not None and decide.outcome is Outcome.COMMIT
         return Stage(
             transaction=branch.id,
             chunks=tuple(chunks),
             born_ms=self._clock.now_ms(),
             born_host=branch.born_host,
-            # Without a channel, too: a start rolls back what is not prepared then.
-            lifetime=Lifetime.AGE if at_once else Lifetime.CONNECTION,
+            lifetime=Lifetime.CONNECTION,  # Without a channel, too: a start rolls back what is not prepared then.
             decide=decide,
         )
 

@@ -155,7 +155,7 @@ class StagingService:
             return Staged(decision, first=False, remaining=transaction.remaining if transaction else 0)
         peer = who.name or (channel.remote if channel is not None else who.address)
         if decision is None and transaction is None and stage.decide is not None and coordinator == self._name:
-            made = self._stage_at_once(stage, stage.decide, peer)
+            made = self._stage_at_once(stage, stage.decide, peer, channel)
             if made is not None:
                 return made
         fresh = self._admission.admit(stage, transaction, who, peer)
@@ -171,14 +171,14 @@ class StagingService:
         decided = self.decide(stage.decide, who)
         return Staged(decided.decision, decided.first, decided.remaining)
 
-    def _stage_at_once(self, stage: Stage, decide: Decide, peer: str) -> Staged | None:
+    def _stage_at_once(self, stage: Stage, decide: Decide, peer: str, channel: Channel | None) -> Staged | None:
         """A transaction that comes as one request and can be applied now; None: take it step by step."""
-        if self._authorise is not everybody or self._applier.waits or stage.lifetime is Lifetime.CONNECTION:
+        if self._authorise is not everybody or self._applier.waits:
             return None
         facts = self._at_once.judge(stage, decide)
         if facts is None or self._decisions.find(stage.transaction) is not None:
             return None
-        transaction = self._new(stage, self._name, peer, None)
+        transaction = self._new(stage, self._name, peer, channel)
         try:
             self._at_once.run(stage, transaction, facts)
         finally:
