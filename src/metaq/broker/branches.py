@@ -39,6 +39,7 @@ from metaq.model.branches import KEY_CHARS_MAX, BranchPhase, BranchRefused, Bran
 from metaq.model.partition import ANY_PARTITION, PartitionEntry, PartitionPut, PartitionStored
 from metaq.model.staging import Chunk, Decision, Lifetime, Outcome, Phase, TransactionState, transaction_id
 from metaq.model.transaction_keys import BranchKey, LocalKey, TransactionKey, transaction_key
+from metaq.saved import Saving
 
 log = logging.getLogger(__name__)
 
