@@ -184,6 +184,36 @@ def test_what_cannot_be_sent_is_said_before_anything_is(table, error, words):
         assert not cluster.count(RequestCode.SEND_MESSAGE_V2)
 
 
+@pytest.mark.parametrize(
+    ("timeout", "error"), [(0, ConfigError), (-1, ConfigError), ("3", TypeError), (True, TypeError)]
+)
+def test_a_timeout_that_is_none_is_refused(timeout, error):
+    """Before anything is sent."""
+    with FakeCluster() as cluster, Producer(cluster.namesrv) as producer, pytest.raises(error, match="timeout"):
+        producer.send_arrow(bodies(1), "orders", timeout=timeout)
+
+
+def test_what_the_source_of_the_rows_raises_is_told_with_what_was_sent(metaq_broker, topic):
+    """As any other fault."""
+
+    def batches():
+        yield bodies(10).to_batches()[0]
+        raise OSError("the disk is gone")
+
+    reader = pa.RecordBatchReader.from_batches(bodies(1).schema, batches())
+    with Producer(metaq_broker.namesrv) as producer, pytest.raises(RowsNotSent, match="the disk is gone") as caught:
+        producer.send_arrow(reader, topic)
+    assert (caught.value.acknowledged, caught.value.resume_at) == (10, 10)
+    assert isinstance(caught.value.cause, OSError)
+
+
+def test_no_rows_are_sent_at_once(metaq_broker, topic):
+    """Without a request, and so without a topic."""
+    with Producer(metaq_broker.namesrv) as producer:
+        sent = producer.send_arrow(pa.table({"body": pa.array([], pa.binary())}), topic)
+    assert (sent.rows, sent.requests, sent.statuses) == (0, 0, {})
+
+
 def test_a_producer_that_serializes_or_is_closed_refuses(metaq_broker, topic):
     """The column body is bytes already."""
     with (

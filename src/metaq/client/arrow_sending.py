@@ -19,6 +19,7 @@ from msgspec import Struct
 from metaq.client.accumulator import Accumulator, BatchStream, Stay
 from metaq.client.arrow_rows import MessageRows, Numbers, bodies_of, check_columns, rows_of
 from metaq.client.futures import SendBatch
+from metaq.client.options import checked_seconds
 from metaq.errors import BufferFull, ClientClosed, ConfigError, InvalidMessage, RowsNotSent
 from metaq.model import MessageQueue, SendStatus
 from metaq.model.properties import PROPERTIES_BYTES_MAX
@@ -65,7 +66,7 @@ class ArrowSend:
 
     def __init__(self, outlet: Outlet, data: Any, topic: str | None, timeout: float | None) -> None:
         """Raises TypeError, ConfigError: nothing was sent."""
-        if timeout is not None and not timeout > 0:
+        if timeout is not None and not checked_seconds("timeout", timeout, least=0.0):
             raise ConfigError(f"timeout={timeout!r}: need a positive number of seconds")
         if topic is not None and not isinstance(topic, str):
             raise TypeError(f"topic is {topic!r}: pass its name, after the table")
