@@ -141,6 +141,31 @@ def test_a_damaged_message_that_moves_positions_is_missing_in_the_archive_and_ke
         assert found == [place for place in places[: len(found) + 1] if place != places[1]]
 
 
+def test_messages_that_a_power_cut_brings_back_have_no_position_and_keep_no_topic_from_being_archived(tmp_path):
+    """Their log file was deleted before a 1.x client came; they had their time."""
+    clock, root = FakeClock(), tmp_path / "store"
+    with open_broker(root, clock, store=SMALL, text=settings(rules(short="delete,1", long="delete,1"))) as broker:
+        fill(broker)
+        files = {path.name: path.read_bytes() for path in (root / "commitlog").iterdir()}
+        eventually(lambda: (look(broker), broker.store.min_log)[1])
+        begin = broker.store.existing_queue("short", 0).min_offset
+        assert settled(broker, lambda: settled(broker, lambda: broker.bases.touch("short", 0)).min) == 0
+    for name, data in files.items():
+        if not (path := root / "commitlog" / name).exists():
+            path.write_bytes(data)
+    for path in (root / "config").glob("metaqFloors.json*"):
+        path.unlink()
+    told = settings(rules(short="archive,1", long="delete,1"))
+    with open_broker(root, clock, store=SMALL, text=told) as broker:
+        assert broker.store.existing_queue("short", 0).min_offset < begin
+        fill(broker)
+        eventually(lambda: (look(broker), broker.store.existing_queue("short", 0).min_offset > begin)[1])
+        found = [found.position for one in segments_in(root / "archive") for found in SegmentReader(one)]
+        assert found[0] == 0
+        assert found == sorted(set(found))
+        assert len(found) >= 3
+
+
 def test_no_topic_lets_go_of_what_positions_are_computed_from(tmp_path):
     """A base that is durable and far enough in the queue comes first."""
     with open_broker(tmp_path, FakeClock(), store=SMALL, text=settings(rules(short="delete,4"))) as broker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -79,6 +80,10 @@ class _Places:
             self._known[question] = tuple(positions.position(offset) for offset in queue_offsets)
         except (Saving, Refused):  # under way, or the log takes nothing: the archiver asks again
             pass
+        except ValueError:  # what was asked about has gone meanwhile, or never had a position
+            with contextlib.suppress(Saving, Refused):
+                if queue_offsets[0] < positions.begin:
+                    self._known[question] = -1, positions.begin
 
 
 class _Bases:

@@ -38,7 +38,10 @@ class Positions(Protocol):
     """Where in its partition, as 1.x clients are told, messages of a queue begin."""
 
     def __call__(self, topic: str, queue_id: int, queue_offsets: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The positions; None: they are being looked up, ask again. Called from any thread."""
+        """The positions; None: they are being looked up, ask again. Called from any thread.
+
+        If the first has none, because the queue's positions begin behind it: -1 and the queue offset where they begin.
+        """
         ...
 
     def misfits(self, topic: str, queue_id: int) -> frozenset[int] | None:
@@ -179,6 +182,9 @@ class Archiver:
             places = self._positions(queue.topic, queue.queue_id, (offset, high))
             if places is None:
                 return False
+            if places[0] < 0:  # they had left the log, and a power cut has brought their file back
+                offset = places[1]
+                continue
             behind = self._write_run(structs.replace(part, high=high), offset, *places) if offset < high else high
             if self._store.existing_queue(queue.topic, queue.queue_id) is not queue:
                 return True  # the topic was deleted meanwhile
