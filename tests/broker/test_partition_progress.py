@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.clock import FakeClock
+from metaq.errors import Refused
 from metaq.model import MessageQueue
 from metaq.saved import Saving
 from tests.broker.partitions import settings
@@ -102,3 +103,20 @@ def test_groups_that_zookeeper_cannot_tell_of_or_that_are_none_have_no_lag(broke
 def test_broker_without_zookeeper_asks_nobody(broker):
     """And answers at once."""
     assert lags(broker) == {}
+
+
+def test_questions_that_nobody_answers_are_limited(broker):
+    """Names of groups are free, and each would be a request to ZooKeeper."""
+    zookeeper = Zookeeper()
+    broker.partition_progress.ask_by(zookeeper.ask)
+    for number in range(100):
+        with pytest.raises(Saving):
+            lags(broker, f"g{number}")
+    with pytest.raises(Refused, match="try again"):
+        lags(broker, "one-more")
+    with pytest.raises(Saving):
+        lags(broker, "g99")
+    told(zookeeper)
+    assert lags(broker, "g99") == {}
+    with pytest.raises(Saving):
+        lags(broker, "one-more")

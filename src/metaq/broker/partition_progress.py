@@ -10,7 +10,7 @@ from msgspec import Struct
 from metaq.broker.bases import Bases
 from metaq.broker.topics import Topics
 from metaq.clock import Clock
-from metaq.errors import Refused
+from metaq.errors import Reason, Refused
 from metaq.model.topic import check_group
 from metaq.saved import Pending, Saving
 from metaq.store.queues import QueueKey
@@ -49,7 +49,7 @@ class PartitionProgress:
     def of(self, group: str, topic: str | None) -> Mapping[QueueKey, int]:
         """(topic, queue) → the queue offset of the first message that the group has not read; empty if it has read nothing here.
 
-        Raises Saving while that is found out.
+        Raises Saving while that is found out; Refused BUSY: so much is being found out that it must be asked again.
         """
         if self._ask is None or not _may_be(group):
             return {}
@@ -71,6 +71,10 @@ class PartitionProgress:
             return look
         if len(self._looks) >= _KEPT_MAX:
             self._looks = {known: old for known, old in self._looks.items() if not old.pending.done}
+        if len(self._looks) >= _KEPT_MAX:  # whoever can be asked is slow: more would only wait behind these
+            raise Refused(
+                Reason.BUSY, f"how far {len(self._looks)} groups of MetaQ 1.x are is being found out already, try again"
+            )
         look = self._looks[key] = _Look(Pending(), {}, now)
         begun = look
 
