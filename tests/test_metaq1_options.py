@@ -394,6 +394,8 @@ def _(root):
 @effect_of("unflush_interval")
 def _(root):
     with Served(root, "unflushInterval=3600*1000") as served:
+        served.put()  # Its partition is touched by it, and what that begins with is synced.
+        served.store.flush()
         served.put()
         assert served.store.flushed < served.store.log_end
         found = configured(root, "unflushInterval=3600*1000", topics="[topic=test]\nunflushInterval=1\n")

@@ -16,6 +16,7 @@ from metaq.model import SendStatus
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import reply
 from tests.client.cluster import FakeCluster
+from tests.support import PATIENCE
 
 pa = pytest.importorskip("pyarrow")
 from metaq.client import arrow_sending  # noqa: E402  needs pyarrow
@@ -319,7 +320,7 @@ def test_asyncio_sends_rows_off_its_loop_and_stops_when_cancelled(metaq_broker, 
     def slow():
         yield bodies(10).to_batches()[0]
         reached.set()
-        gate.wait(60)
+        gate.wait(PATIENCE)
         yield bodies(10).to_batches()[0]
 
     async def main():
@@ -327,7 +328,7 @@ def test_asyncio_sends_rows_off_its_loop_and_stops_when_cancelled(metaq_broker, 
             assert (await producer.send_arrow(bodies(1000), topic)).rows == 1000
             reader = pa.RecordBatchReader.from_batches(bodies(1).schema, slow())
             task = asyncio.create_task(producer.send_arrow(reader, topic))
-            await asyncio.to_thread(reached.wait, 60)
+            await asyncio.to_thread(reached.wait, PATIENCE)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
