@@ -21,9 +21,9 @@ from typing import NamedTuple, Self
 
 from metaq.testing import free_port
 from tests.interop import maven
-from tests.interop.driver import HERE, Event, ForeignClient
+from tests.interop.driver import HERE, DriverError, Event, ForeignClient
 from tests.interop.servers import Process, launch
-from tests.support import PATIENCE, environment, metaq_command
+from tests.support import PATIENCE, environment, eventually, metaq_command
 
 VERSION = "1.4.6.2"
 GROUP = "com.taobao.metamorphosis"
@@ -397,3 +397,30 @@ def metaq1_client(folder: Path, *options: str) -> Metaq1Client:
 def masked(text: str) -> str:
     """An answer without what differs from run to run: 1.x ids, which are the only numbers of over 15 digits."""
     return re.sub(r"-?\b\d{16,}\b", "<id>", text)
+
+
+def bodies(events: list[Event]) -> list[str]:
+    """Of the messages that a consumer got."""
+    return [event["body"] for event in events if event["event"] == "message"]
+
+
+def consumer(java: Metaq1Client, name: str, root: str, topics: dict[str, int], factory: str = "f") -> None:
+    """One of a group named after the root: the Java client knows ids in the whole JVM, by group."""
+    java.subscriber(name, factory, f"g{root.replace('/', '-')}", topics, max_delay_ms=50)
+
+
+def sends(java: Metaq1Client, producer: str, topic: str, texts: list[str]) -> list[Event]:
+    """Each, again and again until it is acknowledged."""
+
+    def sent(text: str) -> Event | None:
+        with contextlib.suppress(DriverError):  # no partition, no connection
+            receipt = java.send(producer, topic, [text])[0]
+            return receipt if receipt["ok"] else None
+        return None
+
+    found = []
+    for text in texts:
+        receipt = eventually(lambda text=text: sent(text))
+        assert receipt is not None
+        found.append(receipt)
+    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 from collections.abc import Iterator
@@ -13,7 +12,17 @@ import pytest
 from metaq.admin import Admin
 from metaq.testing import FlakyNetwork
 from tests.interop.driver import DriverError, Event, ForeignClient
-from tests.interop.metaq1 import Metaq1Client, Nodes, OurServer, TextConnection, Zookeeper, metaq1_client
+from tests.interop.metaq1 import (
+    Metaq1Client,
+    Nodes,
+    OurServer,
+    TextConnection,
+    Zookeeper,
+    bodies,
+    consumer,
+    metaq1_client,
+    sends,
+)
 from tests.interop.servers import MetaqNamesrv
 from tests.support import eventually, run_metaq
 
@@ -33,31 +42,6 @@ def root() -> str:
 def nodes(zookeeper: Zookeeper) -> Iterator[Nodes]:
     with zookeeper.nodes() as found:
         yield found
-
-
-def bodies(events: list[Event]) -> list[str]:
-    return [event["body"] for event in events if event["event"] == "message"]
-
-
-def consumer(java: Metaq1Client, name: str, root: str, topics: dict[str, int], factory: str = "f") -> None:
-    java.subscriber(name, factory, f"g{root.replace('/', '-')}", topics, max_delay_ms=50)
-
-
-def sends(java: Metaq1Client, producer: str, topic: str, texts: list[str]) -> list[Event]:
-    """Each, again and again until it is acknowledged."""
-
-    def sent(text: str) -> Event | None:
-        with contextlib.suppress(DriverError):  # no partition, no connection
-            receipt = java.send(producer, topic, [text])[0]
-            return receipt if receipt["ok"] else None
-        return None
-
-    found = []
-    for text in texts:
-        receipt = eventually(lambda text=text: sent(text))
-        assert receipt is not None
-        found.append(receipt)
-    return found
 
 
 def whole(nodes: Nodes, root: str, topic: str, broker_id: int = 0) -> bool:

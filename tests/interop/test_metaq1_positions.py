@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.interop.driver import DriverError, Event
-from tests.interop.metaq1 import Metaq1Client, OurServer, TextConnection, Zookeeper
+from tests.interop.metaq1 import Metaq1Client, OurServer, TextConnection, Zookeeper, bodies, consumer, sends
 from tests.support import eventually
 
 pytestmark = pytest.mark.interop
@@ -23,31 +21,6 @@ _roots = (f"/positions-{number}" for number in itertools.count())
 def root() -> str:
     """A ZooKeeper root of the test's own; also for groups: the client knows ids in the whole JVM, by group."""
     return next(_roots)
-
-
-def bodies(events: list[Event]) -> list[str]:
-    return [event["body"] for event in events if event["event"] == "message"]
-
-
-def consumer(java: Metaq1Client, name: str, root: str, topics: dict[str, int], factory: str = "f") -> None:
-    java.subscriber(name, factory, f"g{root.replace('/', '-')}", topics, max_delay_ms=50)
-
-
-def sends(java: Metaq1Client, producer: str, topic: str, texts: list[str]) -> list[Event]:
-    """Each, again and again until it is acknowledged."""
-
-    def sent(text: str) -> Event | None:
-        with contextlib.suppress(DriverError):  # no partition, no connection
-            receipt = java.send(producer, topic, [text])[0]
-            return receipt if receipt["ok"] else None
-        return None
-
-    found = []
-    for text in texts:
-        receipt = eventually(lambda text=text: sent(text))
-        assert receipt is not None
-        found.append(receipt)
-    return found
 
 
 BODY = "{:04d}" + "x" * 996

@@ -15,7 +15,7 @@ from typing import IO, Final, Protocol, cast
 
 from msgspec import Struct, structs
 
-from metaq.errors import BadRequest, StoreError
+from metaq.errors import StoreError
 from metaq.model.partition_settings import DeletePolicy, Expired
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.message_store import MessageStore
@@ -23,8 +23,7 @@ from metaq.store.pull import ReadResult, ReadStatus
 from metaq.store.segments import ARCHIVED, LIVE, NAME_DIGITS, ZIPPED
 from metaq.store.worker import Worker
 from metaq.wire import hot
-from metaq.wire.compression import decompress
-from metaq.wire.frame_size import FRAME_BODY_BYTES_MAX
+from metaq.wire.frame_size import FRAME_BODY_BYTES_MAX, expanded_body
 
 log = logging.getLogger(__name__)
 _BLOCK_BYTES: Final = 1024 * 1024
@@ -277,7 +276,7 @@ def _frames(records: bytes | memoryview, broker_id: int) -> Iterator[bytes]:
         while place < len(records):
             stop = place + int.from_bytes(records[place : place + 4], "big")
             size = max(_FRAME_BYTES_MAX, stop - place)
-            yield hot.frames(records[place:stop], broker_id, 0, size, _expanded)[0]
+            yield hot.frames(records[place:stop], broker_id, 0, size, expanded_body)[0]
             place = stop
 
 
@@ -316,11 +315,3 @@ def _entry(file: IO[bytes], name: str, *, compress: bool) -> Iterator[IO[bytes]]
         entry.compress_type = zipfile.ZIP_DEFLATED
         with archive.open(entry, "w", force_zip64=True) as opened:
             yield opened
-
-
-def _expanded(body: bytes, sys_flag: int) -> bytes:
-    """A compressed body; what cannot be expanded is handed out as it is stored, as in a get."""
-    try:
-        return decompress(body, sys_flag, FRAME_BODY_BYTES_MAX)
-    except BadRequest:
-        return body

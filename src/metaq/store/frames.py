@@ -7,13 +7,12 @@ from typing import Final
 
 from msgspec import Struct
 
-from metaq.errors import BadRequest, ConfigError, Reason, Refused
+from metaq.errors import ConfigError, Reason, Refused
 from metaq.options import MIB
 from metaq.store.message_store import MessageStore
 from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire import hot
-from metaq.wire.compression import decompress
-from metaq.wire.frame_size import FRAME_BODY_BYTES_MAX
+from metaq.wire.frame_size import expanded_body
 
 _RECORDS_BYTES_MIN, _RECORDS_BYTES_MAX = MIB, 8 * MIB
 _RECORD_BYTES_PER_FRAME: Final = 8
@@ -95,8 +94,6 @@ def _not_here(_body: bytes, _sys_flag: int) -> bytes:
 
 def _expanded(body: bytes, sys_flag: int) -> bytes:
     try:
-        return decompress(body, sys_flag, FRAME_BODY_BYTES_MAX)
-    except BadRequest:
-        return body
+        return expanded_body(body, sys_flag)
     except ConfigError as error:  # its positions were counted where it was installed
         raise Refused(Reason.UNAVAILABLE, str(error)) from None

@@ -34,6 +34,14 @@ def expanded_bytes(body: bytes, sys_flag: int) -> int:
         return -1
 
 
+def expanded_body(body: bytes, sys_flag: int) -> bytes:
+    """A compressed body as it is handed out: expanded, or as it is stored. Raises ConfigError as `expanded_bytes`."""
+    try:
+        return decompress(body, sys_flag, FRAME_BODY_BYTES_MAX)
+    except BadRequest:
+        return body
+
+
 def _inflated_bytes(body: bytes) -> int:
     """The same for zlib, without the memory for all of it."""
     stream = zlib.decompressobj()
