@@ -49,6 +49,9 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
 	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py) tests/system/test_first_whole.py $(ARGS)
 
+test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one after the other: executors, clusters, Connect
+	$(PYTEST) tests/spark -m spark_all $(ARGS)
+
 lint: $(VENV)/has-lint  ## style
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
@@ -112,4 +115,4 @@ $(VENV)/has-test: $(VENV)/has-demo
 	$(RUN) -m pip install --progress-bar on -e '.[all,demo,dev,test]'
 	@touch $@ $(VENV)/has-lint
 
-.PHONY: demo doctor test test-all test-plain lint format types bench bench-small docs hot wheel clean help
+.PHONY: demo doctor test test-all test-plain test-spark lint format types bench bench-small docs hot wheel clean help
