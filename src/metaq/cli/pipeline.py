@@ -166,14 +166,10 @@ def messages_behind(progress: Any) -> int | None:
     """Backlog in messages, from a query's last progress."""
     if not progress or not progress["sources"]:
         return None
-    from metaq.spark import offsets
+    from metaq.spark.progress import of_progress
 
-    source = progress["sources"][0]
-    # Spark writes `null` where a source has not said yet.
-    if {source.get("latestOffset"), source.get("endOffset")} & {None, "null"}:
-        return None
-    latest, end = offsets.from_json(source["latestOffset"]), offsets.from_json(source["endOffset"])
-    return sum(max(0, offset - end.get(queue, 0)) for queue, offset in latest.items())
+    found = of_progress(progress)
+    return found.behind if found is not None else None
 
 
 class _Shown:

@@ -15,11 +15,19 @@ from metaq.spark.java import Java, find_java
 if TYPE_CHECKING:
     from metaq.spark.engine import session
     from metaq.spark.pipelines.archive import archive
+    from metaq.spark.progress import Lag, QueueLag, lag
     from metaq.spark.tables import table
 
-__all__ = ["Java", "archive", "find_java", "session", "table"]
+__all__ = ["Java", "Lag", "QueueLag", "archive", "find_java", "lag", "session", "table"]
 
-_HOMES = {"archive": "pipelines.archive", "session": "engine", "table": "tables"}
+_HOMES = {
+    "Lag": "progress",
+    "QueueLag": "progress",
+    "archive": "pipelines.archive",
+    "lag": "progress",
+    "session": "engine",
+    "table": "tables",
+}
 
 interpreter.prefer_this_python()
 

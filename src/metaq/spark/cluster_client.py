@@ -15,7 +15,7 @@ from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.pulling import Pull
 from metaq.client.conversation.retry import Patience, Purpose
-from metaq.client.conversation.time_search import first_at_or_after
+from metaq.client.conversation.time_search import first_at_or_after, store_time_from
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute
 from metaq.model.queue import MessageQueue
@@ -133,6 +133,11 @@ class ClusterClient:
         Some twenty rounds of one small pull per queue, for `group`.
         """
         return converse_all({queue: first_at_or_after(queue, timestamp_ms, group) for queue in queues}, self._ask)
+
+    def store_times(self, positions: Mapping[MessageQueue, int]) -> dict[MessageQueue, int | None]:
+        """Store time (ms since 1970) of the first message kept at each position or behind it; None: there is none."""
+        asked = {queue: store_time_from(queue, offset) for queue, offset in positions.items()}
+        return converse_all(asked, self._ask)
 
     def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
         """How far a consumer group has come in each queue; None: it has no progress there."""
