@@ -231,7 +231,7 @@ class ScriptedCluster:
             end.callback(self._broker_proxy.close)
             self.namesrv, self.broker = self._namesrv_proxy.address, self._broker_proxy.address
             options = BrokerOptions(listen_port=0, broker_name=BROKER, namesrv_addr=self.namesrv)
-            broker = self._run(start_broker(options, self._store, self.clock, self._disk))
+            broker = self._running = self._run(start_broker(options, self._store, self.clock, self._disk))
             end.callback(lambda: self._run(broker.close()))
             self._end = end.pop_all()
         return self
@@ -261,6 +261,11 @@ class ScriptedCluster:
     def requests(self) -> list[int]:
         """The codes of all requests so far: those to the broker, then those to the name server."""
         return self._broker_proxy.codes + self._namesrv_proxy.codes
+
+    @property
+    def bytes_out(self) -> int:
+        """Bytes of records that the broker has answered pulls with, by its own counter."""
+        return self._running._broker.stats.got_bytes
 
     # -------------------------------------------------------------- what is stored
     def put(

@@ -144,3 +144,39 @@ def test_a_stream_whose_messages_expired_fails_and_counts_them(spark, cluster, t
         stream(spark, cluster, tmp_path, seen, startingOffsets="latest")
     stream(spark, cluster, tmp_path, seen, startingOffsets="latest", failOnDataLoss="false")
     assert sorted(row[1:] for row in seen) == [(0, i) for i in range(510, 520)]
+
+
+def test_conditions_of_a_query_choose_what_brokers_send(spark, cluster):
+    """Each kind of them gives its rows, and the broker's counter of bytes shows that it sent little else."""
+    for number in range(10):
+        cluster.put("stock", 0, [b"x" * 400] * 50, 1_700_000_000_000 + number * 3_600_000)
+    cluster.put("stock", 0, [b"y" * 400] * 50, properties="TAGS\x01rare")
+    record = (cluster.bytes_out, offsets_of(read(spark, cluster)), cluster.bytes_out)
+    most = (record[2] - record[0]) / len(record[1]) + 400  # Of a record, whatever its body.
+    options = {"nameServers": cluster.namesrv, "subscribe": "orders,stock", "pushFilters": "true"}
+    frame = spark.read.format("metaq").options(**options).load()
+    for where, rows in [
+        ("topic in ('orders') and queue_id = 1 and queue_offset >= 490", [(1, at) for at in range(490, 500)]),
+        ("tag = 'rare'", [(0, at) for at in range(500, 550)]),
+        (
+            "topic like 'sto%' and store_time >= timestamp_millis(1700000000000 + 8 * 3600000)",
+            [(0, at) for at in range(400, 550)],
+        ),
+    ]:
+        before = cluster.bytes_out
+        assert offsets_of(frame.where(where)) == rows
+        assert 0 < cluster.bytes_out - before <= (len(rows) + 40) * most, where
+
+
+def test_push_filters_is_refused_with_the_setting_that_it_needs(spark, cluster):
+    """In Spark's words, which name it; a session of ours has it on."""
+    setting = "spark.sql.python.filterPushdown.enabled"
+    assert spark.conf.get(setting) == "true"
+    spark.conf.set(setting, "false")
+    try:
+        with pytest.raises(
+            Exception, match=f"MetaqReaderWithPushFilters implements pushFilters.*{setting}.*Set it to true"
+        ):
+            read(spark, cluster, pushFilters="true").collect()
+    finally:
+        spark.conf.set(setting, "true")

@@ -13,6 +13,7 @@ from metaq.spark import offsets
 from metaq.spark.cluster_client import ClusterClient, client_of
 from metaq.spark.fetch import average_record_bytes, tell_loss, tell_short
 from metaq.spark.offsets import Positions, Slice
+from metaq.spark.pushdown import Pushed
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 
 FIRST_ROUTE_SECONDS = 2.0
@@ -96,6 +97,15 @@ class Planner:
     def cut(self, slices: list[Slice]) -> list[Slice]:
         """The slices as Spark partitions. Only a function of slices and options: a replay may be cut the same way."""
         return offsets.cut(slices, self._options.min_partitions, self._options.max_offsets_per_partition)
+
+    def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
+        """What is left of the slices where only what `pushed` says is wanted."""
+        left = pushed.narrowed(slices)
+        at: list[Positions | None] = [None, None]
+        for place, moment in enumerate((pushed.since_ms, pushed.until_ms)):
+            if moment is not None and left:
+                at[place] = self.client.at([piece.queue for piece in left], moment, self._options.fetch.group)
+        return pushed.narrowed(left, *at)
 
     def report(self, done: Mapping[MessageQueue, int]) -> None:
         """Tell the brokers how far the query has come, if it has a group to tell it for."""

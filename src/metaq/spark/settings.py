@@ -84,6 +84,11 @@ class SourceOptions(OptionTable):
         None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
     )
     columns: str | None = option(None, "Columns of a row, `,`-separated, or `*` for all; the lean ones by default.")
+    push_filters: bool = option(
+        False,
+        "Batch reads: conditions on topic, broker, queue_id, queue_offset, store_time and tag choose what is read at all. "
+        "Needs Spark's `spark.sql.python.filterPushdown.enabled`.",
+    )
     rows: str = option(
         "messages",
         "`messages`: a row per message. `slices`: a row per range of a queue, to be fetched by the query itself.",
@@ -163,6 +168,11 @@ class SourceOptions(OptionTable):
             raise ConfigError(
                 f"a stream has no {camel(given[0])}: it goes on until it is stopped, or with trigger(availableNow=True) to "
                 "what is there now. Take the option away, or use spark.read"
+            )
+        if self.push_filters:
+            raise ConfigError(
+                "pushFilters is for batch reads: Spark pushes no condition into a stream. Take the option away, and choose "
+                "by tags, filter or subscribe"
             )
 
     @property

@@ -7,9 +7,10 @@ per process (`client_of`).
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import pyarrow as pa
@@ -19,6 +20,7 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     DataSourceStreamWriter,
     DataSourceWriter,
+    Filter,
     InputPartition,
 )
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
@@ -26,11 +28,14 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from metaq.client import arrow
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
+from metaq.model.subscription import checked_expression, subscribe
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import read_slice
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.plan import Planner
+from metaq.spark.pushdown import Pushed, push
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.sink import MetaqStreamWriter, MetaqWriter
 from metaq.spark.sink_settings import SinkOptions
@@ -68,7 +73,8 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         return schema.ddl(arrow.schema_of(schema.columns_of(options.columns)))
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return MetaqReader(self._options(), schema)
+        options = self._options()
+        return (MetaqReaderWithPushFilters if options.push_filters else MetaqReader)(options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> DataSourceWriter:
         options = SinkOptions.of(dict(self.options))
@@ -96,7 +102,7 @@ class _SliceReading:
     """What batch and stream reader share: the way from a slice to rows."""
 
     def __init__(self, options: SourceOptions, struct: Any) -> None:
-        self.options = options
+        self.options, self.fetch = options, options.fetch
         known = schema.SLICE_SCHEMA if options.rows == "slices" else arrow.schema_of(tuple(arrow.TYPES))
         self.columns = schema.columns_of_struct(struct, known)
 
@@ -110,17 +116,23 @@ class _SliceReading:
             yield schema.slice_batch(partition.wanted, self.columns)
             return
         client = client_of(self.options.name_servers, self.options.retry_seconds)
-        for decoded in read_slice(client, partition.wanted, self.options.fetch):
+        for decoded in read_slice(client, partition.wanted, self.fetch):
             yield decoded.to_batch(self.columns)
 
 
 class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
     """A batch read: from startingOffsets (earliest) to endingOffsets (latest), as they are when the query is planned."""
 
+    pushed: Pushed | None = None
+    """What the query's conditions say about what is to be read."""
+
     def partitions(self) -> list[InputPartition]:
         planner = self.planner
         start = planner.start(EARLIEST)
-        slices = planner.cut(offsets.slices_between(start, planner.end(sorted(start))))
+        slices = offsets.slices_between(start, planner.end(sorted(start)))
+        if self.pushed is not None:
+            slices = planner.narrowed(slices, self.pushed)
+        slices = planner.cut(slices)
         # Spark would call read(None) for an empty list; a slice of nothing reads nothing.
         empty = [Slice(queue, offset, offset) for queue, offset in sorted(start.items())[:1]]
         return [SlicePartition(wanted) for wanted in slices or empty]
@@ -128,6 +140,23 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
     def read(self, partition: SlicePartition | None) -> Iterator[pa.RecordBatch]:
         if partition is not None and partition.wanted.messages:
             yield from super().read(partition)
+
+
+class MetaqReaderWithPushFilters(MetaqReader):
+    """A batch read that lets the query's conditions choose what is read.
+
+    A class of its own, because Spark refuses every read of one that has `pushFilters` where its setting for that is off.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  Spark's name
+        topics = {*self.options.topics, *(queue.topic for queue in self.options.assigned)}
+        # Units of that topic hold no hash of the tag, so brokers cannot choose by it.
+        by_tag = self.options.subscription.takes_all and SCHEDULE_TOPIC not in topics
+        self.pushed, left = push(filters, by_tag=by_tag)
+        if self.pushed.tags:
+            wanted = subscribe("", checked_expression("the query", self.pushed.tags))
+            self.fetch = dataclasses.replace(self.fetch, subscription=wanted)
+        return left
 
 
 class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAvailableNow):  # type: ignore[misc]

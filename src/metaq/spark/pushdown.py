@@ -1,0 +1,212 @@
+"""Which of a batch query's conditions choose what is read at all. Only decisions: nothing is asked here.
+
+Spark hands conditions over that are all to hold (an OR never comes), and applies those again that it gets back. So what is
+taken here must hold of every row that is read, and what is given back may leave out what cannot fit.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import operator
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.sql.datasource import (
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    IsNotNull,
+    LessThan,
+    LessThanOrEqual,
+    Not,
+    StringContains,
+    StringEndsWith,
+    StringStartsWith,
+)
+
+from metaq.errors import LocalProtocolError
+from metaq.model.message import check_tag
+from metaq.model.queue import MessageQueue
+from metaq.spark.offsets import Slice
+
+CLOCK_BACK_MS = 60_000
+"""How far a broker's clock may have been set back: so much more is read on either side of a time."""
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+_REPLACED = "\ufffd"
+"""Stands in a column for bytes that are not UTF-8; a broker's hash is of those bytes."""
+
+_OF_QUEUES: dict[str, tuple[type, Callable[[MessageQueue], Any]]] = {
+    "topic": (str, operator.attrgetter("topic")),
+    "broker": (str, operator.attrgetter("broker")),
+    "queue_id": (int, operator.attrgetter("queue_id")),
+}
+_NEVER_NULL = frozenset({*_OF_QUEUES, "queue_offset", "store_time"})
+_HOLDS: dict[type[Filter], Callable[[Any, Any], bool]] = {
+    EqualTo: operator.eq,
+    EqualNullSafe: operator.eq,
+    GreaterThan: operator.gt,
+    GreaterThanOrEqual: operator.ge,
+    LessThan: operator.lt,
+    LessThanOrEqual: operator.le,
+    In: lambda value, among: value in among,
+    StringStartsWith: str.startswith,
+    StringEndsWith: str.endswith,
+    StringContains: lambda value, part: part in value,
+}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Pushed:
+    """What is read no further. Plain values, but for `of_queues`, which are Spark's."""
+
+    of_queues: tuple[Filter, ...] = ()
+    """Conditions on columns that are one for a whole queue."""
+    first: int = 0
+    """Of queue offsets."""
+    stop: int | None = None
+    since_ms: int | None = None
+    """Nothing stored before this is wanted (ms since 1970, brokers' clocks); room for a clock set back is left."""
+    until_ms: int | None = None
+    """Nothing stored at this time or later is wanted; the same room."""
+    tags: frozenset[str] | None = None
+    """Only messages with one of these; None: whatever the tag, or none. Empty: nothing fits."""
+
+    def takes(self, queue: MessageQueue) -> bool:
+        """Whether a message of the queue can fit."""
+        return self.tags != frozenset() and all(_fits(one, queue) for one in self.of_queues)
+
+    def narrowed(
+        self,
+        slices: Iterable[Slice],
+        since: Mapping[MessageQueue, int] | None = None,
+        until: Mapping[MessageQueue, int] | None = None,
+    ) -> list[Slice]:
+        """What is left of the slices, in their order.
+
+        Args: since, until: where the first message stored at `since_ms` and `until_ms`, or later, lies in each queue.
+        """
+        left = []
+        for piece in slices:
+            start = max(piece.start, self.first, (since or {}).get(piece.queue, 0))
+            ends = [piece.end, self.stop, (until or {}).get(piece.queue)]
+            end = min(end for end in ends if end is not None)
+            if start < end and self.takes(piece.queue):
+                left.append(Slice(piece.queue, start, end))
+        return left
+
+
+def push(filters: Sequence[Filter], *, by_tag: bool) -> tuple[Pushed, list[Filter]]:
+    """What the conditions say about what is to be read, and those that Spark must still apply.
+
+    Args: by_tag: whether brokers may be asked to let tags through.
+    """
+    gathered = _Gathered(by_tag)
+    left = [one for one in filters if not gathered.takes(one)]
+    return gathered.pushed(), left
+
+
+class _Gathered:
+    """Conditions, one after the other."""
+
+    def __init__(self, by_tag: bool) -> None:
+        self._by_tag = by_tag
+        self._of_queues: list[Filter] = []
+        self._first, self._stops = 0, list[int]()
+        self._since, self._until = list[int](), list[int]()
+        self._tags: frozenset[str] | None = None
+
+    def pushed(self) -> Pushed:
+        return Pushed(
+            of_queues=tuple(self._of_queues),
+            first=self._first,
+            stop=min(self._stops, default=None),
+            since_ms=max(self._since, default=None),
+            until_ms=min(self._until, default=None),
+            tags=self._tags,
+        )
+
+    def takes(self, one: Filter) -> bool:
+        """Note what a condition says. True: it then holds of all that is read."""
+        bare = one.child if isinstance(one, Not) else one
+        path: tuple[str, ...] = getattr(bare, "attribute", ())
+        column = path[0] if len(path) == 1 else None
+        if column in _OF_QUEUES and _readable(bare, _OF_QUEUES[column][0]):
+            self._of_queues.append(one)
+            return True
+        if isinstance(one, IsNotNull):
+            return column in _NEVER_NULL
+        if column == "queue_offset" and _readable(one, int):
+            return self._offset(one)
+        if column == "store_time" and _readable(one, dt.datetime):
+            self._time(one)
+        if column == "tag" and self._by_tag and _readable(one, str):
+            return self._tag(one)
+        return False
+
+    def _offset(self, one: Any) -> bool:
+        first, last = _bounds(one)
+        if first is not None:
+            self._first = max(self._first, first + isinstance(one, GreaterThan))
+        if last is not None:
+            self._stops.append(max(0, last + (not isinstance(one, LessThan))))
+        # Of several offsets only the outermost are bounds.
+        return (first, last) != (None, None) and not (isinstance(one, In) and first != last)
+
+    def _time(self, one: Any) -> None:
+        try:
+            first, last = (None if moment is None else (moment - _EPOCH) // _MILLISECOND for moment in _bounds(one))
+        except TypeError:  # Without a time zone, and so not of our column.
+            return
+        if first is not None:
+            self._since.append(max(0, first - CLOCK_BACK_MS))
+        if last is not None:
+            self._until.append(max(0, last + 1 + CLOCK_BACK_MS))
+
+    def _tag(self, one: Any) -> bool:
+        if not isinstance(one, EqualTo | EqualNullSafe | In):
+            return False
+        tags = frozenset(one.value if isinstance(one, In) else [one.value])
+        try:
+            for tag in tags:
+                check_tag(tag)
+        except LocalProtocolError:  # No subscription can name it.
+            return False
+        if any(_REPLACED in tag for tag in tags):
+            return False
+        self._tags = tags if self._tags is None else self._tags & tags
+        return True
+
+
+def _readable(one: Any, kind: type) -> bool:
+    """Whether a condition compares with values of that type, and how is known here."""
+    if type(one) not in _HOLDS or (
+        kind is not str and isinstance(one, StringStartsWith | StringEndsWith | StringContains)
+    ):
+        return False
+    values = one.value if isinstance(one, In) else [one.value]
+    return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
+
+
+def _fits(one: Filter, queue: MessageQueue) -> bool:
+    if isinstance(one, Not):
+        return not _fits(one.child, queue)
+    _, value_of = _OF_QUEUES[one.attribute[0]]
+    return _HOLDS[type(one)](value_of(queue), one.value)
+
+
+def _bounds(one: Any) -> tuple[Any, Any]:
+    """The least and the greatest value that can fit, whether or not they do themselves; None: there is none."""
+    if isinstance(one, In):
+        return (min(one.value), max(one.value)) if one.value else (None, None)
+    if isinstance(one, EqualTo | EqualNullSafe):
+        return one.value, one.value
+    if isinstance(one, GreaterThan | GreaterThanOrEqual):
+        return one.value, None
+    if isinstance(one, LessThan | LessThanOrEqual):
+        return None, one.value
+    return None, None
