@@ -201,6 +201,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         begin = offsets.from_json(start)
         pinned, self._pinned = self._pinned, True
         if not pinned and begin == self._initial:
+            if self._target is not None:  # What has come between the two questions: this run ends where it begins.
+                self._target = {queue: max(end, begin.get(queue, end)) for queue, end in self._target.items()}
             return start
         self._report(begin)
         planner = self.planner
@@ -232,6 +234,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         # Only a function of its arguments: a replayed batch must read the same.
+        self._pinned = True  # Of a batch 0 that is replayed the end was logged by an earlier run.
         slices = offsets.slices_between(offsets.from_json(start), offsets.from_json(end))
         return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
 
