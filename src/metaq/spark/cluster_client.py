@@ -19,10 +19,11 @@ from metaq.client.conversation.time_search import first_at_or_after, store_time_
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute
 from metaq.model.queue import MessageQueue
-from metaq.model.route import guessed
+from metaq.model.route import MASTER_ID, guessed
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.spark.link import Link
 from metaq.spark.offsets import Positions
+from metaq.spark.replicas import AUTO, Replicas
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -59,12 +60,12 @@ class ClusterClient:
     Raises, from every method: NoRoute, ConnectionFailed, RequestTimeout, RemoteProtocolError, BrokerError.
     """
 
-    def __init__(self, name_servers: str, retry_seconds: float) -> None:
-        """Raises ConfigError: an address is malformed, or there is none."""
+    def __init__(self, name_servers: str, retry_seconds: float, read_from: str = AUTO) -> None:
+        """Args: read_from: one of `replicas.READ_FROM`. Raises ConfigError: an address is malformed, or there is none."""
         self._name_servers = NameServers(parse_addresses(name_servers))
         self._retry_seconds = retry_seconds
         self._links: dict[str, Link] = {}
-        self._addresses: dict[str, str] = {}
+        self.replicas = Replicas(read_from)
 
     # -------------------------------------------------------------- routes
     def topics(self, pattern: str) -> list[str]:
@@ -113,9 +114,7 @@ class ClusterClient:
     def _readable(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues; notes where their brokers are."""
         route = self._consult(self._name_servers.route(topic))
-        for broker in route.brokers:
-            if broker.any_address:
-                self._addresses[broker.broker] = broker.any_address
+        self.replicas.learn(route)
         return route.readable()
 
     # -------------------------------------------------------------- positions
@@ -166,16 +165,31 @@ class ClusterClient:
 
     # -------------------------------------------------------------- connections
     def link_to(self, queue: MessageQueue) -> Link:
-        """The connection to the broker that holds `queue`."""
-        if queue.broker not in self._addresses:
-            self._readable(queue.topic)
-        if queue.broker not in self._addresses:
-            raise NoRoute(f"the broker {queue.broker} of {queue} is not up")
-        return self.link(self._addresses[queue.broker])
+        """The connection to whoever tells where `queue` begins and ends: its broker's master, as a rule."""
+        self._find(queue)
+        return self.link_at(queue, self.replicas.teller(queue))
 
-    def forget(self, queue: MessageQueue) -> None:
-        """Drop the connection to the queue's broker, and ask for its address anew next time."""
-        self.drop(self._addresses.pop(queue.broker, ""))
+    def usable(self, queue: MessageQueue) -> list[int]:
+        """The ids of those machines of its broker that messages of `queue` may be pulled from."""
+        self._find(queue)
+        return self.replicas.usable(queue)
+
+    def link_at(self, queue: MessageQueue, broker_id: int) -> Link:
+        """The connection to one machine of the broker that holds `queue`. Raises NoRoute: it is not up."""
+        self._find(queue)
+        address = self.replicas.address(queue.broker, broker_id)
+        if not address:
+            raise NoRoute(f"the {'slave' if broker_id else 'master'} of the broker {queue.broker} of {queue} is not up")
+        return self.link(address)
+
+    def _find(self, queue: MessageQueue) -> None:
+        if not self.replicas.knows(queue.broker):
+            self._readable(queue.topic)
+
+    def forget(self, queue: MessageQueue, broker_id: int = MASTER_ID) -> None:
+        """Drop the connection to a machine of the queue's broker, and ask for the addresses anew next time."""
+        self.drop(self.replicas.address(queue.broker, broker_id))
+        self.replicas.forget(queue.broker)
 
     def close(self) -> None:
         for address in list(self._links):
@@ -217,6 +231,6 @@ class ClusterClient:
 
 
 @functools.lru_cache(maxsize=8)
-def client_of(name_servers: str, retry_seconds: float) -> ClusterClient:
+def client_of(name_servers: str, retry_seconds: float, read_from: str = AUTO) -> ClusterClient:
     """This process's connections to a cluster: Spark's workers live longer than a task, and so may their sockets."""
-    return ClusterClient(name_servers, retry_seconds)
+    return ClusterClient(name_servers, retry_seconds, read_from)

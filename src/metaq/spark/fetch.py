@@ -15,14 +15,17 @@ from typing import Any
 import numpy as np
 
 from metaq.client import arrow
-from metaq.client.conversation.pulling import EVERYTHING
+from metaq.client.conversation.pulling import EVERYTHING, Pull, PullResult, PullStatus
+from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.slices import Gone, Post, Receive, Records, Sifted, SliceReading
 from metaq.errors import MessagesLost, MetaqError, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model import SubscriptionData
 from metaq.model.queue import MessageQueue
+from metaq.model.route import MASTER_ID
 from metaq.spark.cluster_client import ClusterClient, Tries
 from metaq.spark.link import Link
 from metaq.spark.offsets import Slice
+from metaq.spark.replicas import AUTO, Turn
 
 _LOG = logging.getLogger(__name__)
 
@@ -48,6 +51,8 @@ class FetchSettings:
     pull_bytes: int = PULL_BYTES
     subscription: SubscriptionData = EVERYTHING
     """What brokers let through."""
+    read_from: str = AUTO
+    """Which of a broker's machines is asked, see `replicas`: for those who make a client to read with."""
 
 
 def read_slice(client: ClusterClient, wanted: Slice, settings: FetchSettings) -> Iterator[arrow.Decoded]:
@@ -101,6 +106,14 @@ class _NotReached(RequestTimeout):
         self.kept = kept
 
 
+class _Lacking(RequestTimeout):
+    """A slave, which keeps `kept` of the queue, does not have what was asked for."""
+
+    def __init__(self, text: str, kept: range) -> None:
+        super().__init__(text)
+        self.kept = kept
+
+
 class _SliceReader:
     def __init__(self, client: ClusterClient, wanted: Slice, settings: FetchSettings) -> None:
         self._client, self._queue, self._settings = client, wanted.queue, settings
@@ -108,6 +121,11 @@ class _SliceReader:
             wanted.queue, wanted.start, wanted.end,
             group=settings.group, pull_bytes=settings.pull_bytes, subscription=settings.subscription,
         )  # fmt: skip
+        replicas = client.replicas
+        self._turn = Turn(replicas.read_from, wanted.queue, old=replicas.is_old(wanted.queue, wanted.start))
+        self._here = MASTER_ID
+        """The id of the machine that is asked."""
+        self._masters_fault: MetaqError | None = None
 
     def records(self) -> Iterator[Records | Sifted]:
         """What is found until the end is reached, over broken connections and restarts of the broker."""
@@ -115,29 +133,57 @@ class _SliceReader:
         try:
             while not self._slice.done:
                 try:
-                    for records in self._over(self._client.link_to(self._queue)):
+                    usable = self._client.usable(self._queue)
+                except MetaqError as fault:
+                    tries.pause(fault)
+                    continue
+                self._here = self._turn.choose(usable, self._slice.next_offset)
+                try:
+                    for records in self._over(self._client.link_at(self._queue, self._here)):
                         tries.renew()
                         yield records
+                except _Lacking as fault:
+                    _LOG.warning("%s: asking the master", fault)
+                    self._turn.lacks(self._slice.next_offset, fault.kept)
                 except MetaqError as fault:
-                    self._client.forget(self._queue)
                     if not self._goes_on(tries, fault):
                         return
         finally:
             if not self._slice.done:  # Left early: nobody will read what is still under way on that connection.
-                self._client.forget(self._queue)
+                self._client.forget(self._queue, self._here)
 
     def _goes_on(self, tries: Tries, fault: MetaqError) -> bool:
-        """Pause for another try; False for a queue that has stayed too short."""
+        """See to another try, elsewhere at once or after a pause; False for a queue that has stayed too short."""
+        queue, here, replicas = self._queue, self._here, self._client.replicas
+        if here == MASTER_ID:
+            self._masters_fault = fault
+        helps = here != MASTER_ID or judge(fault, Purpose.SLICE).again
+        if helps and not isinstance(fault, _NotReached):
+            replicas.failed(queue.broker, here)
+            if self._turn.failed(here) and replicas.another(queue):
+                self._client.drop(replicas.address(queue.broker, here))
+                _LOG.warning("%s; asking another machine of broker %s", fault, queue.broker)
+                return True
+        self._client.forget(queue, here)
         try:
-            tries.pause(fault)
+            tries.pause(self._masters_fault or fault)
         except _NotReached as short:
-            tell_short(self._queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
+            tell_short(queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
             return False
         return True
 
+    def _heeded(self, result: PullResult, pull: Pull) -> PullResult:
+        """Remember whom a master suggests for messages like these."""
+        if self._here == MASTER_ID and result.status is PullStatus.FOUND:
+            self._turn.suggested(result.suggested_broker_id)
+            if result.suggested_broker_id != MASTER_ID:
+                self._client.replicas.call_old(self._queue, pull.offset + 1)
+        return result
+
     def _over(self, link: Link) -> Iterator[Records | Sifted]:
         """Drive the conversation over one connection."""
-        steps = self._slice.pulls()
+        of_slave = self._here != MASTER_ID
+        steps = self._slice.pulls(of_slave=of_slave)
         outcome: object = None
         while True:
             try:
@@ -148,11 +194,17 @@ class _SliceReader:
             if isinstance(step, Post):
                 outcome = link.post(step.pull)
             elif isinstance(step, Receive):
-                outcome = link.outcome(step.number, step.pull)
+                outcome = self._heeded(link.outcome(step.number, step.pull), step.pull)
+                if self._turn.choose(self._client.usable(self._queue), self._slice.next_offset) != self._here:
+                    self._slice.leave()
             elif isinstance(step, Records | Sifted):
                 yield step
             elif isinstance(step, Gone):
                 self._tell_loss(step.start, step.stop)
+            elif of_slave:
+                keeps = f"[{step.kept.start}, {step.kept.stop})"
+                text = f"the slave {link.address} keeps {keeps} of {self._queue}, wanted {self._slice.next_offset}"
+                raise _Lacking(text, step.kept)
             else:
                 text = f"{self._queue} ends at {step.kept.stop}, though it once reached {self._slice.end}"
                 raise _NotReached(text, step.kept)

@@ -28,7 +28,7 @@ class Planner:
 
     @property
     def client(self) -> ClusterClient:
-        return client_of(self._options.name_servers, self._options.retry_seconds)
+        return client_of(self._options.name_servers, self._options.retry_seconds, self._options.read_from)
 
     def queues(self, seconds: float | None = None) -> list[MessageQueue]:
         """The queues that the query reads now; `seconds` to look for their routes. Raises NoRoute, ConfigError."""

@@ -18,6 +18,7 @@ from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.topic import check_group, check_partition_topic
 from metaq.options import OptionTable, camel, option
 from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
+from metaq.spark.replicas import AUTO, READ_FROM
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -82,6 +83,12 @@ class SourceOptions(OptionTable):
     )
     progress_group: str | None = option(
         None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
+    )
+    read_from: str = option(
+        AUTO,
+        "`auto`: from masters, but what they have on their disks only from their slaves, where they suggest it. `slave`: "
+        "from slaves, wherever one is up and has the messages. `master`: from masters alone.",
+        choices=READ_FROM,
     )
     columns: str | None = option(None, "Columns of a row, `,`-separated, or `*` for all; the lean ones by default.")
     push_filters: bool = option(
@@ -237,6 +244,7 @@ class SourceOptions(OptionTable):
             retry_seconds=self.retry_seconds,
             pull_bytes=self.pull_bytes,
             subscription=self.subscription,
+            read_from=self.read_from,
         )
 
 

@@ -31,7 +31,6 @@ from metaq.errors import ConfigError, MetaqError
 from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.spark import interpreter, offsets, schema
-from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import read_slice
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.plan import Planner
@@ -115,7 +114,7 @@ class _SliceReading:
         if self.options.rows == "slices":
             yield schema.slice_batch(partition.wanted, self.columns)
             return
-        client = client_of(self.options.name_servers, self.options.retry_seconds)
+        client = self.planner.client
         for decoded in read_slice(client, partition.wanted, self.fetch):
             yield decoded.to_batch(self.columns)
 

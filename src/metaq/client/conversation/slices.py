@@ -85,25 +85,32 @@ class SliceReading:
         self.queue, self.next_offset, self.end = queue, start, end
         self._group, self._pull_bytes, self._subscription = group, pull_bytes, subscription
         self._count = COUNT_FIRST
+        self._leaving = self._of_slave = False
 
     @property
     def done(self) -> bool:
         """Whether the end is reached."""
         return self.next_offset >= self.end
 
-    def pulls(self) -> Generator[Step, Any, None]:
-        """The conversation over one connection, until the end is reached.
+    def leave(self) -> None:
+        """Ask nothing more over this connection: the conversation ends behind what is under way."""
+        self._leaving = True
 
-        `Records` (or, with a filter, `Sifted`), `Gone` and `TooShort` are what was found; nothing is sent in for them. After TooShort it ends: begin
-        again later. Raises RemoteProtocolError: the answer is none to what was asked.
+    def pulls(self, *, of_slave: bool = False) -> Generator[Step, Any, None]:
+        """The conversation over one connection, until the end is reached, or behind `leave`.
+
+        `Records` (or, with a filter, `Sifted`), `Gone` and `TooShort` are what was found; nothing is sent in for them.
+        After TooShort it ends: begin again later. `of_slave`: what the peer does not have is not gone, so it says TooShort
+        in place of Gone. Raises RemoteProtocolError: the answer is none to what was asked.
         """
+        self._leaving, self._of_slave = False, of_slave
         if not self._subscription.takes_all:
             yield from self._sifting()
             return
         under_way: deque[Receive] = deque()
         ask_at = self.next_offset
-        while not self.done:
-            while len(under_way) < PULLS_UNDER_WAY and ask_at < self.end:
+        while not self.done and (under_way or not self._leaving):
+            while len(under_way) < PULLS_UNDER_WAY and ask_at < self.end and not self._leaving:
                 pull = self._pull(ask_at, min(self._count, self.end - ask_at))
                 under_way.append(Receive((yield Post(pull)), pull))
                 ask_at += pull.count
@@ -111,15 +118,18 @@ class SliceReading:
             pull = oldest.pull
             result: PullResult = yield oldest
             found = self._found(pull, result)
-            if isinstance(found, TooShort):
-                yield found
-                return
-            if isinstance(found, Gone):  # What is under way begins in the wrong place.
+            if not isinstance(found, Records):  # What is under way begins in the wrong place.
                 while under_way:
                     yield under_way.popleft()
+                if isinstance(found, TooShort):
+                    yield found
+                    return
                 ask_at = found.stop
             else:
-                if found.stop < pull.offset + pull.count:
+                if found.stop < pull.offset + pull.count and self._leaving:
+                    while under_way:
+                        yield under_way.popleft()
+                elif found.stop < pull.offset + pull.count:
                     rest = self._pull(found.stop, pull.offset + pull.count - found.stop)
                     under_way.appendleft(Receive((yield Post(rest)), rest))
                 self._learn(pull, found)
@@ -128,19 +138,22 @@ class SliceReading:
 
     def _sifting(self) -> Generator[Step, Any, None]:
         """One pull after the other: how far each has looked is known from its answer only."""
-        while not self.done:
+        while not self.done and not self._leaving:
             pull = self._pull(self.next_offset, COUNT_MAX)
             result: PullResult = yield Receive((yield Post(pull)), pull)
             start, to = pull.offset, result.next_offset
             found: Sifted | Gone | TooShort
             if result.status is PullStatus.FOUND and to > start and len(result.records):
                 found = Sifted(start, min(to, self.end), memoryview(result.records), result.max_offset)
+            elif self._of_slave and result.min_offset > start:
+                yield TooShort(range(result.min_offset, result.max_offset))
+                return
             elif result.status is PullStatus.NOTHING_MATCHED and to > start:
                 self.next_offset = min(to, self.end)
                 continue
             elif result.min_offset > start:
                 found = Gone(start, min(result.min_offset, self.end))
-            elif result.max_offset < self.end:
+            elif result.max_offset < self.end or self._of_slave:
                 yield TooShort(range(result.min_offset, result.max_offset))
                 return
             else:
@@ -163,6 +176,8 @@ class SliceReading:
             raise RemoteProtocolError(
                 f"asked for {pull.count} messages of {self.queue} at {start}, the answer goes on at {to}"
             )
+        if self._of_slave:
+            return TooShort(range(result.min_offset, result.max_offset))
         if result.min_offset > start:
             return Gone(start, min(result.min_offset, self.end))
         if to > start:  # Units whose records are just being removed.

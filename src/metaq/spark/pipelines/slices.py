@@ -80,7 +80,7 @@ class SliceWriter:
 
     def _written(self, wanted: Slice) -> dict[int, tuple[_DayFile, str]]:
         """Per day the file, and the path of the file of its ids."""
-        client = client_of(self.name_servers, self.settings.retry_seconds)
+        client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
         files: dict[int, _DayFile] = {}
         try:
             for decoded in read_slice(client, wanted, self.settings):
