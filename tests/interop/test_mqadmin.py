@@ -1,13 +1,15 @@
 """RocketMQ's own administration tool, the commands that everybody uses."""
 
+import contextlib
 import subprocess
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from metaq import Consumer
+from metaq import Consumer, Producer
 from metaq.doors.rocketmq_settings import DEFAULTS
+from metaq.spark.cluster_client import ClusterClient
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.servers import CLUSTER, Server, mqadmin
@@ -35,6 +37,20 @@ def test_cluster_topics_and_progress(java: ForeignClient, server: Server, tmp_pa
     java.shutdown("c")  # which commits its offsets
     progress = mqadmin(tmp_path, server, "consumerProgress", "-g", "by-admin-group")
     assert "Diff Total: 0" in progress
+
+
+def test_the_progress_of_a_spark_query_reads_like_a_consumers(server: Server, tmp_path: Path) -> None:
+    """consumerProgress finds a group by the retry topic that its first member has made: the query's is made as well."""
+    with Producer(server.namesrv) as producer:
+        producer.send("read-by-spark", b"x")
+    with contextlib.closing(ClusterClient(server.namesrv, PATIENCE)) as client:
+        queues = client.queues(["read-by-spark"])
+        client.report("spark-query", dict.fromkeys(queues, 0))
+
+    def shown() -> bool:  # as soon as the name server knows the topic
+        return "Diff Total: 1" in mqadmin(tmp_path, server, "consumerProgress", "-g", "spark-query")
+
+    eventually(shown)
 
 
 def test_the_configuration_has_every_key_of_rocketmqs_own_classes(server: Server, tmp_path: Path) -> None:

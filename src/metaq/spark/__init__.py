@@ -14,14 +14,16 @@ from metaq.spark.java import Java, find_java
 
 if TYPE_CHECKING:
     from metaq.spark.engine import session
+    from metaq.spark.listener import ProgressListener
     from metaq.spark.pipelines.archive import archive
     from metaq.spark.progress import Lag, QueueLag, lag
     from metaq.spark.tables import table
 
-__all__ = ["Java", "Lag", "QueueLag", "archive", "find_java", "lag", "session", "table"]
+__all__ = ["Java", "Lag", "ProgressListener", "QueueLag", "archive", "find_java", "lag", "session", "table"]
 
 _HOMES = {
     "Lag": "progress",
+    "ProgressListener": "listener",
     "QueueLag": "progress",
     "archive": "pipelines.archive",
     "lag": "progress",

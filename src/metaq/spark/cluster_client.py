@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from metaq.client.conversation.call import At, Call, Consultation
 from metaq.client.conversation.driver import converse, converse_all
+from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.pulling import Pull
@@ -18,9 +19,11 @@ from metaq.client.conversation.retry import Patience, Purpose
 from metaq.client.conversation.time_search import first_at_or_after, store_time_from
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, MetaqError, NoRoute
+from metaq.model.clients import ConsumerView, Heartbeat
 from metaq.model.queue import MessageQueue
 from metaq.model.route import MASTER_ID, guessed
 from metaq.model.system import AUTO_CREATE_TOPIC
+from metaq.model.topic import RETRY_PREFIX
 from metaq.spark.link import Link
 from metaq.spark.offsets import Positions
 from metaq.spark.replicas import AUTO, Replicas
@@ -66,6 +69,8 @@ class ClusterClient:
         self._retry_seconds = retry_seconds
         self._links: dict[str, Link] = {}
         self.replicas = Replicas(read_from)
+        self._introduced: set[tuple[str, str]] = set()
+        """Groups and brokers, of those whose progress was reported."""
 
     # -------------------------------------------------------------- routes
     def topics(self, pattern: str) -> list[str]:
@@ -145,6 +150,36 @@ class ClusterClient:
     def report(self, group: str, positions: Mapping[MessageQueue, int]) -> None:
         """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it."""
         self._ask({queue: SetPosition(group, queue, offset) for queue, offset in positions.items()})
+        for broker, queue in {queue.broker: queue for queue in positions}.items():
+            if (group, broker) not in self._introduced:
+                self._introduced.add((group, broker))  # Only once: the progress itself is stored.
+                try:
+                    self._introduce(group, queue)
+                except MetaqError as fault:
+                    _LOG.warning("RocketMQ's tools may not list the group %s at broker %s: %s", group, broker, fault)
+
+    def _introduce(self, group: str, queue: MessageQueue) -> None:
+        """Have the broker of `queue` make the group's retry topic, as for any consumer: mqadmin finds groups by it.
+
+        Brokers make it when a consumer joins, so we join for a moment, unless somebody did before.
+        """
+        try:
+            route = self._consult(self._name_servers.route(RETRY_PREFIX + group))
+        except NoRoute:
+            pass
+        else:
+            if any(broker.broker == queue.broker for broker in route.brokers):
+                return
+        client_id = f"{SYSTEM.token()}@spark"
+        view = ConsumerView(group, push=False)
+        for call in (SendHeartbeat(Heartbeat(client_id, (view,))), LeaveGroup(client_id, consumer_group=group)):
+            try:
+                self._ask_broker(queue, [call])
+            except BrokerError:
+                raise
+            except MetaqError:
+                self.forget(queue)
+                raise
 
     def _ask(self, calls: Mapping[MessageQueue, Call[T]]) -> dict[MessageQueue, T]:
         """The outcome of each call, made of the broker that holds its queue; many at a time."""
