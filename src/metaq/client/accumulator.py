@@ -327,10 +327,14 @@ class Accumulator:
 
     def _tell(self, outgoing: Outgoing, batch: SendBatch, began: float) -> None:
         """Those who watch; what goes wrong with them is no matter of the send's."""
-        cost_ms = round((self._core.clock.monotonic() - began) * 1000)
-        sends = Sends.of(outgoing, batch, self._core.clock.now_ms() - cost_ms, cost_ms)
+        sends: Sends | None = None
         for observer in self.observers:
             try:
+                if not observer.wants(outgoing, batch):
+                    continue
+                if sends is None:
+                    cost_ms = round((self._core.clock.monotonic() - began) * 1000)
+                    sends = Sends.of(outgoing, batch, self._core.clock.now_ms() - cost_ms, cost_ms)
                 observer.sent(sends)
             except Exception:
                 log.exception("watching a send to topic %s failed", outgoing.topic)

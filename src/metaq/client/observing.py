@@ -78,6 +78,11 @@ class SentMessage(NamedTuple):
     error: Exception | None
 
 
+def count_of(batch: SendBatch) -> int:
+    """How many messages a request of that batch has."""
+    return max(1, batch.count)
+
+
 class Sends(Struct, frozen=True):
     """The messages of one request, and what became of them. Times in ms."""
 
@@ -95,7 +100,7 @@ class Sends(Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        return max(1, self.batch.count)
+        return count_of(self.batch)
 
     def each(self, limit: int) -> Iterator[SentMessage]:
         """The first so many of the messages."""
@@ -125,8 +130,14 @@ class Observer(Protocol):
 class SendObserver(Observer, Protocol):
     """Is told of sends."""
 
+    def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
+        """In the loop, before `sent`: whether that is to be called. Most batches of a fast producer are above what is traced a
+        second, and are not worth a `Sends` each.
+        """
+        ...
+
     def sent(self, sends: Sends) -> None:
-        """In the loop, once per request. Must be quick, and raise nothing."""
+        """In the loop, once per request that is wanted. Must be quick, and raise nothing."""
         ...
 
 

@@ -18,7 +18,8 @@ from msgspec import Struct
 from metaq.client.conversation.call import FAULTS
 from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.core import ClientCore
-from metaq.client.observing import Observing, Sends
+from metaq.client.futures import SendBatch
+from metaq.client.observing import Observing, Sends, count_of
 from metaq.client.sending import Sender, SendRules
 from metaq.errors import MetaqError
 from metaq.log import RateLimitedLog
@@ -99,18 +100,17 @@ class Tracer:
 
     # -------------------------------------------------------------- what happens
 
+    def wants(self, outgoing: Outgoing, batch: SendBatch) -> bool:
+        if outgoing.topic == self._topic:
+            return False
+        if self._left <= 0 or self._bytes + _kept_bytes(outgoing) > BYTES_MAX:
+            self._left_out += count_of(batch)
+            return False
+        return batch.stored is None or batch.stored.trace  # Else its broker wants no traces.
+
     def sent(self, sends: Sends) -> None:
-        if sends.outgoing.topic == self._topic:
-            return
-        size = sends.body_bytes if sends.outgoing.batch else 0
-        if self._left <= 0 or self._bytes + size > BYTES_MAX:
-            self._left_out += sends.count
-            return
-        stored = sends.batch.stored
-        if stored is not None and not stored.trace:  # Its broker wants no traces.
-            return
         self._left -= sends.count
-        self._bytes += size
+        self._bytes += _kept_bytes(sends.outgoing)
         self._waiting.append(sends)
 
     def settled(self, end: TracedEnd) -> None:
@@ -262,6 +262,11 @@ def _messages(lines: Iterable[tuple[str, str, str]]) -> Iterator[tuple[bytes, st
         word_bytes += more
     if texts:
         yield "".join(texts).encode("utf-8", "replace"), " ".join(words)
+
+
+def _kept_bytes(outgoing: Outgoing) -> int:
+    """Bytes that wait with a send for its trace to be written: of a single message the body is not kept."""
+    return len(outgoing.body) if outgoing.batch else 0
 
 
 def _size(word: str) -> int:
