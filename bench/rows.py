@@ -26,6 +26,7 @@ class Bench:
     """No RocketMQ beside it either."""
     run: int = 0
     client_runs: dict[int, dict[str, float | list[float]]] = field(default_factory=dict)
+    spark_figures: dict[str, list[float]] = field(default_factory=dict)
 
     def count(self, full: int, least: int = 1000) -> int:
         return max(least, int(full * self.scale))
@@ -327,24 +328,21 @@ def _positions(bench: Bench) -> Measured:
     return {**result, "value": result["all"] * 10_000_000 / messages}
 
 
-def _spark_bench(bench: Bench, rows: int, *flags: str) -> dict[str, list[float]]:
-    runs = 5 if bench.scale == 1 else 1
-    with processes.metaq_up(bench.disk) as server:
-        return processes.script(  # type: ignore[return-value]  its lists
-            "spark_bench.py",
-            "--namesrv", server.namesrv, "--runs", str(runs), "--rows", str(bench.count(rows, 5000)), *flags,
-        )  # fmt: skip
+def _spark(figure: str, *, scale: float = 1, beside: str = "", over: str = "") -> Callable[[Bench], list[Measured]]:
+    """All rounds of one figure of `spark_figures.py`, divided by `scale`, or each `over` that of another. It runs once for all rows."""
 
-
-def _spark(bench: Bench) -> list[Measured]:
-    return [{"value": rate / 1e6} for rate in _spark_bench(bench, 2_000_000)["rows_per_s"]]
-
-
-def _spark_sink(body: int) -> Callable[[Bench], list[Measured]]:
     def measure(bench: Bench) -> list[Measured]:
-        done = _spark_bench(bench, 500_000, "--body", str(body), "--sink")
-        pairs = zip(done["effectively_once_per_s"], done["at_least_once_per_s"], strict=True)
-        return [{"value": exact / 1e3, "beside": other / 1e3} for exact, other in pairs]
+        if not bench.spark_figures:
+            runs = "5" if bench.scale == 1 else "1"
+            flags = ["--runs", runs, "--scale", str(bench.scale), "--disk", str(bench.disk)]
+            bench.spark_figures = processes.script("spark_figures.py", *flags)  # type: ignore[assignment]  its lists
+        found = bench.spark_figures
+        if over:
+            return [{"value": one / other} for one, other in zip(found[figure], found[over], strict=True)]
+        if beside:
+            pairs = zip(found[figure], found[beside], strict=True)
+            return [{"value": one / scale, "beside": other / scale} for one, other in pairs]
+        return [{"value": one / scale} for one in found[figure]]
 
     return measure
 
@@ -446,14 +444,47 @@ ROWS = (
         "metaq1-positions", "byte positions of 10 million messages, computed anew from the log", "s", 10.0, 4.0, _positions,
         runs=3, lower_is_better=True,
     ),
-    Row("spark", "Spark source, 100 B, lean rows", "M rows/s", 0.6, 1.0, _spark, runs=1),
     Row(
-        "spark-sink", "Spark sink, effectively once, 100 B", "k rows/s", 200, 500, _spark_sink(100), runs=1,
-        beside="at least once",
+        "spark", "Spark source, 100 B, lean rows", "M rows/s", 1.2, 1.9, _spark("source_100", scale=100, beside="parquet_100"),
+        runs=1, beside="Parquet scan",
     ),
     Row(
-        "spark-sink-1000", "Spark sink, effectively once, 1 KB", "k rows/s", 100, 250, _spark_sink(1000), runs=1,
-        beside="at least once",
+        "spark-1000", "Spark source, 1 KB", "MB/s", 500, 800, _spark("source_1000", beside="parquet_1000"), runs=1,
+        beside="Parquet scan",
+    ),
+    Row(
+        "spark-of-parquet", "Spark source, 100 B, times Spark's scan of the same rows in Parquet", "×", 0.5, 0.8,
+        _spark("source_100", over="parquet_100"), runs=1,
+    ),
+    Row(
+        "spark-of-parquet-1000", "the same, 1 KB", "×", 0.5, 0.8, _spark("source_1000", over="parquet_1000"), runs=1,
+    ),
+    Row(
+        "spark-sink", "Spark sink, effectively once, 100 B", "k rows/s", 200, 500,
+        _spark("exact_100", scale=0.1, beside="once_100"), runs=1, beside="at least once",
+    ),
+    Row(
+        "spark-sink-1000", "Spark sink, effectively once, 1 KB", "k rows/s", 100, 250,
+        _spark("exact_1000", beside="once_1000"), runs=1, beside="at least once",
+    ),
+    Row(
+        "spark-sink-of-once", "Spark sink, effectively once, times at least once, 100 B", "×", 0.6, 0.85,
+        _spark("exact_100", over="once_100"), runs=1,
+    ),
+    Row(
+        "spark-sink-of-once-1000", "the same, 1 KB", "×", 0.6, 0.85, _spark("exact_1000", over="once_1000"), runs=1,
+    ),
+    Row(
+        "spark-floor-empty", "Spark micro-batch that reads nothing", "ms", 170, 150, _spark("floor_empty", beside="floor_spark"),
+        runs=1, lower_is_better=True, beside="rate-micro-batch",
+    ),
+    Row(
+        "spark-floor-one", "Spark micro-batch of one row", "ms", 150, 125, _spark("floor_one", beside="floor_spark"), runs=1,
+        lower_is_better=True, beside="rate-micro-batch",
+    ),
+    Row(
+        "spark-driver", "driver's CPU for a micro-batch of 1 M rows, times that of 10 k", "×", 1.2, 1.05,
+        _spark("driver_big", over="driver_small"), runs=1, lower_is_better=True,
     ),
 )  # fmt: skip
 

@@ -4,9 +4,8 @@
     python bench/spark_bench.py --namesrv 127.0.0.1:9876 --rows 500000 --body 1000
 
 Prints one JSON object; `rows_per_s` has one figure a run, the first (which warms Spark up) left out. Broker, JVM and
-Python workers share the same cores. `--archive` measures the archive pipeline over the same messages as well, `--parquet`
-Spark's own scan of the same rows in Parquet, `--sink` what is written: the bodies of those Parquet files into a topic, in both ways
-of delivery by turns.
+Python workers share the same cores. `--archive` measures the archive pipeline over the same messages as well. What the connector
+promises is measured by `spark_figures.py`; this is for trying options.
 """
 
 import argparse
@@ -65,35 +64,6 @@ def archive_rate(spark: Any, namesrv: str, topic: str, rows: int, folder: str) -
     return rows / sum(report.seconds for report in reports)
 
 
-def parquet(spark: Any, namesrv: str, topic: str, folder: str) -> Any:
-    """The rows of the topic as Parquet files, scanned by Spark itself."""
-    source = spark.read.format("metaq").options(nameServers=namesrv, subscribe=topic).load()
-    source.write.mode("overwrite").option("compression", "snappy").parquet(folder)
-    return spark.read.parquet(folder)
-
-
-def scan_rates(frame: Any, rows: int, runs: int) -> list[float]:
-    rates = []
-    for _ in range(runs + 1):
-        started = time.perf_counter()
-        frame.write.format("noop").mode("overwrite").save()
-        rates.append(rows / (time.perf_counter() - started))
-    return rates[1:]
-
-
-def write_rates(frame: Any, namesrv: str, topic: str, rows: int, runs: int) -> dict[str, list[float]]:
-    """Rows a second by way of delivery. The time is that of the whole write, the commit included."""
-    rates: dict[str, list[float]] = {"effectively-once": [], "at-least-once": []}
-    for number in range(runs + 1):
-        for delivery, found in rates.items():
-            options = {"nameServers": namesrv, "topic": f"{topic}-{delivery}", "delivery": delivery}
-            started = time.perf_counter()
-            frame.select("body").write.format("metaq").options(**options).mode("append").save()
-            if number:
-                found.append(rows / (time.perf_counter() - started))
-    return rates
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--namesrv", help="an own broker is started when none is named")
@@ -101,8 +71,6 @@ def main() -> None:
     parser.add_argument("--body", type=int, default=100)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--archive", action="store_true")
-    parser.add_argument("--parquet", action="store_true")
-    parser.add_argument("--sink", action="store_true")
     parser.add_argument("--option", action="append", default=[], metavar="NAME=VALUE", help="of format('metaq')")
     arguments = parser.parse_args()
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -129,14 +97,6 @@ def main() -> None:
         if arguments.archive:
             folder = stack.enter_context(tempfile.TemporaryDirectory())
             result["archive_per_s"] = round(archive_rate(spark, namesrv, topic, arguments.rows, folder))
-        if arguments.parquet or arguments.sink:
-            scanned = parquet(spark, namesrv, topic, stack.enter_context(tempfile.TemporaryDirectory()))
-            if arguments.parquet:
-                result["parquet_per_s"] = [round(rate) for rate in scan_rates(scanned, arguments.rows, arguments.runs)]
-            if arguments.sink:
-                written = write_rates(scanned, namesrv, topic, arguments.rows, arguments.runs)
-                for name, rates in written.items():
-                    result[f"{name.replace('-', '_')}_per_s"] = [round(rate) for rate in rates]
         print(json.dumps(result))
 
 

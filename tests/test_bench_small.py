@@ -90,9 +90,14 @@ def test_rebalance(tmp_path: Path) -> None:
 @pytest.mark.all  # and in `make bench-small`, as every row
 @pytest.mark.spark
 @pytest.mark.slow
-def test_spark_row(tmp_path: Path) -> None:
-    """The rows of Spark's source and sink are measured."""
-    assert set(_run(tmp_path, "spark,spark-sink")) == {"spark", "spark-sink"}
+def test_spark_rows(tmp_path: Path) -> None:
+    """The rows of Spark's source and sink, of micro-batches and their planning are measured; the bench counts what was written."""
+    keys = (
+        "spark,spark-of-parquet-1000,spark-sink,spark-sink-of-once-1000,spark-floor-empty,spark-floor-one,spark-driver"
+    )
+    rows = _run(tmp_path, keys)
+    assert list(rows) == keys.split(",")
+    assert all(row["median"] > 0 for row in rows.values())
 
 
 def test_topics_by_use(tmp_path: Path) -> None:

@@ -1,0 +1,298 @@
+"""Every figure that the Spark connector promises, in one run over the same data: source, store reader, sink, micro-batches, planning.
+
+    python bench/spark_figures.py                                   # a broker of its own, 5 rounds, some 5 minutes
+    python bench/spark_figures.py --scale 0.01 --runs 1             # shows that it works
+    python bench/spark_figures.py --only source,sink --runs 3
+
+Broker, JVM and Python workers share the same cores. What is compared is measured one right after the other, and who goes first
+alternates by round; a round that warms Spark up is left out. Prints one JSON object, of each figure a list with an item a round:
+
+  source_100, source_1000    MB/s of bodies of 100 B and 1 KB through format("metaq") into Spark's `noop` sink, lean rows
+  parquet_100, parquet_1000  the same of Spark's own scan of the same rows in Parquet files (snappy)
+  files_1000                 the same of format("metaq").option("path", ...) over a copy of the broker's log, 1 KB
+  exact_100, exact_1000      the same of bodies from those Parquet files written into a topic, effectively once, commit and all
+  once_100, once_1000        written at least once
+  floor_empty, floor_one     median ms of micro-batches (triggerExecution) that read nothing, as the broker filters, and one row
+  floor_spark                the same of Spark's own rate-micro-batch with one row
+  driver_big, driver_small   CPU ms of the driver's Python and the planner's processes for a micro-batch of 1 M rows and of 10 k
+"""
+
+import argparse
+import json
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import processes
+import spark_bench
+
+sys.path.insert(0, str(processes.ROOT / "src"))
+from metaq.spark import session
+from metaq.spark.slow_start import run_through
+
+PARTS = ("source", "sink", "floor", "driver")
+ROWS = {100: 1_000_000, 1000: 300_000}
+"""By the size of their bodies."""
+BATCH_ROWS, BATCH_ROWS_SMALL = 1_000_000, 10_000
+BATCHES = 5
+"""Micro-batches of each of these sizes."""
+FLOOR_BATCHES, FLOOR_SKIPPED = 25, 5
+LOOK_SECONDS = 0.05
+
+
+def seconds_of(act: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started
+
+
+def noop(frame: Any) -> None:
+    """Every row and column into a sink that drops them."""
+    frame.write.format("noop").mode("overwrite").save()
+
+
+def in_turn(number: int, *acts: Callable[[], None]) -> None:
+    for act in acts if number % 2 else reversed(acts):
+        act()
+
+
+def cpu_ms(pids: list[int]) -> float:
+    """CPU time of all threads of these processes, in the scheduler's nanoseconds where /proc/PID/stat has ticks of 10 ms."""
+    total = 0
+    for pid in pids:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            total += int((task / "schedstat").read_text().split()[0])
+    return total / 1e6
+
+
+def planners(root: int) -> Iterator[int]:
+    """The processes below `root` in which Spark runs the Python of its driver: all of its daemons but the executors'."""
+    for child in Path(f"/proc/{root}/task").glob("*/children"):
+        for pid in map(int, child.read_text().split()):
+            line = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+            if "pyspark.daemon" in line and line[-1] != "pyspark.worker":
+                yield pid
+            yield from planners(pid)
+
+
+class Series:
+    """What there is to be measured: a broker with topics, the same rows in Parquet files, a session of Spark."""
+
+    def __init__(self, spark: Any, namesrv: str, data: Path, folder: Path, scale: float) -> None:
+        """Args: data: the broker's. folder: of what is written here."""
+        self.spark, self.namesrv, self.data, self.folder, self.scale = spark, namesrv, data, folder, scale
+        self.found: dict[str, list[float]] = {}
+        self.fillings: set[str] = set()
+        self.runs = 0
+
+    def round(self, number: int, parts: list[str]) -> None:
+        for part in parts:
+            getattr(self, part)(number)
+
+    def note(self, name: str, value: float) -> None:
+        self.found.setdefault(name, []).append(value)
+
+    def rates(self, name: str, body: int, act: Callable[[], object]) -> Callable[[], None]:
+        return lambda: self.note(f"{name}_{body}", self.count(ROWS[body]) * body / 1e6 / seconds_of(act))
+
+    def count(self, full: int, least: int = 1000) -> int:
+        return max(least, int(full * self.scale))
+
+    # ---------------------------------------------------------------- data
+    @cached_property
+    def topics(self) -> dict[int, str]:
+        """Those with the rows, by the size of their bodies; the rows are in Parquet files and in a copy of the log, too."""
+        made = {body: f"rows-{body}" for body in ROWS}
+        for body, topic in made.items():
+            spark_bench.fill(self.namesrv, topic, self.count(ROWS[body]), body)
+            self.rows(topic).write.option("compression", "snappy").parquet(str(self.folder / topic))
+            assert self.parquet(topic).count() == self.count(ROWS[body])
+        return made
+
+    @cached_property
+    def log(self) -> Path:
+        """A copy of the log as it is now."""
+        copy = self.folder / "store"
+        subprocess.run(["cp", "-r", "--sparse=always", str(self.data), str(copy)], check=True)
+        return copy
+
+    def filled(self, topic: str, rows: int) -> None:
+        """The topic has so many messages."""
+        if topic not in self.fillings:
+            spark_bench.fill(self.namesrv, topic, rows, 100)
+            self.fillings.add(topic)
+
+    def options(self, topic: str, **options: Any) -> dict[str, Any]:
+        return {"nameServers": self.namesrv, "subscribe": topic, **options}
+
+    def rows(self, topic: str) -> Any:
+        return self.spark.read.format("metaq").options(**self.options(topic)).load()
+
+    def parquet(self, topic: str) -> Any:
+        return self.spark.read.parquet(str(self.folder / topic))
+
+    # ---------------------------------------------------------------- the parts, a round of each
+    def source(self, number: int) -> None:
+        for body, topic in self.topics.items():
+            in_turn(
+                number,
+                self.rates("source", body, lambda topic=topic: noop(self.rows(topic))),
+                self.rates("parquet", body, lambda topic=topic: noop(self.parquet(topic))),
+            )
+
+    def files(self, number: int) -> None:
+        topic = self.topics[1000]
+        stored = self.spark.read.format("metaq").options(path=str(self.log), topics=topic).load()
+        if number == 0:
+            assert stored.count() == self.count(ROWS[1000])
+        self.rates("files", 1000, lambda: noop(stored))()
+
+    def sink(self, number: int) -> None:
+        for body, topic in self.topics.items():
+            bodies = self.parquet(topic).select("body")
+            in_turn(
+                number,
+                self.rates("exact", body, lambda bodies=bodies: self.write(bodies, "effectively-once")),
+                self.rates("once", body, lambda bodies=bodies: self.write(bodies, "at-least-once")),
+            )
+
+    def write(self, bodies: Any, delivery: str) -> None:
+        options = {"nameServers": self.namesrv, "topic": f"written-{delivery}", "delivery": delivery}
+        bodies.write.format("metaq").options(**options).mode("append").save()
+
+    def check_written(self, rounds: int) -> None:
+        expected = rounds * sum(self.count(rows) for rows in ROWS.values())
+        for delivery in ("effectively-once", "at-least-once"):
+            found = self.rows(f"written-{delivery}").count()
+            assert found == expected, f"{found} rows of {delivery} are stored, {expected} were written"
+
+    def floor(self, number: int) -> None:
+        del number
+        self.filled("short", FLOOR_BATCHES)
+        one = self.options("short", startingOffsets="earliest", maxOffsetsPerTrigger="1")
+        for name, options, rows in (("floor_one", one, 1), ("floor_empty", {**one, "tags": "none-has-this"}, 0)):
+            frame = self.spark.readStream.format("metaq").options(**options).load()
+            query = self.run(frame, lambda query: query.awaitTermination(), availableNow=True)
+            self.note(name, self.trigger_ms(query, rows))
+        frame = self.spark.readStream.format("rate-micro-batch").options(rowsPerBatch=1, numPartitions=1).load()
+        query = self.run(frame, self.enough, processingTime="0 seconds")
+        self.note("floor_spark", self.trigger_ms(query, 1))
+
+    def enough(self, query: Any) -> None:
+        while not self.committed(FLOOR_BATCHES):
+            assert query.isActive, query.exception()
+            time.sleep(LOOK_SECONDS)
+        query.stop()
+
+    def trigger_ms(self, query: Any, rows: int) -> float:
+        """The median of the micro-batches behind the first few. Each has read so many rows, or it is an AssertionError."""
+        progress = [one for one in query.recentProgress if FLOOR_SKIPPED <= one["batchId"] < FLOOR_BATCHES]
+        assert len(progress) == FLOOR_BATCHES - FLOOR_SKIPPED, f"{len(progress)} micro-batches"
+        assert {one["numInputRows"] for one in progress} == {rows}, [one["numInputRows"] for one in progress]
+        return statistics.median(one["durationMs"]["triggerExecution"] for one in progress)
+
+    def driver(self, number: int) -> None:
+        in_turn(
+            number,
+            lambda: self.note("driver_big", self.planning_ms("big", self.count(BATCH_ROWS))),
+            lambda: self.note("driver_small", self.planning_ms("small", self.count(BATCH_ROWS_SMALL, 100))),
+        )
+
+    def planning_ms(self, topic: str, rows: int) -> float:
+        """CPU of a micro-batch of so many rows in the driver's Python: the second to the last of BATCHES."""
+        self.filled(topic, rows * BATCHES)
+        options = self.options(topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(rows))
+        seen: list[float] = []
+
+        def watch(query: Any) -> None:
+            over = threading.Event()
+            seen.clear()
+
+            def look() -> None:  # At files, not at the query: to ask that costs the driver CPU.
+                for batch in (1, BATCHES):
+                    while not self.committed(batch) and not over.wait(LOOK_SECONDS):
+                        pass
+                    seen.append(cpu_ms([os.getpid(), *planners(os.getpid())]))
+
+            looking = threading.Thread(target=look)
+            looking.start()
+            try:
+                query.awaitTermination()
+            finally:
+                over.set()
+                looking.join()
+
+        self.run(self.spark.readStream.format("metaq").options(**options).load(), watch, availableNow=True)
+        assert self.committed(BATCHES)
+        assert not self.committed(BATCHES + 1)
+        return (seen[1] - seen[0]) / (BATCHES - 1)
+
+    def run(self, frame: Any, watch: Callable[[Any], None], **trigger: Any) -> Any:
+        """A query into Spark's `noop` sink with a checkpoint of its own, watched to its end."""
+        self.runs += 1
+        writer = frame.writeStream.format("noop").option("checkpointLocation", str(self.checkpoint)).trigger(**trigger)
+
+        def watched(query: Any) -> Any:
+            watch(query)
+            return query
+
+        return run_through(writer.start, watched)
+
+    @property
+    def checkpoint(self) -> Path:
+        """Of the query that was started last."""
+        return self.folder / f"checkpoint-{self.runs}"
+
+    def committed(self, batch: int) -> bool:
+        return (self.checkpoint / "commits" / str(batch)).exists()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="of the numbers of rows; below 1 the figures mean little"
+    )
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument("--disk", type=Path, default=processes.ROOT / ".cache" / "bench" / "disk")
+    arguments = parser.parse_args()
+    parts = arguments.only.split(",")
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"no such parts: {', '.join(sorted(unknown))}")
+    paths = [str(processes.ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    folder = arguments.disk / f"spark-figures-{os.getpid()}"
+    data = folder / "broker"
+    data.mkdir(parents=True)
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
+        server = stack.enter_context(processes.metaq_up(arguments.disk, data=data))
+        spark = session("spark_figures", master="local[2]")
+        stack.callback(spark.stop)
+        series = Series(spark, server.namesrv, data, folder, arguments.scale)
+        if "files" in parts:
+            assert series.topics
+            assert series.log  # Before others write.
+        for number in range(arguments.runs + 1):
+            series.round(number, parts)
+            print(
+                f"round {number}",
+                {name: round(values[-1], 1) for name, values in series.found.items()},
+                file=sys.stderr,
+            )
+        if "sink" in parts:
+            series.check_written(arguments.runs + 1)
+        print(json.dumps({name: [round(value, 2) for value in values[1:]] for name, values in series.found.items()}))
+
+
+if __name__ == "__main__":
+    main()
