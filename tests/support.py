@@ -16,8 +16,10 @@ from typing import BinaryIO, TypeVar
 from msgspec import structs
 
 import metaq.testing
+from metaq.cli.serve import SERVERS
 from metaq.wire.command import Command, decode, encode
 from metaq.wire.frame import LENGTH_BYTES
+from tests.forked import forks
 
 Value = TypeVar("Value")
 
@@ -48,7 +50,9 @@ def metaq_command(*args: str) -> list[str]:
 
 
 def run_metaq(*args: str, timeout: float = PATIENCE, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a `metaq` command to its end."""
+    """Run a `metaq` command to its end: a server from its start, others with what they import there already."""
+    if args and args[0] not in SERVERS:
+        return forks(os.environ.get("METAQ_HOT")).run(args, environment(), stdin, timeout)
     return subprocess.run(
         metaq_command(*args),
         capture_output=True,

@@ -29,12 +29,13 @@ def test_slots_are_a_set_of_numbers(first, steps, spans):
         lowest += 1
     assert slots.first == lowest
     assert slots.done_above == sum(number > lowest for number in done)
-    for number in [*wanted, *(number + 1 for number in wanted), 0, first]:
+    after: dict[int, int] = {}  # of each that is done, the first open one behind it
+    for number in sorted(done, reverse=True):
+        after[number] = after.get(number + 1, number + 1)
+    for number in {*wanted, *(number + 1 for number in wanted), 0, first}:
         assert slots.is_done(number) is (number in done or number < first)
-        after = max(number, lowest)
-        while after in done:
-            after += 1
-        assert slots.next_open(number) == after
+        begin = max(number, lowest)
+        assert slots.next_open(number) == after.get(begin, begin)
 
 
 def test_slots_that_end_in_their_order_take_no_memory():
