@@ -18,7 +18,7 @@ from metaq.client.conversation.pulling import Pull
 from metaq.client.conversation.retry import Patience, Purpose
 from metaq.client.conversation.time_search import first_at_or_after, store_time_from
 from metaq.clock import SYSTEM
-from metaq.errors import BrokerError, MetaqError, NoRoute
+from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat
 from metaq.model.queue import MessageQueue
 from metaq.model.route import MASTER_ID, guessed
@@ -32,6 +32,9 @@ _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TIMEOUT_SECONDS = 10.0
+REST_SECONDS = 2.0
+TELL_SECONDS = 60.0
+"""How often it is said that something is waited for."""
 MADE_QUEUES = 4
 """Of a topic that is made for what a query writes, at each broker."""
 UNDER_WAY_MAX = 512
@@ -40,11 +43,19 @@ PULLS_UNDER_WAY_MAX = 8
 """The same for pulls of single messages, each of which may be as large as a message may be."""
 
 
+def says_away(fault: MetaqError) -> bool:
+    """Whether a fault may say no more than that its broker is not up: it starts, stops, cannot be reached."""
+    if isinstance(fault, BrokerError):
+        return fault.retriable
+    return isinstance(fault, ConnectionFailed | RequestTimeout | NoRoute)
+
+
 class Tries:
     """One operation's tries: how long it may go on failing, with pauses that grow."""
 
     def __init__(self, seconds: float) -> None:
         self._patience = Patience(Purpose.SLICE, seconds, SYSTEM.monotonic())
+        self._told_at: float | None = None
 
     def renew(self) -> None:
         """Something worked: the next fault starts anew."""
@@ -55,6 +66,14 @@ class Tries:
         seconds = self._patience.pause(fault, SYSTEM.monotonic())
         _LOG.warning("%s; trying again in %.1f s", fault, seconds)
         threading.Event().wait(seconds)
+
+    def rest(self, text: str) -> None:
+        """Wait, now that the time is over, because another try is to be made all the same; say so now and then."""
+        now = SYSTEM.monotonic()
+        if self._told_at is None or now - self._told_at >= TELL_SECONDS:
+            self._told_at = now
+            _LOG.warning("%s", text)
+        threading.Event().wait(REST_SECONDS)
 
 
 class ClusterClient:
@@ -123,13 +142,13 @@ class ClusterClient:
         return route.readable()
 
     # -------------------------------------------------------------- positions
-    def ends(self, queues: Iterable[MessageQueue]) -> Positions:
-        """The max offset of each queue: one past the newest message."""
-        return self._ask({queue: GetMaxOffset(queue) for queue in queues})
+    def ends(self, queues: Iterable[MessageQueue], seconds: float | None = None) -> Positions:
+        """The max offset of each queue: one past the newest message. `seconds` to try, if not `retry_seconds`."""
+        return self._ask({queue: GetMaxOffset(queue) for queue in queues}, seconds)
 
-    def starts(self, queues: Iterable[MessageQueue]) -> Positions:
-        """The min offset of each queue: the oldest message that is kept."""
-        return self._ask({queue: GetMinOffset(queue) for queue in queues})
+    def starts(self, queues: Iterable[MessageQueue], seconds: float | None = None) -> Positions:
+        """The min offset of each queue: the oldest message that is kept. `seconds` as in `ends`."""
+        return self._ask({queue: GetMinOffset(queue) for queue in queues}, seconds)
 
     def at(self, queues: Iterable[MessageQueue], timestamp_ms: int, group: str) -> Positions:
         """Of each queue, the first message stored at `timestamp_ms` or later; the end if there is none yet.
@@ -147,9 +166,12 @@ class ClusterClient:
         """How far a consumer group has come in each queue; None: it has no progress there."""
         return self._ask({queue: GetPosition(group, queue) for queue in queues})
 
-    def report(self, group: str, positions: Mapping[MessageQueue, int]) -> None:
-        """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it."""
-        self._ask({queue: SetPosition(group, queue, offset) for queue, offset in positions.items()})
+    def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
+        """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it.
+
+        `seconds` as in `ends`.
+        """
+        self._ask({queue: SetPosition(group, queue, offset) for queue, offset in positions.items()}, seconds)
         for broker, queue in {queue.broker: queue for queue in positions}.items():
             if (group, broker) not in self._introduced:
                 self._introduced.add((group, broker))  # Only once: the progress itself is stored.
@@ -181,7 +203,7 @@ class ClusterClient:
                 self.forget(queue)
                 raise
 
-    def _ask(self, calls: Mapping[MessageQueue, Call[T]]) -> dict[MessageQueue, T]:
+    def _ask(self, calls: Mapping[MessageQueue, Call[T]], seconds: float | None = None) -> dict[MessageQueue, T]:
         """The outcome of each call, made of the broker that holds its queue; many at a time."""
         per_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(calls):
@@ -192,7 +214,7 @@ class ClusterClient:
             for first in range(0, len(mine), under_way):
                 some = mine[first : first + under_way]
                 ask = functools.partial(self._ask_broker, some[0], [calls[queue] for queue in some])
-                outcomes.update(zip(some, self._tried(ask, some[0]), strict=True))
+                outcomes.update(zip(some, self._tried(ask, some[0], seconds), strict=True))
         return outcomes
 
     def _ask_broker(self, queue: MessageQueue, calls: list[Call[T]]) -> list[T]:
@@ -203,6 +225,11 @@ class ClusterClient:
         """The connection to whoever tells where `queue` begins and ends: its broker's master, as a rule."""
         self._find(queue)
         return self.link_at(queue, self.replicas.teller(queue))
+
+    def is_told_by_master(self, queue: MessageQueue) -> bool:
+        """Whether it is a master that tells where `queue` begins and ends."""
+        self._find(queue)
+        return self.replicas.teller(queue) == MASTER_ID
 
     def usable(self, queue: MessageQueue) -> list[int]:
         """The ids of those machines of its broker that messages of `queue` may be pulled from."""

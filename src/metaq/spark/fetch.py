@@ -18,11 +18,11 @@ from metaq.client import arrow
 from metaq.client.conversation.pulling import EVERYTHING, Pull, PullResult, PullStatus
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.slices import Gone, Post, Receive, Records, Sifted, SliceReading
-from metaq.errors import MessagesLost, MetaqError, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
+from metaq.errors import MessagesLost, MetaqError, NoRoute, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model import SubscriptionData
 from metaq.model.queue import MessageQueue
 from metaq.model.route import MASTER_ID
-from metaq.spark.cluster_client import ClusterClient, Tries
+from metaq.spark.cluster_client import ClusterClient, Tries, says_away
 from metaq.spark.link import Link
 from metaq.spark.offsets import Slice
 from metaq.spark.replicas import AUTO, Turn
@@ -51,6 +51,8 @@ class FetchSettings:
     pull_bytes: int = PULL_BYTES
     subscription: SubscriptionData = EVERYTHING
     """What brokers let through."""
+    waits: bool = False
+    """Whether a broker that is away is waited for without end."""
     read_from: str = AUTO
     """Which of a broker's machines is asked, see `replicas`: for those who make a client to read with."""
 
@@ -135,12 +137,13 @@ class _SliceReader:
                 try:
                     usable = self._client.usable(self._queue)
                 except MetaqError as fault:
-                    tries.pause(fault)
+                    self._pause(tries, fault)
                     continue
                 self._here = self._turn.choose(usable, self._slice.next_offset)
                 try:
                     for records in self._over(self._client.link_at(self._queue, self._here)):
                         tries.renew()
+                        self._masters_fault = None
                         yield records
                 except _Lacking as fault:
                     _LOG.warning("%s: asking the master", fault)
@@ -155,22 +158,43 @@ class _SliceReader:
     def _goes_on(self, tries: Tries, fault: MetaqError) -> bool:
         """See to another try, elsewhere at once or after a pause; False for a queue that has stayed too short."""
         queue, here, replicas = self._queue, self._here, self._client.replicas
+        if isinstance(fault, _NotReached):
+            self._client.forget(queue, here)
+            try:
+                tries.pause(fault)
+            except _NotReached as short:
+                tell_short(queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
+                return False
+            return True
         if here == MASTER_ID:
             self._masters_fault = fault
-        helps = here != MASTER_ID or judge(fault, Purpose.SLICE).again
-        if helps and not isinstance(fault, _NotReached):
+        if here != MASTER_ID or judge(fault, Purpose.SLICE).again:
             replicas.failed(queue.broker, here)
             if self._turn.failed(here) and replicas.another(queue):
                 self._client.drop(replicas.address(queue.broker, here))
                 _LOG.warning("%s; asking another machine of broker %s", fault, queue.broker)
                 return True
         self._client.forget(queue, here)
-        try:
-            tries.pause(self._masters_fault or fault)
-        except _NotReached as short:
-            tell_short(queue, self._slice.end, short.kept, fail=self._settings.fail_on_data_loss)
-            return False
+        self._pause(tries, self._masters_fault or fault)
         return True
+
+    def _pause(self, tries: Tries, fault: MetaqError) -> None:
+        """Wait before another try. Raises `fault`: the time is over, and the query does not wait for brokers."""
+        try:
+            tries.pause(fault)
+        except MetaqError:
+            if not self._settings.waits or not self._is_away(fault):
+                raise
+            tries.rest(f"waiting for the broker {self._queue.broker}, which {self._queue} is read from: {fault}")
+
+    def _is_away(self, fault: MetaqError) -> bool:
+        """Whether the fault is that the broker is not up, and not that its topic is gone."""
+        try:
+            return says_away(fault) and (
+                not isinstance(fault, NoRoute) or self._queue.broker not in self._client.masters()
+            )
+        except MetaqError:
+            return True
 
     def _heeded(self, result: PullResult, pull: Pull) -> PullResult:
         """Remember whom a master suggests for messages like these."""

@@ -7,14 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from metaq.errors import ConfigError, NoRoute
+from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
-from metaq.spark.cluster_client import ClusterClient, client_of
+from metaq.spark.cluster_client import ClusterClient, Tries, client_of
 from metaq.spark.fetch import average_record_bytes, tell_loss, tell_short
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pushdown import Pushed
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
+from metaq.spark.watch import FIRST_SECONDS, Look, Watch, away_text
 
 FIRST_ROUTE_SECONDS = 2.0
 """A query that begins with a misspelt topic should fail while its user still looks; one that runs is more patient."""
@@ -69,22 +70,117 @@ class Planner:
             return self.client.ends(queues)
         return self._given(text, "endingOffsets", queues)
 
-    def advance(self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int] | None) -> Positions:
+    def advance(
+        self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int] | None, watch: Watch | None = None
+    ) -> Positions:
         """Where the next micro-batch may end, limits aside: the queues' ends now, or `target` where it is set.
 
         A queue that is not in `start` is pinned at its first message: this batch reads nothing of it, the next all.
+        The queues of a broker that is away stay where they are.
         Raises: MessagesLost: messages behind `start` have left the log, and failOnDataLoss is set. OffsetOutOfRange: a
-            queue ends before `start`, and failOnDataLoss is set.
+            queue ends before `start`, and failOnDataLoss is set. ConnectionFailed: a broker has been away for retrySeconds,
+            and brokerAway is fail.
         """
-        now = self.queues() if target is None else sorted(target)
-        ends = self.client.ends(now) if target is None else dict(target)
-        known = [queue for queue in now if queue in start]
-        kept = self.client.starts(now)
+        seen = self._seen(start, target, watch or self.watch())
+        ends = seen.ends if target is None else target
+        known = [queue for queue in seen.starts if queue in start]
+        reached: Positions = {}
         for queue in known:
-            self._check_kept(queue, start[queue], kept[queue], ends[queue])
-        fresh = {queue: kept[queue] for queue in now if queue not in start}
-        # A queue without a route (its broker is down) waits where it is.
-        return dict(start) | {queue: ends[queue] for queue in known} | fresh
+            if self.client.is_told_by_master(queue):
+                self._check_kept(queue, start[queue], seen.starts[queue], ends[queue])
+                reached[queue] = ends[queue]
+            else:  # A slave may lack what its master has had.
+                reached[queue] = max(start[queue], ends[queue])
+        fresh = {
+            queue: kept
+            for queue, kept in seen.starts.items()
+            if queue not in start and self.client.is_told_by_master(queue)
+        }
+        return dict(start) | reached | fresh
+
+    def watch(self) -> Watch:
+        """For the brokers of one streaming query, to be kept by it."""
+        return Watch(self._options.broker_away, self._options.retry_seconds)
+
+    def target(self, watch: Watch) -> Positions:
+        """Where the queues end now, of brokers that answer. Raises ConnectionFailed as `advance` does."""
+        return self._seen({}, None, watch, patiently=True).ends
+
+    def completed(self, target: Positions, start: Mapping[MessageQueue, int], watch: Watch) -> Positions:
+        """`target`, and the queues of `start` whose broker was not there when that was made, if it is now.
+
+        Raises ConnectionFailed as `advance` does.
+        """
+        known = {queue.broker for queue in target}
+        missing = {queue for queue in start if queue.broker not in known}
+        if not missing:
+            return target
+        ends = self._seen(start, None, watch, patiently=True).ends
+        return target | {queue: max(ends[queue], start[queue]) for queue in missing & set(ends)}
+
+    def _seen(
+        self,
+        start: Mapping[MessageQueue, int],
+        target: Mapping[MessageQueue, int] | None,
+        watch: Watch,
+        *,
+        patiently: bool = False,
+    ) -> Look:
+        """What the brokers say that are there. Raises ConnectionFailed: one is not, and the query does not wait for it."""
+        tries = Tries(self._options.retry_seconds)
+        while True:
+            now, away = self._routed(start, watch) if target is None else (sorted(target), {})
+            seen = watch.look(self.client, now, patiently=patiently or target is not None)
+            seen.away.update(away)
+            if watch.waits:
+                watch.note(seen, dict(start))
+            if watch.waits or not seen.away:
+                return seen
+            texts = [away_text(broker, fault, dict(start)) for broker, fault in sorted(seen.away.items())]
+            ways = "From its checkpoint the query goes on when it is back; with brokerAway=wait it goes on without it"
+            tries.pause(ConnectionFailed(f"{'; '.join(texts)}. {ways}"))
+
+    def _routed(
+        self, start: Mapping[MessageQueue, int], watch: Watch
+    ) -> tuple[list[MessageQueue], dict[str, MetaqError]]:
+        """The queues that the query reads and that have a route, and the brokers of those in `start` that have none.
+
+        Raises NoRoute: a topic has none, though the brokers are up that held it. What asking name servers raises.
+        """
+        tries = Tries(self._options.retry_seconds)
+        while True:
+            try:
+                now, unrouted = self._routed_now()
+                left = set(start) - set(now)
+                gone = {queue.broker for queue in left} - {queue.broker for queue in now}
+                if gone:
+                    gone -= set(self.client.masters())
+                if unrouted is not None and not gone:
+                    raise unrouted
+            except MetaqError as fault:
+                tries.pause(fault)
+            else:
+                watch.note_left([queue for queue in left if queue.broker not in gone])
+                return now, {broker: NoRoute("no name server knows where it is") for broker in gone}
+
+    def _routed_now(self) -> tuple[list[MessageQueue], NoRoute | None]:
+        """The queues that have a route; if a topic has none, that."""
+        unrouted: NoRoute | None = None
+        now: list[MessageQueue] = []
+        for topic in self._topics():
+            try:
+                now += self.client.queues([topic], 0.0)
+            except NoRoute as fault:
+                unrouted = fault
+        if self._options.assign:
+            now = sorted(set(now).intersection(self._options.assigned))
+        return now, unrouted
+
+    def _topics(self) -> list[str]:
+        options = self._options
+        if options.subscribe_pattern:
+            return self.client.topics(options.subscribe_pattern)
+        return sorted({queue.topic for queue in options.assigned}) if options.assign else options.topics
 
     def limited(self, start: Mapping[MessageQueue, int], end: Positions) -> Positions:
         """`end`, drawn back to the limits of one micro-batch."""
@@ -107,10 +203,16 @@ class Planner:
                 at[place] = self.client.at([piece.queue for piece in left], moment, self._options.fetch.group)
         return pushed.narrowed(left, *at)
 
-    def report(self, done: Mapping[MessageQueue, int]) -> None:
-        """Tell the brokers how far the query has come, if it has a group to tell it for."""
-        if self._options.progress_group:
-            self.client.report(self._options.progress_group, done)
+    def report(self, done: Mapping[MessageQueue, int], watch: Watch | None = None) -> bool:
+        """Tell the brokers how far the query has come, if it has a group to tell it for. Returns whether all were told: one
+        that is away is not.
+        """
+        if not self._options.progress_group:
+            return True
+        there = {queue: offset for queue, offset in done.items() if watch is None or not watch.is_away(queue.broker)}
+        seconds = FIRST_SECONDS if watch is not None and watch.waits else None
+        self.client.report(self._options.progress_group, there, seconds)
+        return len(there) == len(done)
 
     def _at(self, queues: list[MessageQueue], moments: dict[str, int] | int, what: str) -> Positions:
         """The first message of each queue stored at the given time, or its topic's, or later."""

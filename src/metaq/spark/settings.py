@@ -19,6 +19,7 @@ from metaq.model.topic import check_group, check_partition_topic
 from metaq.options import OptionTable, camel, option
 from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
 from metaq.spark.replicas import AUTO, READ_FROM
+from metaq.spark.watch import BROKER_AWAY, WAIT
 
 EARLIEST, LATEST = "earliest", "latest"
 
@@ -83,6 +84,12 @@ class SourceOptions(OptionTable):
     )
     progress_group: str | None = option(
         None, "Store the finished offsets as this consumer group's progress, where `metaq group show` finds it."
+    )
+    broker_away: str = option(
+        WAIT,
+        "What a stream does while a broker is away. `wait`: it goes on with the others and reads that one's queues when it "
+        "is back. `fail`: it fails after `retrySeconds`. Batch reads fail.",
+        choices=BROKER_AWAY,
     )
     read_from: str = option(
         AUTO,
@@ -246,6 +253,11 @@ class SourceOptions(OptionTable):
             subscription=self.subscription,
             read_from=self.read_from,
         )
+
+    @property
+    def fetch_of_stream(self) -> FetchSettings:
+        """A batch that was planned must be read, however long its broker stays away, if the query is to wait for it."""
+        return dataclasses.replace(self.fetch, waits=self.broker_away == WAIT)
 
 
 def markdown_table(table: type[OptionTable] = SourceOptions) -> str:

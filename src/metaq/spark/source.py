@@ -178,6 +178,9 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         self._reported: Positions | None = None
         self._waiting_since: float | None = None
         """Since when there are messages, but too few."""
+        self._watch = self.planner.watch()
+        self._completed = False
+        self.fetch = options.fetch_of_stream
 
     # The camelCase names are Spark's.
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -193,8 +196,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         return ReadMaxRows(1 << 62) if self.options.max_bytes_per_trigger is not None else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        planner = self.planner
-        self._target = planner.client.ends(planner.queues())
+        self._target = self.planner.target(self._watch)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = offsets.from_json(start)
@@ -205,6 +207,8 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
             return start
         self._report(begin)
         planner = self.planner
+        if self._target is not None and not self._completed:
+            self._target, self._completed = planner.completed(self._target, begin, self._watch), True
         end = self._news(planner, begin)
         if not self._enough(begin, end):
             return start
@@ -242,7 +246,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         give_up = SYSTEM.monotonic() + IDLE_SECONDS
         while True:
             asked_at = SYSTEM.monotonic()
-            end = self._seen = planner.advance(begin, self._target)
+            end = self._seen = planner.advance(begin, self._target, self._watch)
             now = SYSTEM.monotonic()
             if end != begin or self._target is not None or now >= give_up:
                 return end
@@ -254,7 +258,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         if done == self._reported:
             return
         try:
-            self.planner.report(done)
-            self._reported = done
+            if self.planner.report(done, self._watch):
+                self._reported = done
         except MetaqError as fault:
             _LOG.warning("the progress of group %s was not stored: %s", self.options.progress_group, fault)

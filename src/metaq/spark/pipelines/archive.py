@@ -216,7 +216,7 @@ class _Archiver:
         run = frame.sparkSession.sparkContext.applicationId
         writer = SliceWriter(
             name_servers=self._options.name_servers,
-            settings=self._options.fetch,
+            settings=self._options.fetch_of_stream,
             staging=str(self._folder.staging / f"{batch}-{run}"),
             remember_ids=bool(self._dedupe_seconds),
         )

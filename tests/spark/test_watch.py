@@ -1,0 +1,245 @@
+"""Brokers, queues and topics that come and go during a query: two real brokers, one of which is killed."""
+
+from __future__ import annotations
+
+import pickle
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+import metaq
+from metaq.clock import FakeClock
+from metaq.errors import ConnectionFailed, NoRoute
+from metaq.model.queue import MessageQueue
+from metaq.spark import cluster_client
+from metaq.spark.cluster_client import ClusterClient
+from metaq.spark.fetch import read_slice
+from metaq.spark.offsets import Slice
+from metaq.spark.plan import Planner
+from metaq.spark.settings import SourceOptions
+from metaq.spark.watch import PAUSE_MAX_SECONDS, PAUSE_SECONDS, Watch
+from metaq.testing import Cluster
+from metaq.wire.codes import RequestCode
+from tests.scripted import Fate, ScriptedCluster
+from tests.support import PATIENCE, eventually
+
+A, B = "broker-0", "broker-1"
+
+
+@pytest.fixture(scope="module")
+def brokers():
+    with Cluster(brokers=2) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def fresh_clients():
+    yield
+    cluster_client.client_of.cache_clear()
+
+
+def planner(cluster, topics: str = "", **more: str) -> Planner:
+    chosen = {"subscribe": topics} if topics else {}
+    return Planner(SourceOptions.of({"nameServers": cluster.namesrv, "retrySeconds": "0.3", **chosen, **more}))
+
+
+def make(cluster, topic: str, queues: int = 1) -> list[MessageQueue]:
+    """A topic with so many queues at each broker that is up."""
+    with metaq.admin.Admin(cluster.namesrv) as admin:
+        admin.create_topic(topic, queues=queues)
+    up = [one.name for one in cluster.brokers if one.alive]
+    wanted = [MessageQueue(topic, broker, i) for broker in up for i in range(queues)]
+    asking = ClusterClient(cluster.namesrv, 0.0)
+    eventually(lambda: set(wanted) <= set(found(asking, topic)), PATIENCE, what=f"routes of {topic}")
+    asking.close()
+    return wanted
+
+
+def found(asking: ClusterClient, topic: str) -> list[MessageQueue]:
+    try:
+        return asking.queues([topic])
+    except NoRoute:
+        return []
+
+
+def send(cluster, queues: list[MessageQueue], count: int) -> None:
+    with metaq.Producer(cluster.namesrv) as producer:
+        for queue in queues:
+            for future in [producer.submit(queue.topic, b"%d" % i, queue=queue) for i in range(count)]:
+                future.result(PATIENCE)
+
+
+@contextmanager
+def away(cluster, number: int):
+    """A broker is killed; in the end it is back, and known."""
+    cluster.brokers[number].kill()
+    try:
+        yield
+    finally:
+        if not cluster.brokers[number].alive:
+            cluster.brokers[number].start()
+        cluster.wait_registered()
+
+
+def test_the_others_go_on_while_a_broker_is_away(brokers, caplog):
+    """Its queues stay where the query has come, which is told; when it is back all of them are read."""
+    a, b = make(brokers, "going_on")
+    send(brokers, [a, b], 3)
+    plan = planner(brokers, "going_on", progressGroup="going_on_readers")
+    watch = plan.watch()
+    begin = plan.start("earliest")
+    with away(brokers, 1):
+        send(brokers, [a], 2)
+        eventually(lambda: plan.advance(begin, None, watch)[a] == 5)
+        assert plan.advance(begin, None, watch) == {a: 5, b: 0}
+        assert caplog.text.count(f"the broker {B} is away") == 1
+        assert f"1 queues wait, {b} at 0" in caplog.text
+        assert not plan.report({a: 5, b: 0}, watch)
+        assert plan.client.progress("going_on_readers", [a]) == {a: 5}
+    assert eventually(lambda: (end := plan.advance(begin, None, watch))[b] == 3 and end, PATIENCE) == {a: 5, b: 3}
+    assert f"the broker {B} is back" in caplog.text
+    assert plan.report({a: 5, b: 3}, watch)
+
+
+def test_a_topic_with_all_its_brokers_away_waits(brokers):
+    """Name servers do not know it any more, and that says nothing."""
+    with away(brokers, 0):
+        [b] = make(brokers, "only_there")
+    with metaq.Producer(brokers.namesrv) as producer:
+        producer.send("only_there", b"x", queue=b)
+    plan = planner(brokers, "only_there")
+    watch = plan.watch()
+    with away(brokers, 1):
+        assert plan.advance({b: 0}, None, watch) == {b: 0}
+    assert eventually(lambda: plan.advance({b: 0}, None, watch)[b], PATIENCE) == 1
+
+
+def test_a_topic_that_was_deleted_fails_the_query_as_before(brokers):
+    """Its brokers are up: waiting would be for ever."""
+    queues = make(brokers, "deleted")
+    with metaq.admin.Admin(brokers.namesrv) as admin:
+        admin.delete_topic("deleted")
+    plan = planner(brokers, "deleted")
+    asking = ClusterClient(brokers.namesrv, 0.0)
+    eventually(lambda: not found(asking, "deleted"), PATIENCE)
+    asking.close()
+    with pytest.raises(NoRoute, match="topic deleted"):
+        plan.advance(dict.fromkeys(queues, 0), None, plan.watch())
+
+
+def test_with_fail_the_query_ends_and_names_broker_and_queues(brokers):
+    a, b = make(brokers, "failing")
+    plan = planner(brokers, "failing", brokerAway="fail")
+    with away(brokers, 1):
+        text = rf"the broker {B} is away .*1 queues wait, {b} at 7.*brokerAway=wait"
+        with pytest.raises(ConnectionFailed, match=text):
+            plan.advance({a: 0, b: 7}, None, plan.watch())
+    assert eventually(lambda: plan.advance({a: 0, b: 0}, None, plan.watch()), PATIENCE) == {a: 0, b: 0}
+
+
+def test_a_batch_read_fails_whatever_is_said_of_streams(brokers):
+    """Half an answer is none."""
+    a, b = make(brokers, "batch")
+    with away(brokers, 1):
+        with pytest.raises((ConnectionFailed, NoRoute)):
+            planner(brokers, "batch").end([a, b])
+        wanted = Slice(b, 0, 1)
+        client = planner(brokers, "batch").client
+        with pytest.raises((ConnectionFailed, NoRoute)):
+            list(read_slice(client, wanted, planner(brokers, "batch")._options.fetch))
+
+
+def test_a_batch_that_was_planned_waits_for_its_broker(brokers, caplog):
+    """Much longer than retrySeconds, if it has to; not one message is missing."""
+    _, b = make(brokers, "planned")
+    send(brokers, [b], 50)
+    settings = planner(brokers, "planned", retrySeconds="0.1")._options.fetch_of_stream
+    client = ClusterClient(brokers.namesrv, 0.1)
+    got: list[int] = []
+
+    def read() -> None:
+        for decoded in read_slice(client, Slice(b, 0, 50), settings):
+            got.extend(map(int, decoded.queue_offsets))
+
+    with away(brokers, 1):
+        reading = threading.Thread(target=read)
+        reading.start()
+        eventually(lambda: "waiting for the broker" in caplog.text, PATIENCE)
+        assert not got
+    reading.join(PATIENCE)
+    assert got == list(range(50))
+    client.close()
+
+
+def test_what_is_there_now_leaves_out_a_broker_that_stays_away(brokers, caplog):
+    """Trigger.AvailableNow ends without its queues, and says so; the next run has them. With fail it does not run."""
+    a, b = make(brokers, "now")
+    send(brokers, [a, b], 3)
+    plan, begin = planner(brokers, "now"), {a: 1, b: 1}
+    with away(brokers, 1):
+        watch = plan.watch()
+        target = plan.completed(plan.target(watch), begin, watch)
+        assert target == {a: 3}
+        assert plan.advance(begin, target, watch) == {a: 3, b: 1}
+        assert f"the broker {B} is away" in caplog.text
+        strict = planner(brokers, "now", brokerAway="fail")
+        with pytest.raises(ConnectionFailed, match=f"the broker {B} is away"):
+            strict.completed(strict.target(strict.watch()), begin, strict.watch())
+    watch = plan.watch()
+    target = plan.target(watch)
+    assert plan.advance(begin, plan.completed(target, begin, watch), watch) == {a: 3, b: 3}
+    assert plan.completed({a: 3}, begin, watch) == {a: 3, b: 3}  # It came back between the two questions.
+
+
+def test_new_brokers_queues_and_topics_of_a_pattern_join_in(brokers):
+    """Each is pinned at its first message, and read from there."""
+    plan = planner(brokers, subscribePattern="joining-*")
+    watch = plan.watch()
+    with away(brokers, 1):
+        [a] = make(brokers, "joining-a")
+        begin = plan.advance({}, None, watch)
+        assert begin == {a: 0}
+        [_, more] = make(brokers, "joining-a", 2)
+        [other] = make(brokers, "joining-b")
+        send(brokers, [a, more, other], 1)
+        assert plan.advance(begin, None, watch) == {a: 1, more: 0, other: 0}
+    queues = make(brokers, "joining-a", 2)
+    send(brokers, queues[2:], 2)
+    known = {a: 1, more: 1, other: 1}
+    pinned = plan.advance(known, None, watch)
+    assert pinned == known | dict.fromkeys(queues[2:], 0)
+    assert plan.advance(pinned, None, watch) == known | dict.fromkeys(queues[2:], 2)
+
+
+def test_a_broker_that_is_named_and_does_not_answer_is_looked_at_ever_more_seldom(tmp_path):
+    """The pauses grow to a bound. It begins again with every broker that goes."""
+    clock = FakeClock()
+    with ScriptedCluster(tmp_path) as cluster:
+        cluster.put("orders", 0, [b"x"] * 5)
+        queue = MessageQueue("orders", "broker-a", 0)
+        asked = [RequestCode.GET_MAX_OFFSET, RequestCode.GET_MIN_OFFSET]
+        cluster.script = lambda command: Fate.HANG_UP if command.code in asked else None
+        client, watch = ClusterClient(cluster.namesrv, 0.0), Watch("wait", 0.0, clock)
+
+        def look() -> int:
+            before = sum(map(cluster.count, asked))
+            seen = watch.look(client, [queue], patiently=False)
+            watch.note(seen, {queue: 2})
+            assert ("broker-a" in seen.away) == watch.is_away("broker-a")
+            return sum(map(cluster.count, asked)) - before
+
+        assert look() == 1
+        pause = PAUSE_SECONDS
+        for _ in range(8):
+            clock.advance(pause - 0.01)
+            assert look() == 0
+            clock.advance(0.02)
+            assert look() == 1
+            pause = min(2 * pause, PAUSE_MAX_SECONDS)
+        cluster.script = lambda command: None
+        clock.advance(PAUSE_MAX_SECONDS)
+        assert look() == 2
+        assert not watch.is_away("broker-a")
+        pickle.loads(pickle.dumps(watch))
+        client.close()
