@@ -13,19 +13,21 @@ from metaq.spark import interpreter
 from metaq.spark.java import Java, find_java
 
 if TYPE_CHECKING:
+    from metaq.spark import decode
     from metaq.spark.engine import session
     from metaq.spark.listener import ProgressListener
     from metaq.spark.pipelines.archive import archive
     from metaq.spark.progress import Lag, QueueLag, lag
     from metaq.spark.tables import table
 
-__all__ = ["Java", "Lag", "ProgressListener", "QueueLag", "archive", "find_java", "lag", "session", "table"]
+__all__ = ["Java", "Lag", "ProgressListener", "QueueLag", "archive", "decode", "find_java", "lag", "session", "table"]
 
 _HOMES = {
     "Lag": "progress",
     "ProgressListener": "listener",
     "QueueLag": "progress",
     "archive": "pipelines.archive",
+    "decode": "decode",
     "lag": "progress",
     "session": "engine",
     "table": "tables",
@@ -40,7 +42,8 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     try:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+        home = importlib.import_module(f"{__name__}.{_HOMES[name]}")
+        return home if name == _HOMES[name] else getattr(home, name)
     except ModuleNotFoundError as fault:
         if fault.name is None or fault.name.startswith("metaq"):
             raise

@@ -1,0 +1,91 @@
+"""Bodies that are JSON, read by Spark's own parser, which alone is too kind: it never looks behind the object."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.errors import ParseException
+from pyspark.sql import functions as sql
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+from metaq.errors import ConfigError
+from metaq.spark.decode.columns import CORRUPT, body_of, checked_names, decoded
+from metaq.spark.decode.utf8 import utf8_of
+
+_OBJECTS = "objects"
+_SEAL = "_metaq_end_of_body"
+
+OPTIONS = (
+    "dateFormat", "enableDateTimeParsingFallback", "locale", "primitivesAsString", "timestampFormat", "timestampNTZFormat",
+    "timeZone",
+)  # fmt: skip
+"""Options of Spark's JSON reader that say what a value means. What JSON is, is not a matter of options."""
+
+
+def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str, str] | None = None) -> Any:
+    """One JSON object in UTF-8: a struct of the schema's fields and `_corrupt binary`.
+
+    A body is corrupt if it is not one JSON object to its last byte, or if a field holds what its type cannot. Fields that
+    are missing are null, fields that the schema does not name are passed over; of a field that comes twice the last one
+    counts. Names are compared with their case.
+
+    Args:
+        schema: `"id bigint, tags array<string>"` or a StructType. Every field may be null, whatever it says.
+        options: of Spark's JSON reader, those in `OPTIONS`: `{"timestampFormat": "dd.MM.yyyy HH:mm"}`.
+
+    Raises: ConfigError: a schema that is none, or an option that is not among these.
+    """
+    wanted = _struct(schema)
+    if _SEAL in wanted.names:
+        raise ConfigError(f"the JSON schema has a field {_SEAL}, which is needed to find where a body ends: rename it")
+    known = {name.lower() for name in OPTIONS}
+    strange = [name for name in options or {} if name.lower() not in known]
+    if strange:
+        raise ConfigError(f"decode.json has no option {', '.join(strange)}; there are {', '.join(OPTIONS)}")
+    body = body_of(column)
+    text = utf8_of(body)
+    # Spark's parser stops behind the first value: {"a":1}garbage is {"a":1} to it. In this array a body is whole if it is
+    # the first of two elements and the second is ours, which carries a hash of the body so that no body can bring it along,
+    # and if it begins as an object does, and so does not end the array that was opened for it.
+    seal = sql.xxhash64(text)
+    array = sql.concat(
+        sql.lit(f'{{"{_OBJECTS}":['), text, sql.lit(f',{{"{_SEAL}":'), seal.cast("string"), sql.lit("}]}")
+    )
+    element = StructType([*wanted.fields, StructField(_SEAL, LongType())])
+    shape = StructType([StructField(_OBJECTS, ArrayType(element)), StructField(CORRUPT, StringType())])
+    parsed = sql.from_json(
+        array,
+        shape,
+        {
+            **{name: str(value) for name, value in (options or {}).items()},
+            "mode": "PERMISSIVE",
+            "columnNameOfCorruptRecord": CORRUPT,
+            "allowSingleQuotes": "false",
+            "allowNonNumericNumbers": "false",
+        },
+    )
+    objects = parsed.getField(_OBJECTS)
+    ok = (
+        text.rlike(r"^[ \t\r\n]*\{")
+        & parsed.getField(CORRUPT).isNull()
+        & (sql.size(objects) == 2)
+        & objects.getItem(0).isNotNull()
+        & (objects.getItem(1).getField(_SEAL) == seal)
+    )
+    return decoded(objects.getItem(0), ok, wanted.names, body)
+
+
+def _struct(schema: Any) -> StructType:
+    if isinstance(schema, str):
+        try:
+            schema = StructType.fromDDL(schema)
+        except ParseException as fault:
+            reason = str(fault).strip().splitlines()[0]
+            raise ConfigError(
+                f"decode.json takes a schema such as 'id bigint, tags array<string>': {reason}"
+            ) from fault
+    if not isinstance(schema, StructType):
+        raise ConfigError(f"decode.json takes the schema of an object, columns with types, not {schema!r}")
+    checked_names(schema.names, "the JSON schema")
+    return schema
