@@ -59,8 +59,19 @@ RULES: dict[str, Rule] = {
     ),
     "aio": Rule({"client", "model"}, "the asyncio names of the client"),
     "spark": Rule(
-        {"client.conversation", "client.arrow", "client.arrow_rows", "client.ids", "model", "net", "wire"},
-        "Spark's workers block and have no event loop",
+        {
+            "client.conversation",
+            "client.arrow",
+            "client.arrow_rows",
+            "client.ids",
+            "model",
+            "net",
+            "store.damage",
+            "store.log_pieces",
+            "store.segments",
+            "wire",
+        },
+        "Spark's workers block and have no event loop, and read store files that nobody serves",
     ),
     "app": Rule(
         {"broker", "client", "doors", "model", "namesrv", "net", "registry", "saved", "store", "wire"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import zlib
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -48,7 +49,7 @@ def test_every_column_of_a_record():
             "properties": [("TAGS", "paid"), ("KEYS", "a b"), ("UNIQ_KEY", ID), ("color", "red")],
             "flag": 7, "sys_flag": 0, "reconsume_times": 2, "born_host": "10.0.0.1:5000",
             "store_host": "127.0.0.1:10911", "offset_id": "7F00000100002A9F00000000000003F1", "log_offset": 1009,
-            "max_offset": 50,
+            "max_offset": 50, "attribute": None, "metaq1_id": None, "position": None,
         }
     ]  # fmt: skip
 
@@ -58,6 +59,51 @@ def test_the_batch_has_exactly_the_promised_schema():
     batch = arrow.decode(record(), QUEUE).to_batch(tuple(arrow.TYPES))
     assert batch.schema == arrow.schema_of(tuple(arrow.TYPES))
     batch.validate(full=True)
+
+
+def test_what_a_client_of_metaq_1_x_has_put_shows_its_attribute_and_id():
+    """The attribute is the tag, or a property of its own; a block that could not be read as one is in the body."""
+    pairs = [{"TAGS": "a"}, {"METAQ_ATTRIBUTE": "a | b"}, {"METAQ_BLOCK": "1"}, {}]
+    data = b"".join(record(i, METAQ_ID=str(70 + i), **more) for i, more in enumerate(pairs))
+    data += record(4, TAGS="a") + record(5, METAQ_ID="x") + record(6, METAQ_ID="9" * 19) + record(7, METAQ_ID="-7")
+    got = rows(data, ("attribute", "metaq1_id", "position"))
+    assert [row["attribute"] for row in got] == ["a", "a | b", None, None, None, None, None, None]
+    assert [row["metaq1_id"] for row in got] == [70, 71, 72, 73, None, None, None, -7]
+    assert {row["position"] for row in got} == {None}
+
+
+def test_records_of_a_log_say_their_topic_and_queue_themselves():
+    """Who stored them, and how far their queues went on, is not in a log."""
+    decoded = arrow.decode_log(record(0, UNIQ_KEY=ID) + record(1))
+    (first, second) = decoded.to_batch(("topic", "broker", "queue_id", "queue_offset", "max_offset")).to_pylist()
+    assert first == {"topic": "orders", "broker": None, "queue_id": 3, "queue_offset": 0, "max_offset": None}
+    assert second["queue_offset"] == 1
+    decoded.to_batch(tuple(arrow.TYPES)).validate(full=True)
+    bomb = arrow.decode_log(record(0) + record(1, b"no zlib", sys_flag=1))
+    with pytest.raises(BadRequest, match="the record at log offset 1001 cannot be read"):
+        bomb.to_batch()
+
+
+@given(
+    st.lists(st.tuples(st.binary(min_size=1, max_size=30), st.booleans(), st.booleans(), st.booleans()), max_size=20)
+)
+def test_chosen_records_are_the_same_rows_as_without_the_choice(choices):
+    """In every column, with tags and without, compressed or not."""
+    data = b"".join(
+        record(
+            i,
+            zlib.compress(body) if packed else body,
+            sys_flag=int(packed),
+            **({"TAGS": "t", "KEYS": "k"} if tagged else {}),
+        )
+        for i, (body, packed, tagged, _) in enumerate(choices)
+    )
+    decoded = arrow.decode_log(data)
+    mask = np.array([chosen for *_, chosen in choices], np.bool_)
+    columns = tuple(arrow.TYPES)
+    assert decoded.only(mask).to_batch(columns).to_pylist() == [
+        row for row, chosen in zip(decoded.to_batch(columns).to_pylist(), mask, strict=True) if chosen
+    ]
 
 
 def test_a_message_without_an_id_shows_its_offset_id():

@@ -43,6 +43,7 @@ def row_of(message) -> dict[str, object]:
         "flag": message.flag, "sys_flag": message.sys_flag, "reconsume_times": message.reconsume_times,
         "born_host": "{}:{}".format(*message.born_host), "store_host": "{}:{}".format(*message.store_host),
         "offset_id": message.offset_id, "log_offset": message.log_offset,
+        "attribute": None, "metaq1_id": None, "position": None,
     }  # fmt: skip
 
 

@@ -94,6 +94,32 @@ def test_scan_without_checksums(hot):
 
 
 @both
+@settings(max_examples=60)
+@given(
+    st.lists(st.binary(max_size=40), max_size=6), st.binary(max_size=30), st.integers(0, 7), st.integers(0, 900),
+    st.booleans(), st.integers(-1, 500),
+)  # fmt: skip
+def test_a_run_of_records_is_as_long_as_a_scan_finds(hot, bodies, tail, limit, until, check_crc, hurt):
+    """The same judgement without a value for each record; none of those that begin at `until` or behind."""
+    data = bytearray(run_of(*({"body": body} for body in bodies), base=50) + tail)
+    if 0 <= hurt < len(data):
+        data[hurt] ^= 1
+    found, _, _ = heads(hot, data, base=50, limit=limit, check_crc=check_crc)
+    wanted = [head for head in found if head[0] - 50 < until]
+    rows, stop, outcome = hot.record_run(data, 0, len(data), 50, limit, until, check_crc)
+    assert (rows, stop) == (len(wanted), sum(head[1] for head in wanted))
+    bounded = rows == limit or stop >= until or stop == len(data)
+    assert outcome == (hot.END_CLEAN if bounded else heads(hot, data, stop, base=50, check_crc=check_crc)[2])
+
+
+@both
+def test_a_run_outside_its_buffer_is_refused(hot):
+    for start, end in ((-1, 5), (6, 5), (0, 400)):
+        with pytest.raises(ValueError, match="run of records in"):
+            hot.record_run(GOLDEN_RECORD, start, end, 0, 9, 9, True)
+
+
+@both
 @pytest.mark.parametrize(
     "text", [b"DELAY\x01x", b"DELAY\x01-1", b"DELAY\x01" + b"9" * 30, b"DELAYS\x013", b"", b"\x02\x01", b"DELAY"]
 )

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from msgspec import Struct, structs
 
 from metaq.errors import BadRequest, ConfigError
+from metaq.model import properties as props
 from metaq.model.message import host_of
 from metaq.model.properties import NAME_END, PAIR_END
 from metaq.model.queue import MessageQueue
@@ -29,6 +30,8 @@ INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """A compressed body may not grow beyond this: a few KB of zeros would else fill a worker's memory."""
 INLINE_BYTES_MAX = 12
 """Arrow keeps values up to this size inside the view itself."""
+
+_LONG_MAX, _LONG_CHARS_MAX = (1 << 63) - 1, 20
 
 _TIME = pa.timestamp("us", tz="UTC")
 # Spark's timestamps end with the years 1 and 9999; a producer's clock is not to be trusted with that.
@@ -54,8 +57,12 @@ TYPES: dict[str, pa.DataType] = {
     "offset_id": pa.string(),
     "log_offset": pa.int64(),
     "max_offset": pa.int64(),
+    "attribute": pa.string(),
+    "metaq1_id": pa.int64(),
+    "position": pa.int64(),
 }
-"""Every column there is. `max_offset` is the queue's when the message was read: minus `queue_offset` it is the lag."""
+"""Every column there is. `max_offset` is the queue's when the message was read: minus `queue_offset` it is the lag. The last
+three are of messages that a client of MetaQ 1.x has put; `position` is known where its data files are read."""
 
 LEAN = tuple(TYPES)[:10]
 """The columns that a reader gets unless it asks for others; each costs its way through a pipe."""
@@ -72,9 +79,10 @@ def schema_of(columns: Sequence[str] = LEAN) -> pa.Schema:
 
 
 class Decoded(Struct, frozen=True):
-    """The records of a pull's body, found but not yet made into columns."""
+    """The records of a pull's body, or of a piece of a log, found but not yet made into columns."""
 
-    queue: MessageQueue
+    queue: MessageQueue | None
+    """None: they are of many queues, as a log has them."""
     data: Any
     parts: dict[str, Any]
     max_offset: int
@@ -88,15 +96,51 @@ class Decoded(Struct, frozen=True):
     def queue_offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
         return np.frombuffer(self.parts["queue_offset"], np.int64, len(self))
 
+    @property
+    def log_offsets(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        return np.frombuffer(self.parts["log_offset"], np.int64, len(self))
+
     def to_batch(self, columns: Sequence[str] = LEAN) -> pa.RecordBatch:
         """One row a record.
 
         Raises: BadRequest: a body that says it is compressed does not inflate within INFLATED_BYTES_MAX; the text names
             queue and offset.
         """
-        arrays = [_MAKERS[name](self) for name in columns]
+        makers = _MAKERS if self.queue is not None else _LOG_MAKERS
+        arrays = [makers[name](self) for name in columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
         return batch if self.wanted is None else batch.filter(self.wanted)
+
+    def only(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Decoded:
+        """The records for which `chosen` is true."""
+        if chosen.all():
+            return self
+        parts: dict[str, Any] = {"rows": int(chosen.sum())}
+        for name, part in self.parts.items():
+            if name == "compressed":
+                places = np.cumsum(chosen) - 1
+                parts[name] = tuple(int(places[row]) for row in part if chosen[row])
+            elif name.endswith("_valid"):
+                bits = np.unpackbits(np.frombuffer(part, np.uint8), count=len(self), bitorder="little")
+                parts[name] = np.packbits(bits[chosen], bitorder="little").tobytes()
+            elif name != "rows":
+                values = np.frombuffer(part, np.uint8).reshape(len(self), -1)
+                parts[name] = values[chosen].tobytes()
+        return structs.replace(self, parts=parts)
+
+    def place(self, row: int) -> str:
+        """Where a record is stored, for errors."""
+        if self.queue is not None:
+            return f"{self.queue} offset {int(self.queue_offsets[row])}"
+        return f"the record at log offset {int(self.log_offsets[row])}"
+
+    def expanded(self, row: int) -> bytes:
+        """The body of a record that is compressed. Raises: BadRequest: as `to_batch`."""
+        sys_flag = int(np.frombuffer(self.parts["sys_flag"], np.int32, len(self))[row])
+        try:
+            return bytes(decompress(_stored_body(self, row), sys_flag, INFLATED_BYTES_MAX))
+        except BadRequest as fault:
+            raise BadRequest(f"the compressed body of {self.place(row)} cannot be read: {fault}") from None
 
     def sifted(self, stop: int, tags: Collection[str] = ()) -> Decoded:
         """Only records below the offset `stop`, and with one of the tags: brokers compare their hashes."""
@@ -112,6 +156,19 @@ def decode(data: Any, queue: MessageQueue, max_offset: int = 0, *, start: int = 
     Raises: RemoteProtocolError: a broken record.
     """
     return Decoded(queue, data, hot.decode_columns(data, start, len(data) if end is None else end), max_offset)
+
+
+def decode_log(data: Any) -> Decoded:
+    """The records of a piece of a log, back to back, whose checksums were verified already.
+
+    Raises: RemoteProtocolError: a broken record.
+    """
+    return Decoded(None, data, hot.decode_columns(data, 0, len(data), False), 0)
+
+
+def topics_of(decoded: Decoded) -> pa.DictionaryArray:
+    """The topic of each record, as bytes."""
+    return _bytes(decoded, "topic").dictionary_encode()
 
 
 # ------------------------------------------------------------------ makers: one array a column
@@ -132,6 +189,11 @@ def _time(name: str) -> Callable[[Decoded], pa.Array]:
 
 def _constant(value_of: Callable[[Decoded], Any], kind: pa.DataType) -> Callable[[Decoded], pa.Array]:
     return lambda decoded: pa.repeat(pa.scalar(value_of(decoded), kind), len(decoded))
+
+
+def _queue(decoded: Decoded) -> MessageQueue:
+    assert decoded.queue is not None
+    return decoded.queue
 
 
 def _bytes(decoded: Decoded, name: str, valid: str | None = None) -> pa.Array:
@@ -204,38 +266,70 @@ def _properties(decoded: Decoded) -> pa.Array:
     )
 
 
+def _stored_body(decoded: Decoded, row: int) -> bytes:
+    views = decoded.parts["body"]
+    size, _, _, at = struct.unpack_from("<iIii", views, 16 * row)
+    if size <= INLINE_BYTES_MAX:
+        return bytes(views[16 * row + 4 : 16 * row + 4 + size])
+    return bytes(memoryview(decoded.data)[at : at + size])
+
+
 def _body(decoded: Decoded) -> pa.Array:
     compressed: tuple[int, ...] = decoded.parts["compressed"]
     if not compressed:
         return _bytes(decoded, "body")
-    flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, len(decoded))
     views, inflated = bytearray(decoded.parts["body"]), bytearray()
-    stored = memoryview(decoded.data)
     for row in compressed:
-        size, _, _, at = struct.unpack_from("<iIii", views, 16 * row)
-        raw = (
-            bytes(stored[at : at + size])
-            if size > INLINE_BYTES_MAX
-            else bytes(views[16 * row + 4 : 16 * row + 4 + size])
-        )
-        try:
-            body = decompress(raw, int(flags[row]), INFLATED_BYTES_MAX)
-        except BadRequest as fault:
-            place = f"{decoded.queue} offset {int(decoded.queue_offsets[row])}"
-            raise BadRequest(f"the compressed body of {place} cannot be read: {fault}") from None
+        body = decoded.expanded(row)
         if len(body) <= INLINE_BYTES_MAX:
-            struct.pack_into("<i12s", views, 16 * row, len(body), bytes(body))
+            struct.pack_into("<i12s", views, 16 * row, len(body), body)
         else:
-            struct.pack_into("<i4sii", views, 16 * row, len(body), bytes(body[:4]), 1, len(inflated))
+            struct.pack_into("<i4sii", views, 16 * row, len(body), body[:4], 1, len(inflated))
             inflated += body
     buffers = [None, pa.py_buffer(bytes(views)), pa.py_buffer(decoded.data), pa.py_buffer(bytes(inflated))]
     return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers).cast(pa.binary())
 
 
+def _metaq1_texts(decoded: Decoded) -> list[dict[str, str] | None]:
+    """The properties of the messages that a 1.x client has put; None for the others."""
+    texts = _text(decoded, "properties")
+    put = pc.match_substring(texts, f"{props.METAQ_ID}{NAME_END}")
+    if not pc.any(put).as_py():
+        return [None] * len(decoded)
+    pairs = [props.parse(text) if mine else None for text, mine in zip(texts.to_pylist(), put.to_pylist(), strict=True)]
+    return [found if found is not None and props.METAQ_ID in found else None for found in pairs]
+
+
+def _attribute(decoded: Decoded) -> pa.Array:
+    found = [
+        None if pairs is None else pairs.get(props.METAQ_ATTRIBUTE, pairs.get(props.TAGS))
+        for pairs in _metaq1_texts(decoded)
+    ]
+    return pa.array(found, TYPES["attribute"])
+
+
+def _metaq1_id(decoded: Decoded) -> pa.Array:
+    found = [None if pairs is None else _id_of(pairs[props.METAQ_ID]) for pairs in _metaq1_texts(decoded)]
+    return pa.array(found, TYPES["metaq1_id"])
+
+
+def _id_of(text: str) -> int | None:
+    """Who sends to us by RocketMQ's protocol may put any text there."""
+    try:
+        value = int(text) if len(text) <= _LONG_CHARS_MAX else _LONG_MAX + 1
+    except ValueError:
+        return None
+    return value if -_LONG_MAX - 1 <= value <= _LONG_MAX else None
+
+
+def _none(name: str) -> Callable[[Decoded], pa.Array]:
+    return lambda decoded: pa.nulls(len(decoded), TYPES[name])
+
+
 _MAKERS: dict[str, Callable[[Decoded], pa.Array]] = {
-    "topic": _constant(lambda decoded: decoded.queue.topic, pa.string()),
-    "broker": _constant(lambda decoded: decoded.queue.broker, pa.string()),
-    "queue_id": _constant(lambda decoded: decoded.queue.queue_id, pa.int32()),
+    "topic": _constant(lambda decoded: _queue(decoded).topic, pa.string()),
+    "broker": _constant(lambda decoded: _queue(decoded).broker, pa.string()),
+    "queue_id": _constant(lambda decoded: _queue(decoded).queue_id, pa.int32()),
     "queue_offset": _fixed("queue_offset"),
     "message_id": _message_id,
     "tag": lambda decoded: _text(decoded, "tag", "tag_valid"),
@@ -252,4 +346,14 @@ _MAKERS: dict[str, Callable[[Decoded], pa.Array]] = {
     "offset_id": _offset_id,
     "log_offset": _fixed("log_offset"),
     "max_offset": _constant(lambda decoded: decoded.max_offset, pa.int64()),
+    "attribute": _attribute,
+    "metaq1_id": _metaq1_id,
+    "position": _none("position"),
 }
+_LOG_MAKERS = _MAKERS | {
+    "topic": lambda decoded: _text(decoded, "topic"),
+    "broker": _none("broker"),
+    "queue_id": _fixed("queue_id"),
+    "max_offset": _none("max_offset"),
+}
+"""Of records of many queues: what a pull knows of its queue, each says of itself, and who stored it is not in the log."""

@@ -32,12 +32,14 @@ from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.fetch import read_slice
+from metaq.spark.files import FilesReader, files_ddl, refuse_stream
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.plan import Planner
 from metaq.spark.pushdown import Pushed, push
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.sink import MetaqStreamWriter, MetaqWriter
 from metaq.spark.sink_settings import SinkOptions
+from metaq.spark.store_settings import FilesOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,12 +68,16 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         return "metaq"
 
     def schema(self) -> str:
+        if self._files():
+            return files_ddl(FilesOptions.of(dict(self.options)))
         options = self._options()
         if options.rows == "slices":
             return schema.ddl(schema.SLICE_SCHEMA)
         return schema.ddl(arrow.schema_of(schema.columns_of(options.columns)))
 
     def reader(self, schema: Any) -> DataSourceReader:
+        if self._files():
+            return FilesReader(FilesOptions.of(dict(self.options)), schema)
         options = self._options()
         return (MetaqReaderWithPushFilters if options.push_filters else MetaqReader)(options, schema)
 
@@ -89,9 +95,15 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
         return MetaqStreamWriter(options, schema)
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
+        if self._files():
+            refuse_stream()
         options = self._options()
         options.check_stream()
         return MetaqStreamReader(options, schema)
+
+    def _files(self) -> bool:
+        """Whether files are read, and no topics."""
+        return any(name.lower() in {"path", "paths"} for name in self.options)
 
     def _options(self) -> SourceOptions:
         return SourceOptions.of(dict(self.options))

@@ -16,6 +16,7 @@ from typing import IO, Final, NamedTuple, cast
 from msgspec import Struct
 
 from metaq.errors import BadRequest, StoreForeign
+from metaq.store.damage import Damage
 from metaq.wire.metaq1_frame import HEAD, HEAD_BYTES, Frame, checksum, split_attribute
 
 NAME_DIGITS: Final = 20
@@ -23,6 +24,8 @@ LIVE, ARCHIVED, ZIPPED = ".meta", ".meta.arc", ".meta.zip"
 FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A frame that claims to be longer is damage: nothing is read for it."""
 _BLOCK_BYTES: Final = 1024 * 1024
+_RUN_FRAMES: Final = 10_000
+_RUN_BYTES: Final = 4 * 1024 * 1024
 _NAME: Final = re.compile(r"(\d{1,40})(\.meta|\.meta\.arc|\.arc|\.meta\.zip|\.zip)\Z", re.ASCII)
 _FOLDER: Final = re.compile(r"(.+)-(\d{1,9})\Z", re.ASCII)
 _POSITION_MAX: Final = (1 << 63) - 1
@@ -137,6 +140,57 @@ class SegmentReader:
                 yield found
                 place = stop
 
+    def steps(self, start: int, stop: int) -> Iterator[tuple[int, Frame | _Broken]]:
+        """The frames that begin at the positions [start, stop), and what is broken there; those before are passed by."""
+        with contextlib.ExitStack() as stack:
+            self.end = self.segment.start
+            file = self._open(stack)
+            if file is None:
+                if start == self.segment.start:
+                    yield start, _Broken(0, self.why, False)
+                return
+            buffer, place, at = b"", 0, self.segment.start
+            while at < stop:
+                if len(buffer) - place < HEAD_BYTES:
+                    buffer, place = buffer[place:] + self._more(file, self._block_bytes), 0
+                    if len(buffer) < HEAD_BYTES:
+                        if (buffer or self.why) and at >= start:
+                            yield at, _Broken(len(buffer), self.why or "no whole frame", True)
+                        return
+                size, crc, message_id, flag = HEAD.unpack_from(buffer, place)
+                if not 0 <= size <= FRAME_BYTES_MAX or not size | crc | message_id | flag:
+                    if at >= start:
+                        rest = len(buffer) - place + self._pass_rest(file)
+                        why = f"a frame that says that its body has {size} bytes" if size else "untouched bytes"
+                        yield at, _Broken(rest, why, not size)
+                    return
+                end = place + HEAD_BYTES + size
+                if len(buffer) < end:
+                    wanted = max(end - len(buffer), self._block_bytes)
+                    buffer, place, end = buffer[place:] + self._more(file, wanted), 0, end - place
+                    if len(buffer) < end:
+                        if at >= start:
+                            yield at, _Broken(len(buffer), self.why or "a frame that is cut off", True)
+                        return
+                if at >= start:
+                    body = buffer[place + HEAD_BYTES : end]
+                    if checksum(body) == crc:
+                        yield at, Frame(message_id, flag, body)
+                    else:
+                        is_end = end == len(buffer) and not (more := self._more(file, self._block_bytes))
+                        if end == len(buffer) and not is_end:
+                            buffer += more
+                        yield at, _Broken(end - place, "a frame's body does not fit its checksum", is_end)
+                at += end - place
+                place = end
+
+    def _pass_rest(self, file: IO[bytes]) -> int:
+        """How many bytes are left."""
+        passed = 0
+        while more := len(self._more(file, _BLOCK_BYTES)):
+            passed += more
+        return passed
+
     def _open(self, stack: contextlib.ExitStack) -> IO[bytes] | None:
         path, skip = self.segment.path, self.end - self.segment.start
         if not self.segment.is_zip:
@@ -179,3 +233,58 @@ class SegmentReader:
     def _stop_at(self, left: int, what: str) -> None:
         if left and not self.why:
             self.why = what % left
+
+
+class SegmentPiece(Struct, frozen=True):
+    """The frames of a segment that begin in [start, stop), positions of its partition."""
+
+    segment: Segment
+    start: int
+    stop: int
+    last: bool = False
+    """A server of 1.x may be writing the segment, or was killed while it did: a frame that is cut off at its end is none."""
+
+
+class FrameRun(Struct, frozen=True):
+    """Whole frames that follow each other, checksums verified."""
+
+    segment: Segment
+    positions: list[int]
+    frames: list[Frame]
+
+
+def read_segment(piece: SegmentPiece) -> Iterator[FrameRun | Damage]:
+    """What is in a piece: its frames, and where some cannot be read.
+
+    A frame has nothing by which its begin could be told, so it is walked to from the segment's begin, and where a length
+    cannot be, the rest of the file is lost. A frame with a wrong checksum is left out alone.
+    Raises FileNotFoundError, OSError.
+    """
+    segment = piece.segment
+    path = str(segment.path)
+    reader = SegmentReader(segment)
+    positions: list[int] = []
+    found: list[Frame] = []
+    size = 0
+    for at, step in reader.steps(piece.start, piece.stop):
+        if isinstance(step, Frame):
+            positions.append(at)
+            found.append(step)
+            size += step.size
+            if len(found) < _RUN_FRAMES and size < _RUN_BYTES:
+                continue
+        if found:
+            yield FrameRun(segment, positions, found)
+            positions, found, size = [], [], 0
+        if isinstance(step, _Broken) and not (piece.last and step.is_end):
+            yield Damage(path, at - segment.start, step.size, step.why)
+    if found:
+        yield FrameRun(segment, positions, found)
+
+
+class _Broken(NamedTuple):
+    size: int
+    """Bytes up to where it goes on, or to the end of the file; 0: nobody knows."""
+    why: str
+    is_end: bool
+    """No frame is behind it."""

@@ -42,6 +42,7 @@ from metaq.wire._hot_py_read import (
     decode_records,
     gather,
     read,
+    record_run,
     scan_records,
     select,
     sift,
@@ -71,5 +72,5 @@ __all__ = [
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
     "find_position", "frame_sizes", "frames", "gather", "index_hash", "java_hash",
-    "position_of", "position_units", "pull_reply", "put_lines", "read", "rewind_index", "scan_records", "select", "sift",
+    "position_of", "position_units", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

@@ -96,6 +96,21 @@ def scan_records(
     return heads, start, END_CLEAN
 
 
+def record_run(
+    data: Any, start: int, end: int, base: int, limit: int, until: int, check_crc: bool
+) -> tuple[int, int, int]:
+    view = memoryview(data).cast("B")
+    if not 0 <= start <= end <= len(view):
+        raise ValueError(f"run of records in [{start}, {end}) of a buffer of {len(view)} bytes")
+    rows = 0
+    while start < end and start < until and rows < limit:
+        heads, stop, outcome = scan_records(view, start, end, base, 1, check_crc)
+        if not heads:
+            return rows, start, outcome
+        rows, start = rows + 1, stop
+    return rows, start, END_CLEAN
+
+
 def _head(view: memoryview, fields: Any) -> RecordHead:
     head = RecordHead()
     head.size, head.queue_id, head.queue_offset, head.log_offset = fields[0], fields[2], fields[4], fields[5]

@@ -24,6 +24,9 @@ END_BLANK = 2
 END_BAD = 3
 END_SHORT = 4
 
+cdef enum:  # the same, for code without the GIL
+    RUN_CLEAN, RUN_ZERO, RUN_BLANK, RUN_BAD, RUN_SHORT
+
 
 cdef struct Record:
     # One stored record, cut up; every pointer lies in the buffer it was cut from.
@@ -173,6 +176,50 @@ def scan_records(data, Py_ssize_t start, Py_ssize_t end, int64_t base, Py_ssize_
         heads.append(head_of(&r))
         start += size
     return heads, start, END_CLEAN
+
+
+
+def record_run(
+    data, Py_ssize_t start, Py_ssize_t end, int64_t base, Py_ssize_t limit, Py_ssize_t until, bint check_crc
+):
+    cdef Exported held = Exported()
+    cdef Record r
+    cdef const uint8_t *at
+    cdef Py_ssize_t rows = 0
+    cdef int outcome = RUN_CLEAN
+    cdef int32_t size, magic
+    held.hold(data, PyBUF_SIMPLE)
+    if not 0 <= start <= end <= held.size:
+        raise ValueError(f"run of records in [{start}, {end}) of a buffer of {held.size} bytes")
+    with nogil:
+        while start < end and start < until and rows < limit:
+            at = held.data + start
+            if end - start < 4:
+                outcome = RUN_SHORT
+                break
+            size = get32(at)
+            if size == 0:
+                outcome = RUN_ZERO
+                break
+            if end - start < 8:
+                outcome = RUN_SHORT
+                break
+            magic = get32(at + 4)
+            if magic == BLANK_MAGIC and size >= BLANK_BYTES_MIN:
+                outcome = RUN_BLANK
+                break
+            if magic != MAGIC or size < RECORD_BYTES_MIN:
+                outcome = RUN_BAD
+                break
+            if size > end - start:
+                outcome = RUN_SHORT
+                break
+            if cut(&r, at, at + size, check_crc) != NULL or r.log_offset != base + start:
+                outcome = RUN_BAD
+                break
+            rows += 1
+            start += size
+    return rows, start, outcome
 
 
 # ------------------------------------------------------------------ messages

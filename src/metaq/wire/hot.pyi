@@ -509,6 +509,15 @@ def scan_records(
     PHYSICALOFFSET equals its place.
     """
 
+def record_run(
+    data: Buffer, start: int, end: int, base: int, limit: int, until: int, check_crc: bool
+) -> tuple[int, int, int]:
+    """How far whole records follow each other, as `scan_records` judges them, without a value for each.
+
+    At most `limit` records, and none that begins at `until` or behind it. Returns (records, next start, END_*); END_CLEAN
+    where one of the bounds was reached.
+    """
+
 def decode_records(
     data: Buffer,
     start: int,

@@ -1,0 +1,62 @@
+"""Reading files as Spark's workers do, without Spark; and small data of each kind."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from metaq.client import arrow
+from metaq.spark.files_found import find
+from metaq.spark.files_plan import partitions
+from metaq.spark.files_read import read_parts
+from metaq.spark.store_settings import FilesOptions
+from metaq.store.damage import Damage
+from metaq.wire.metaq1_frame import frame, with_attribute
+
+ALL = tuple(arrow.TYPES)
+
+
+def planned(path: Path | str, **options: Any) -> tuple[FilesOptions, list[list[Any]]]:
+    """The options, and the parts of each partition."""
+    given = FilesOptions.of({"path": str(path), **{name: str(value) for name, value in options.items()}})
+    return given, partitions(find(given.all_paths), given)
+
+
+def read(path: Path | str, columns: Sequence[str] = ALL, **options: Any) -> tuple[list[dict[str, Any]], list[Damage]]:
+    """The rows, and what could not be read."""
+    given, planned_parts = planned(path, **options)
+    rows: list[dict[str, Any]] = []
+    damage: list[Damage] = []
+    for parts in planned_parts:
+        for found in read_parts(parts, given, columns):
+            if isinstance(found, Damage):
+                damage.append(found)
+            else:
+                assert found.schema == arrow.schema_of(columns)
+                rows += found.to_pylist()
+    return rows, damage
+
+
+def bodies(path: Path | str, **options: Any) -> list[bytes]:
+    """Of everything, in the order of the partitions; nothing may be damaged."""
+    rows, damage = read(path, ("body",), **options)
+    assert damage == []
+    return [row["body"] for row in rows]
+
+
+def write_segment(root: Path, name: str, frames: Sequence[tuple[int, str | None, bytes]]) -> tuple[Path, int]:
+    """A data file of MetaQ 1.x with frames of (id, attribute, payload); the file and the position behind it."""
+    data = b"".join(
+        frame(number, 0 if text is None else 1, payload if text is None else with_attribute(text, payload))
+        for number, text, payload in frames
+    )
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
+            archive.writestr("it.meta", data)
+    else:
+        path.write_bytes(data)
+    return path, int(path.name.split(".")[0]) + len(data)
