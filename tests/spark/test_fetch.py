@@ -10,7 +10,7 @@ from msgspec import structs
 from metaq.errors import BrokerError, ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import ClusterClient
-from metaq.spark.fetch import RECORD_BYTES_GUESS, FetchSettings, average_record_bytes, read_slice
+from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, reply
@@ -189,19 +189,6 @@ def test_without_fail_on_data_loss_the_rest_is_read_and_the_loss_is_logged(expir
     assert fetch(expiring, 100, 1000, fail_on_data_loss=False) == [b"%d" % i for i in range(250, 1000)]
     assert fetch(expiring, 100, 200, fail_on_data_loss=False) == []
     assert "150 messages of orders@broker-a:0 are gone" in caplog.text
-
-
-def test_limit_by_bytes_survives_the_loss_of_its_sample(expiring, caplog):
-    """The plan looked at a message that has left the log since: without failOnDataLoss it goes on with a guess."""
-    client = ClusterClient(expiring.namesrv, retry_seconds=PATIENCE)
-    lenient = FetchSettings(fail_on_data_loss=False)
-    assert 50 < average_record_bytes(client, QUEUE, 0, lenient) < 500
-    expiring.expire("orders", 0, 250)
-    assert average_record_bytes(client, QUEUE, 0, lenient) == RECORD_BYTES_GUESS
-    assert "offsets [0, 32)" in caplog.text
-    with pytest.raises(MessagesLost):
-        average_record_bytes(client, QUEUE, 0, FetchSettings())
-    client.close()
 
 
 def test_messages_that_leave_while_they_are_read_are_noticed(expiring, caplog):

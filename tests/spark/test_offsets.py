@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaq.client.conversation.sizes import Sample
 from metaq.errors import ConfigError
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
 from metaq.spark.offsets import Slice
+from metaq.spark.sizes import Profile
 
 QUEUES = st.builds(MessageQueue, st.sampled_from(["a", "b"]), st.sampled_from(["x", "y"]), st.integers(0, 3))
 POSITIONS = st.dictionaries(QUEUES, st.integers(0, 10_000))
+LENGTHS = st.dictionaries(QUEUES, st.integers(1, 500), min_size=1)
 Q0, Q1 = MessageQueue("t", "b", 0), MessageQueue("t", "b", 1)
 
 
@@ -52,7 +55,7 @@ def test_a_new_queue_is_pinned_and_a_backward_one_is_empty():
     assert offsets.slices_between({Q0: 300}, {Q0: 100}) == []
 
 
-@given(st.dictionaries(QUEUES, st.integers(1, 500), min_size=1), st.integers(1, 40), st.none() | st.integers(1, 50))
+@given(LENGTHS, st.integers(1, 40), st.none() | st.integers(1, 50))
 def test_pieces_cover_the_slices_exactly(lengths, pieces_min, messages_max):
     """Cutting loses and doubles nothing, keeps order, and obeys its bounds."""
     whole = [Slice(queue, 100, 100 + length) for queue, length in sorted(lengths.items())]
@@ -62,6 +65,69 @@ def test_pieces_cover_the_slices_exactly(lengths, pieces_min, messages_max):
     ]
     assert len(pieces) >= min(pieces_min, sum(piece.messages for piece in whole))
     assert messages_max is None or max(piece.messages for piece in pieces) <= messages_max
+
+
+@given(LENGTHS, st.integers(1, 40), st.none() | st.integers(1, 50), st.none() | st.integers(1, 20_000), st.data())
+def test_pieces_cover_weighed_slices_exactly(lengths, pieces_min, messages_max, bytes_max, data):
+    """Whatever the sizes: nothing is lost or doubled, order is kept, and the bounds hold."""
+    whole = [Slice(queue, 100, 100 + length) for queue, length in sorted(lengths.items())]
+    profiles = {piece.queue: profile_of(data.draw, piece) for piece in whole if data.draw(st.booleans())}
+    pieces = offsets.cut(whole, pieces_min, messages_max, bytes_max, profiles)
+    assert [(p.queue, o) for p in pieces for o in range(p.start, p.end)] == [
+        (s.queue, o) for s in whole for o in range(s.start, s.end)
+    ]
+    assert len(pieces) >= min(pieces_min, sum(piece.messages for piece in whole))
+    assert messages_max is None or max(piece.messages for piece in pieces) <= messages_max
+
+
+def profile_of(draw, piece: Slice) -> Profile:
+    places = sorted(draw(st.sets(st.integers(piece.start, piece.end - 1), max_size=4)))
+    return Profile(
+        piece.start,
+        piece.end,
+        [Sample(at, at + draw(st.integers(1, 32)), draw(st.integers(1, 10_000))) for at in places],
+    )
+
+
+def test_pieces_are_even_in_bytes_and_not_in_messages():
+    """A queue of large messages is cut more often, and one whose sizes change is cut where the bytes are."""
+    small, large = Slice(Q0, 0, 10_000), Slice(Q1, 0, 10_000)
+    profiles = {Q0: Profile(0, 10_000, [Sample(0, 10, 1000)]), Q1: Profile(0, 10_000, [Sample(0, 10, 100_000)])}
+    pieces = offsets.cut([small, large], 10, profiles=profiles)
+    assert [piece.queue for piece in pieces] == [Q0] + [Q1] * 9
+    assert len({piece.messages for piece in pieces[1:]} | {1111, 1112}) == 2
+    changing = {Q0: Profile(0, 10_000, [Sample(0, 10, 1000), Sample(4990, 5000, 1000), Sample(5000, 5010, 100_000)])}
+    ends = [piece.end for piece in offsets.cut([small], 4, profiles=changing)]
+    assert ends == pytest.approx([6212, 7475, 8738, 10_000], abs=30)
+    assert offsets.cut([small], 1, bytes_max=300_000, profiles={Q0: profiles[Q0]}) == [
+        Slice(Q0, 0, 2500), Slice(Q0, 2500, 5000), Slice(Q0, 5000, 7500), Slice(Q0, 7500, 10_000),
+    ]  # fmt: skip
+
+
+@given(LENGTHS, st.integers(1, 300_000), st.data())
+def test_a_limit_by_bytes_is_kept_and_moves_on(lengths, bytes_max, data):
+    """By what is known of the sizes; a message that is larger than the limit is taken alone."""
+    whole = {queue: Slice(queue, 100, 100 + length) for queue, length in lengths.items()}
+    profiles = {queue: profile_of(data.draw, piece) for queue, piece in whole.items()}
+    ends = offsets.limit_bytes(profiles, bytes_max)
+    taken = {queue: end - 100 for queue, end in ends.items()}
+    assert all(0 <= taken[queue] <= lengths[queue] for queue in lengths)
+    assert sum(taken.values()) >= 1
+    size = sum(bytes_until(profiles[queue], 100 + count) for queue, count in taken.items())
+    assert size <= bytes_max + 1e-6 or sum(taken.values()) == 1
+    if sum(profile.bytes for profile in profiles.values()) <= bytes_max:
+        assert taken == lengths
+
+
+def bytes_until(profile: Profile, offset: int) -> float:
+    """The greatest size whose place is `offset`, found by halving: the oracle knows `place` alone."""
+    low, high = 0.0, profile.bytes
+    if profile.place(0) >= offset:
+        return 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (low, middle) if profile.place(middle) >= offset else (middle, high)
+    return low
 
 
 @given(st.dictionaries(QUEUES, st.tuples(st.integers(0, 100), st.integers(0, 1000)), min_size=1), st.integers(1, 2000))

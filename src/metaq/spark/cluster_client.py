@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -16,6 +17,7 @@ from metaq.client.conversation.name_servers import NameServers, parse_addresses
 from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
 from metaq.client.conversation.pulling import Pull
 from metaq.client.conversation.retry import Patience, Purpose
+from metaq.client.conversation.sizes import Sample, sample_sizes
 from metaq.client.conversation.time_search import first_at_or_after, store_time_from
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
@@ -25,7 +27,7 @@ from metaq.model.route import MASTER_ID, guessed
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import RETRY_PREFIX
 from metaq.spark.link import Link
-from metaq.spark.offsets import Positions
+from metaq.spark.offsets import Positions, Slice
 from metaq.spark.replicas import AUTO, Replicas
 
 _LOG = logging.getLogger(__name__)
@@ -162,6 +164,29 @@ class ClusterClient:
         asked = {queue: store_time_from(queue, offset) for queue, offset in positions.items()}
         return converse_all(asked, self._ask)
 
+    def sizes(
+        self, slices: Iterable[Slice], group: str, pulls_max: int, known: Mapping[MessageQueue, list[Sample]]
+    ) -> dict[MessageQueue, list[Sample]]:
+        """How large messages of each slice are, by at most `pulls_max` small pulls a queue, for `group`, and what is known.
+
+        Only once, without another try: of queues whose broker is away nothing is found.
+        """
+        found: dict[MessageQueue, list[Sample]] = {}
+        for broker, pieces in itertools.groupby(
+            sorted(slices, key=lambda piece: (piece.queue.broker, piece)), lambda piece: piece.queue.broker
+        ):
+            looked_at = {
+                one.queue: sample_sizes(
+                    one.queue, one.start, one.end, group=group, pulls_max=pulls_max, known=known.get(one.queue, ())
+                )
+                for one in pieces
+            }
+            try:
+                found |= converse_all(looked_at, functools.partial(self._ask, seconds=0.0))
+            except MetaqError as fault:
+                _LOG.warning("how large messages at the broker %s are is guessed: %s", broker, fault)
+        return found
+
     def progress(self, group: str, queues: Iterable[MessageQueue]) -> dict[MessageQueue, int | None]:
         """How far a consumer group has come in each queue; None: it has no progress there."""
         return self._ask({queue: GetPosition(group, queue) for queue in queues})
@@ -204,7 +229,7 @@ class ClusterClient:
                 raise
 
     def _ask(self, calls: Mapping[MessageQueue, Call[T]], seconds: float | None = None) -> dict[MessageQueue, T]:
-        """The outcome of each call, made of the broker that holds its queue; many at a time."""
+        """The outcome of each call, made of the broker that holds its queue; many at a time. `seconds` as in `queues`."""
         per_broker: dict[str, list[MessageQueue]] = {}
         for queue in sorted(calls):
             per_broker.setdefault(queue.broker, []).append(queue)

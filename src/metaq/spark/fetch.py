@@ -6,7 +6,6 @@ becomes of what was found.
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,8 +33,6 @@ GROUP = "metaq-spark"
 MIB = 1024 * 1024
 PULL_BYTES = MIB
 """What one pull should bring: at this size the cost of a request is noise, and the pages are still in the cache."""
-SAMPLE_MESSAGES = 32
-RECORD_BYTES_GUESS = 1024
 BATCH_ROWS = 5_000
 BATCH_BYTES = 8 * MIB
 """An Arrow batch is handed on with this many rows or bytes (pulls are never cut, so it may hold one pull more)."""
@@ -257,13 +254,3 @@ class _SliceReader:
 
     def _tell_loss(self, start: int, stop: int) -> None:
         tell_loss(self._queue, range(start, stop), fail=self._settings.fail_on_data_loss)
-
-
-def average_record_bytes(client: ClusterClient, queue: MessageQueue, offset: int, settings: FetchSettings) -> float:
-    """Bytes of a stored message, judged by one pull at `offset`: what turns a byte limit into a count.
-
-    A guess if nothing is there any more, which has been told.
-    """
-    everything = dataclasses.replace(settings, subscription=EVERYTHING)
-    sample = next(_SliceReader(client, Slice(queue, offset, offset + SAMPLE_MESSAGES), everything).records(), None)
-    return len(sample.body) / (sample.stop - sample.start) if sample is not None else RECORD_BYTES_GUESS

@@ -8,14 +8,17 @@ checkpoints that outlive this release, so it changes only with `v`.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from metaq.errors import ConfigError
 from metaq.model.queue import MessageQueue
+from metaq.spark.sizes import Profile
 
 VERSION = 1
 
@@ -89,22 +92,65 @@ def slices_between(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue,
     return [Slice(queue, begin, stop) for queue, begin, stop in pairs if begin < stop]
 
 
-def cut(slices: Iterable[Slice], pieces_min: int, messages_max: int | None = None) -> list[Slice]:
-    """Cut slices into about equal pieces: at least `pieces_min` in all if there are as many messages, none above
-    `messages_max`. Pieces of a slice stay in order; only a function of its arguments.
+def cut(
+    slices: Iterable[Slice],
+    pieces_min: int,
+    messages_max: int | None = None,
+    bytes_max: int | None = None,
+    profiles: Mapping[MessageQueue, Profile] | None = None,
+) -> list[Slice]:
+    """Cut slices into pieces: at least `pieces_min` in all if there are as many messages, none above `messages_max`, and none
+    much above `bytes_max`. The largest pieces are as small as that number allows. Pieces of a slice stay in order.
+
+    Args: profiles: the bytes of each slice, by its queue; where there is none, pieces are weighed by messages.
     """
     whole = list(slices)
-    total = sum(piece.messages for piece in whole)
-    size = total
-    if pieces_min > len(whole):
-        size = total // pieces_min
-    size = max(1, min(size, messages_max or size))
+    weighed = [(profiles or {}).get(piece.queue) or Profile(piece.start, piece.end) for piece in whole]
+    counts = [
+        min(piece.messages, max(1, -(-piece.messages // (messages_max or piece.messages)), _pieces(profile, bytes_max)))
+        for piece, profile in zip(whole, weighed, strict=True)
+    ]
+    largest = [(-weighed[at].bytes / counts[at], at) for at in range(len(whole)) if counts[at] < whole[at].messages]
+    heapq.heapify(largest)
+    for _ in range(pieces_min - sum(counts)):
+        if not largest:
+            break
+        at = largest[0][1]
+        counts[at] += 1
+        if counts[at] < whole[at].messages:
+            heapq.heapreplace(largest, (-weighed[at].bytes / counts[at], at))
+        else:
+            heapq.heappop(largest)
     pieces: list[Slice] = []
-    for piece in whole:
-        count = -(-piece.messages // size)
-        marks = [piece.start + piece.messages * step // count for step in range(count + 1)]
-        pieces += [Slice(piece.queue, begin, stop) for begin, stop in itertools.pairwise(marks)]
+    for piece, profile, count in zip(whole, weighed, counts, strict=True):
+        for begin, stop in itertools.pairwise(profile.marks(count)):
+            marks = _evenly(begin, stop, -(-(stop - begin) // messages_max) if messages_max else 1)
+            pieces += [Slice(piece.queue, *marked) for marked in itertools.pairwise(marks)]
     return pieces
+
+
+def _pieces(profile: Profile, bytes_max: int | None) -> int:
+    return 1 if bytes_max is None else math.ceil(profile.bytes / bytes_max)
+
+
+def _evenly(start: int, end: int, pieces: int) -> list[int]:
+    return [start + (end - start) * step // pieces for step in range(pieces + 1)]
+
+
+def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Positions:
+    """Until where at most `bytes_max` bytes lie in all, each queue in the share of its own.
+
+    At least one message is taken, or one that is larger than the limit would stop everything.
+    """
+    total = sum(profile.bytes for profile in profiles.values())
+    share = min(1.0, bytes_max / total) if total else 1.0
+    ends = {
+        queue: profile.place(profile.bytes * share) if share < 1 else profile.end for queue, profile in profiles.items()
+    }
+    if profiles and all(ends[queue] <= profile.start for queue, profile in profiles.items()):
+        queue = max(profiles, key=lambda queue: (profiles[queue].end - profiles[queue].start, queue))
+        ends[queue] = profiles[queue].start + 1
+    return ends
 
 
 def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], messages_max: int) -> Positions:

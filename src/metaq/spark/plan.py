@@ -5,15 +5,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 
+from metaq.client.conversation.sizes import SAMPLE_MESSAGES
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
 from metaq.spark.cluster_client import ClusterClient, Tries, client_of
-from metaq.spark.fetch import average_record_bytes, tell_loss, tell_short
+from metaq.spark.fetch import tell_loss, tell_short
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pushdown import Pushed
+from metaq.spark.sampling import Sampler
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.watch import FIRST_SECONDS, Look, Watch, away_text
 
@@ -26,6 +29,7 @@ class Planner:
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
+        self._sampler = Sampler(options.fetch.group)
 
     @property
     def client(self) -> ClusterClient:
@@ -184,15 +188,20 @@ class Planner:
 
     def limited(self, start: Mapping[MessageQueue, int], end: Positions) -> Positions:
         """`end`, drawn back to the limits of one micro-batch."""
-        if self._options.max_bytes_per_trigger is not None:
-            end = offsets.limit(start, end, self._messages_in(self._options.max_bytes_per_trigger, start, end))
+        if self._options.max_bytes_per_trigger is not None and (slices := offsets.slices_between(start, end)):
+            end = end | self._sampler.limited(self.client, slices, self._options.max_bytes_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
             end = offsets.limit(start, end, self._options.max_offsets_per_trigger)
         return end
 
     def cut(self, slices: list[Slice]) -> list[Slice]:
-        """The slices as Spark partitions. Only a function of slices and options: a replay may be cut the same way."""
-        return offsets.cut(slices, self._options.min_partitions, self._options.max_offsets_per_partition)
+        """The slices as Spark partitions, all their messages once. A replay may be cut in other places."""
+        options = self._options
+        by_bytes, messages = options.max_bytes_per_partition, sum(piece.messages for piece in slices)
+        # What a few pulls would bring is not worth the question how large it is.
+        several = len(slices) < options.min_partitions <= messages // SAMPLE_MESSAGES
+        profiles = self._sampler.profiles(self.client, slices) if several or (by_bytes is not None and slices) else None
+        return offsets.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
 
     def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
         """What is left of the slices where only what `pushed` says is wanted."""
@@ -254,10 +263,8 @@ class Planner:
         elif start > end:
             tell_short(queue, start, range(kept, end), fail=self._options.fail_on_data_loss)
 
-    def _messages_in(self, size: int, start: Mapping[MessageQueue, int], end: Positions) -> int:
-        slices = offsets.slices_between(start, end)
-        if not slices:
-            return 1
-        # One pull of the longest backlog speaks for all: a limit by bytes bounds memory, it is no promise to the byte.
-        longest = max(slices, key=lambda piece: piece.messages)
-        return max(1, int(size / average_record_bytes(self.client, longest.queue, longest.start, self._options.fetch)))
+
+@functools.lru_cache(maxsize=8)
+def planner_of(options: SourceOptions) -> Planner:
+    """The planner of a query in this process: what it has learnt about sizes is kept from batch to batch."""
+    return Planner(options)

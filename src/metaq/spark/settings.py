@@ -67,7 +67,9 @@ class SourceOptions(OptionTable):
     )
     max_offsets_per_trigger: int | None = option(None, "Most messages of one micro-batch.", low=1)
     max_bytes_per_trigger: int | None = option(
-        None, "Most bytes of one micro-batch, estimated from the size of each queue's next messages.", low=1
+        None,
+        "Most bytes of one micro-batch, as messages are stored; judged by samples of each queue's next messages.",
+        low=1,
     )
     min_offsets_per_trigger: int | None = option(
         None, "Wait with a micro-batch until so many messages are there, or `maxTriggerDelay` is over.", low=1
@@ -76,9 +78,12 @@ class SourceOptions(OptionTable):
         "15m", "How long messages wait for `minOffsetsPerTrigger`: a number with `ms`, `s`, `m` or `h`."
     )
     min_partitions: int = option(
-        1, "Cut queues into slices so that there are at least so many Spark partitions.", low=1
+        1, "Cut queues into slices so that there are at least so many Spark partitions, of about equal bytes.", low=1
     )
     max_offsets_per_partition: int | None = option(None, "Most messages of one Spark partition.", low=1)
+    max_bytes_per_partition: int | None = option(
+        None, "About the most bytes of one Spark partition, as messages are stored; judged by samples.", low=1
+    )
     fail_on_data_loss: bool = option(
         True, "Fail when messages left the log unread, or a queue ends before the checkpoint; false: warn and go on."
     )

@@ -34,7 +34,7 @@ from metaq.spark import interpreter, offsets, schema
 from metaq.spark.fetch import read_slice
 from metaq.spark.files import FilesReader, files_ddl, refuse_stream
 from metaq.spark.offsets import Positions, Slice
-from metaq.spark.plan import Planner
+from metaq.spark.plan import Planner, planner_of
 from metaq.spark.pushdown import Pushed, push
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.sink import MetaqStreamWriter, MetaqWriter
@@ -119,7 +119,7 @@ class _SliceReading:
 
     @property
     def planner(self) -> Planner:
-        return Planner(self.options)
+        return planner_of(self.options)
 
     def read(self, partition: SlicePartition) -> Iterator[pa.RecordBatch]:
         """Exactly the rows of the partition's slice. Runs in an executor, on an instance of its own."""
