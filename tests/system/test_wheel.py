@@ -3,73 +3,31 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
-import sys
 import tarfile
 import venv
 import zipfile
 
 import pytest
 
-from tests.support import ROOT, WHOLE_PATIENCE, process, read_line
+from tests.support import WHOLE_PATIENCE, process, read_line
+from tests.system.wheel import distributions, run
 
 GENERATED = "metaq/wire/_hot.c"
 pytestmark = pytest.mark.xdist_group("wheel")  # one build for both
-QUICK_COMPILER = """#!/bin/sh
-for word do
-  shift
-  case $word in -O?) ;; *) set -- "$@" "$word" ;; esac
-done
-exec cc -O0 "$@"
-"""
-"""Compiles in a quarter of the time; what comes out is as good for these tests."""
-SOURCES = ["src", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"]
-
-
-def run(*command, **more):
-    done = subprocess.run(
-        [str(word) for word in command], capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, **more
-    )
-    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory):
+def built():
     """Folder with the source distribution and the wheel of these sources."""
-    pytest.importorskip("build")
-    copy, dist = tmp_path_factory.mktemp("copy"), tmp_path_factory.mktemp("dist")
-    for name in SOURCES:
-        source = ROOT / name
-        if source.is_dir():
-            shutil.copytree(
-                source, copy / name, ignore=shutil.ignore_patterns("*.so", "_hot.c", "__pycache__", "*.egg-info")
-            )
-        else:
-            shutil.copy(source, copy / name)
-    (copy / "src" / GENERATED).write_text("what an earlier build has left")
-    build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", dist]
-    run(
-        *build, "--sdist", copy, env=os.environ | {"METAQ_BUILD_HOT": "0"}
-    )  # which holds the sources of it, never itself
-    (archive,) = dist.glob("*.tar.gz")
-    unpacked = tmp_path_factory.mktemp("unpacked")
-    shutil.unpack_archive(archive, unpacked, filter="data")
-    compiler = unpacked / "cc"
-    compiler.write_text(QUICK_COMPILER)
-    compiler.chmod(0o755)
-    run(*build, "--wheel", unpacked / archive.name.removesuffix(".tar.gz"), env=os.environ | {"CC": str(compiler)})
-    return dist
+    return distributions()
 
 
 @pytest.mark.slow
 def test_what_the_build_makes_anew_is_not_shipped(built):
     """Neither the wheel nor the source distribution carries the generated C; the wheel none of its sources either."""
     (wheel,), (archive,) = built.glob("*.whl"), built.glob("*.tar.gz")
-    held = zipfile.ZipFile(wheel).namelist()
-    assert not [name for name in held if name.endswith((".c", ".pyx", ".pxi", ".h"))]
-    assert not shutil.which("cc") or [name for name in held if name.endswith(".so")]
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".c", ".pyx", ".pxi", ".h"))]
     with tarfile.open(archive) as source:
         names = source.getnames()
     assert not [name for name in names if name.endswith((GENERATED, ".so")) or "/tests/" in name]

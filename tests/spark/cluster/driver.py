@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import functions
 
 from metaq.spark import session
 from metaq.spark.slow_start import run_through
-from metaq.testing import eventually
 
 COLUMNS = "queue_id", "queue_offset", "body"
 
@@ -40,8 +38,8 @@ class Jobs:
         )
         frame.write.format(form).options(**options).mode("append").save()
 
-    def copy(self, source: dict[str, str], sink: dict[str, str], form: str, checkpoint: str, until: str = "") -> int:
-        """A stream from topic to topic: what is there; or until the file `until` is there. Returns the batches so far.
+    def copy(self, source: dict[str, str], sink: dict[str, str], form: str, checkpoint: str) -> int:
+        """A stream from topic to topic, of what is there. Returns the number of the last batch.
 
         A copy's body is `queue:offset:body` of what was copied, and its ordering key the queue.
         """
@@ -53,19 +51,13 @@ class Jobs:
                 "cast(queue_id as string) as ordering_key",
             )
             writer = copies.writeStream.format(form).options(**sink).option("checkpointLocation", checkpoint)
-            return (writer if until else writer.trigger(availableNow=True)).start()
+            return writer.trigger(availableNow=True).start()
 
         def watch(query: Any) -> Any:
-            if until:
-                eventually(lambda: Path(until).exists() or not query.isActive, 900)
-                if query.isActive:
-                    query.processAllAvailable()
-                    query.stop()
             query.awaitTermination()
             return query
 
-        query = run_through(start, watch)
-        return int(query.lastProgress["batchId"]) if query.lastProgress else -1
+        return int(run_through(start, watch).lastProgress["batchId"])
 
 
 def main(master: str, settings: str) -> None:
