@@ -7,7 +7,8 @@ import sys
 import pytest
 
 from metaq.admin import Admin
-from metaq.cli.pipeline import messages_behind, root_text
+from metaq.cli.pipeline import Dedupe, messages_behind, root_text
+from metaq.spark.pipelines.dedupe import DEDUPE
 from metaq.spark.pipelines.lease import lease_on
 from tests.support import PATIENCE, environment, process, run_metaq
 
@@ -34,6 +35,11 @@ def test_a_failed_query_is_told_in_our_own_words():
     text = "org.apache.spark.X\n  at y\nmetaq.errors.MessagesLost: 5 messages are gone\n SQLSTATE: 38000"
     assert root_text(text) == "5 messages are gone"
     assert root_text("something else\nmore") == "something else"
+
+
+def test_the_command_knows_every_way_to_know_a_repeat():
+    """`--dedupe` offers what the pipeline takes."""
+    assert tuple(way.value for way in Dedupe) == DEDUPE
 
 
 @pytest.fixture(scope="module")

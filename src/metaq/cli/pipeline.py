@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import logging
 import signal
 import sys
@@ -30,6 +31,14 @@ LEASE_SECONDS = 2.0
 """How long an earlier run may take to end."""
 
 
+class Dedupe(enum.Enum):
+    """`metaq.spark.pipelines.dedupe.DEDUPE`, which would load numpy to be asked."""
+
+    off = "off"
+    unique_id = "unique_id"
+    key = "key"
+
+
 @app.callback()
 def pipelines() -> None:
     """Run the ready-made Spark pipelines."""
@@ -56,7 +65,11 @@ def run_archive(
     trigger: Annotated[float, typer.Option(metavar="SECONDS", help="look for new messages this often", min=0)] = 60.0,
     group: Annotated[str | None, typer.Option(help="report progress as this consumer group")] = None,
     dedupe: Annotated[
-        float, typer.Option(metavar="SECONDS", help="leave out repeats of a unique id within this time; 0: off", min=0)
+        Dedupe,
+        typer.Option(help="what a repeated message is known by and left out for: the producer's id, or its keys"),
+    ] = Dedupe.unique_id,
+    dedupe_seconds: Annotated[
+        float, typer.Option(metavar="SECONDS", help="repeats are stored at most this long after each other", min=0)
     ] = 600.0,
     starting_offsets: Annotated[str, typer.Option(help="where a new archive begins: earliest or latest")] = "earliest",
     master: Annotated[str | None, typer.Option(help="Spark master, by default this machine")] = None,
@@ -94,7 +107,8 @@ def run_archive(
                 once=once,
                 trigger_seconds=trigger,
                 progress_group=group,
-                dedupe_seconds=dedupe,
+                dedupe=dedupe.value,
+                dedupe_seconds=dedupe_seconds,
                 on_batch=shown.batch,
                 source={"startingOffsets": starting_offsets},
                 lease=mine,

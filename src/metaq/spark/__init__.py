@@ -18,9 +18,22 @@ if TYPE_CHECKING:
     from metaq.spark.listener import ProgressListener
     from metaq.spark.pipelines.archive import archive
     from metaq.spark.progress import Lag, QueueLag, lag
+    from metaq.spark.repeats import without_repeats
     from metaq.spark.tables import table
 
-__all__ = ["Java", "Lag", "ProgressListener", "QueueLag", "archive", "decode", "find_java", "lag", "session", "table"]
+__all__ = [
+    "Java",
+    "Lag",
+    "ProgressListener",
+    "QueueLag",
+    "archive",
+    "decode",
+    "find_java",
+    "lag",
+    "session",
+    "table",
+    "without_repeats",
+]
 
 _HOMES = {
     "Lag": "progress",
@@ -31,6 +44,7 @@ _HOMES = {
     "lag": "progress",
     "session": "engine",
     "table": "tables",
+    "without_repeats": "repeats",
 }
 
 interpreter.prefer_this_python()

@@ -99,6 +99,23 @@ def test_a_repeated_send_is_archived_once_across_batches_and_runs(spark, cluster
     assert archived(tmp_path / "out") == expected
 
 
+@pytest.mark.all
+@pytest.mark.spark_all
+def test_repeats_of_a_key_are_archived_once_and_messages_without_a_key_each(spark, cluster, tmp_path):
+    """dedupe="key": the application sent again by itself, with another unique id; dedupe="off" archives both."""
+    output = tmp_path / "out"
+    for number, keys in enumerate(["\x02KEYS\x01order-7", "\x02KEYS\x01order-7", "", "\x02KEYS\x01order-7 order-8"]):
+        cluster.put("orders", 1, [b"one"], TODAY + 1000 + number, f"UNIQ_KEY\x01{number:032X}{keys}")
+    assert [(r.rows, r.repeats) for r in run(spark, cluster, output, dedupe="key", dedupe_seconds=60)] == [(1003, 1)]
+    assert archived(output) == everything(cluster) - Counter([(1, 501)])
+    cluster.put("orders", 0, [b"one"], TODAY + 30_000, f"UNIQ_KEY\x01{9:032X}\x02KEYS\x01order-7")
+    assert [(r.rows, r.repeats) for r in run(spark, cluster, output, dedupe="key", dedupe_seconds=60)] == [(0, 1)]
+    cluster.put("orders", 0, [b"one"], TODAY + 31_000, f"UNIQ_KEY\x01{9:032X}\x02KEYS\x01order-7")
+    assert [(r.rows, r.repeats) for r in run(spark, cluster, output, dedupe="off")] == [(1, 0)]
+    with pytest.raises(ConfigError, match=r"dedupe='keys': need off, unique_id or key"):
+        run(spark, cluster, output, dedupe="keys")
+
+
 def messages_visible_below(output: Path) -> set[str]:
     """Every file that holds Parquet, whatever its name and folder: DuckDB's and Polars' globs know no hidden ones."""
     files = [path for path in output.rglob("*") if path.is_file()]

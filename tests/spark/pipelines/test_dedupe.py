@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from metaq.spark.pipelines.dedupe import Ids, IdWindow, ids_of
+from metaq.spark.pipelines.dedupe import Ids, IdWindow, ids_of, key_ids_of
 
 A, B, C = ("7F000001" + letter * 24 for letter in "ABC")
 
@@ -88,3 +88,16 @@ def test_it_finds_what_a_simple_search_finds(batches):
         assert window.repeats(batch).tolist() == sorted(expected)
         archived += fresh
         window.add(str(number), batch.without(np.array(expected, int)))
+
+
+def test_keys_make_an_id_and_messages_without_one_have_none():
+    """All keys together, as they are spelled; messages without a key are no copies of each other."""
+    keys = pa.array(
+        [["a"], [], ["a", "b"], ["b"], ["A" * 32], ["a", "b"], ["a" * 32], [""], ["a"]], pa.list_(pa.string())
+    )
+    found = key_ids_of(keys, [at * 1000 for at in range(9)], range(9))
+    assert found.queue_offset.tolist() == [0, 2, 3, 4, 5, 6, 8]
+    assert found.store_ms.tolist() == [0, 2000, 3000, 4000, 5000, 6000, 8000]
+    assert found.queue_offset[IdWindow(60).repeats(found)].tolist() == [5, 8]
+    none = key_ids_of(pa.array([[], []], pa.list_(pa.string())), [1, 2], [3, 4])
+    assert len(none) == len(IdWindow(60).repeats(none)) == 0

@@ -14,14 +14,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from metaq.clock import SYSTEM
 from metaq.errors import ClientClosed, ConfigError, StoreError
 from metaq.model.queue import MessageQueue
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.offsets import Positions, Slice
-from metaq.spark.pipelines.dedupe import Ids, IdWindow
+from metaq.spark.pipelines.dedupe import DEDUPE, OFF, UNIQUE_ID, Ids, IdWindow
 from metaq.spark.pipelines.folder import (
     CHECKPOINT,
     IDS,
@@ -74,6 +74,7 @@ def archive(
     once: bool = False,
     trigger_seconds: float = 60.0,
     progress_group: str | None = None,
+    dedupe: str = UNIQUE_ID,
     dedupe_seconds: float = DEDUPE_SECONDS,
     messages_per_batch: int = MESSAGES_PER_BATCH,
     messages_per_file: int = MESSAGES_PER_FILE,
@@ -84,12 +85,14 @@ def archive(
     """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
 
     Args:
-        topics: names, one or several. A retry topic holds the same unique id many times: archive it with dedupe off.
+        topics: names, one or several. A retry topic holds the same unique id many times: archive it with dedupe="off".
         output: a folder of its own. checkpoint: by default inside it; one output, one checkpoint, for ever.
         staging: where files under way get a folder, on the file system of the output and not in it; by default beside it.
         once: archive what is there now and end; otherwise go on, looking every `trigger_seconds`.
         progress_group: report progress as this consumer group.
-        dedupe_seconds: of two messages with one unique id stored within this time only the first is archived; 0: off.
+        dedupe: what a repeat is known by: `unique_id`, the producer's; `key`, the application's keys, all of a message's
+            together, where messages without one are no repeats; `off`: everything is archived.
+        dedupe_seconds: of two messages with one id stored within this time only the first is archived; 0: off.
         messages_per_batch, messages_per_file: most of them.
         on_batch: called in this process after every batch.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
@@ -98,6 +101,8 @@ def archive(
     Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, or an option is wrong.
         StoreLocked: another run writes into the output; the text says which.
     """
+    if dedupe not in DEDUPE:
+        raise ConfigError(f"dedupe={dedupe!r}: need {', '.join(DEDUPE[:-1])} or {DEDUPE[-1]}")
     topics = [topics] if isinstance(topics, str) else list(topics)
     if not topics:
         raise ConfigError("archive needs at least one topic")
@@ -120,7 +125,7 @@ def archive(
         lease = begin(folder)
     try:
         folder.guard(place)
-        archiver = _Archiver(folder, place, chosen, dedupe_seconds, on_batch)
+        archiver = _Archiver(folder, place, chosen, _Dedupe(dedupe, dedupe_seconds), on_batch)
         reader = spark.readStream.format("metaq").options(**options).load()
         writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
         trigger = {"availableNow": True} if once else {"processingTime": f"{trigger_seconds:g} seconds"}
@@ -143,6 +148,17 @@ def _end_with(query: Any, archiver: _Archiver, lease: Lease) -> None:
         lease.release()
 
 
+class _Dedupe(NamedTuple):
+    """What repeats are known by, and within how many seconds."""
+
+    by: str
+    seconds: float
+
+    @property
+    def on(self) -> bool:
+        return self.by != OFF and self.seconds > 0
+
+
 class _Archiver:
     """The driver's half: one call of `process` per micro-batch."""
 
@@ -151,11 +167,11 @@ class _Archiver:
         folder: ArchiveFolder,
         checkpoint: Path,
         options: SourceOptions,
-        dedupe_seconds: float,
+        dedupe: _Dedupe,
         on_batch: Callable[[BatchReport], None] | None,
     ) -> None:
         self._folder, self._checkpoint, self._options = folder, checkpoint, options
-        self._dedupe_seconds, self._on_batch = dedupe_seconds, on_batch
+        self._dedupe, self._on_batch = dedupe, on_batch
         self._windows: dict[str, IdWindow] = {}
         self._positions: Positions = {}
         self._newest_ms = 0
@@ -178,7 +194,7 @@ class _Archiver:
             topic = known.get(f"{IDS}/{path.name}")
             if topic is None:
                 path.unlink()  # Of a batch that never was.
-            elif self._dedupe_seconds:
+            elif self._dedupe.on:
                 self._window(topic).restore(f"{IDS}/{path.name}", Ids.load(path))
 
     def process(self, frame: Any, batch: int) -> None:
@@ -218,7 +234,7 @@ class _Archiver:
             name_servers=self._options.name_servers,
             settings=self._options.fetch_of_stream,
             staging=str(self._folder.staging / f"{batch}-{run}"),
-            remember_ids=bool(self._dedupe_seconds),
+            dedupe=self._dedupe.by if self._dedupe.on else OFF,
         )
         rows = frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
         if rows:
@@ -226,7 +242,7 @@ class _Archiver:
 
     def _publish(self, query: str, batch: int, rows: list[dict[str, Any]], began: float) -> None:
         rows.sort(key=lambda row: (row["topic"], row["broker"], row["queue_id"], row["start_offset"], row["date"]))
-        fresh = self._drop_repeats(rows) if self._dedupe_seconds else {}
+        fresh = self._drop_repeats(rows) if self._dedupe.on else {}
         files: list[ArchivedFile] = []
         for row in rows:
             queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
@@ -263,7 +279,7 @@ class _Archiver:
 
     # -------------------------------------------------------------- repeats
     def _drop_repeats(self, rows: list[dict[str, Any]]) -> dict[str, Ids]:
-        """Take messages out of the staged files whose unique id is archived already, or comes twice in this batch.
+        """Take messages out of the staged files whose id is archived already, or comes twice in this batch.
 
         Returns: per topic, the ids of the messages that stay. Rows get their new count, and `repeats`.
         """
@@ -304,7 +320,7 @@ class _Archiver:
                 (self._folder.path / name).unlink(missing_ok=True)
 
     def _window(self, topic: str) -> IdWindow:
-        return self._windows.setdefault(topic, IdWindow(self._dedupe_seconds))
+        return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds))
 
     def _report(self, manifest: Manifest, began: float, *, replayed: bool = False) -> None:
         report = BatchReport(

@@ -1,8 +1,9 @@
 """Finds messages that were stored twice because an acknowledgement was lost and the producer sent again.
 
-Both copies carry the same unique id, lie in any two queues, and were stored within a short time of each other, so it is
+Both copies carry the same unique id (and the same keys, if the application gave them any: an application that sends again
+by itself gives the copy another id), lie in any two queues, and were stored within a short time of each other, so it is
 enough to remember the ids of a window of store time. Ids are 16 bytes (the hex text of the usual 32 characters; any other
-text is hashed to 16), kept as two 64-bit numbers per message, sorted by a mixed key: looking a whole batch up in a remembered one is
+text, and all keys, are hashed to 16), kept as two 64-bit numbers per message, sorted by a mixed key: looking a whole batch up in a remembered one is
 a binary search in numpy. The key only finds candidates; what decides is the id itself.
 """
 
@@ -16,9 +17,15 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+
+OFF, UNIQUE_ID, KEY = DEDUPE = ("off", "unique_id", "key")
+"""What a message may be known again by: nothing, its producer's id, or the keys that the application gave it."""
 
 ID_BYTES = 16
 ID_CHARS = 32
+KEY_SEPARATOR = " "
+"""Between the keys of a message on the wire, so no key has it."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _NIBBLES = np.full(256, 0xFF, np.uint8)
 for _value, _digit in enumerate("0123456789abcdef"):
@@ -82,6 +89,18 @@ def ids_of(message_ids: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> 
     raw = _hex_to_bytes(message_ids)
     if raw is None:
         raw = b"".join(_one_id(text) for text in message_ids.to_pylist())
+    return _ids(raw, store_ms, queue_offsets)
+
+
+def key_ids_of(keys: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
+    """The same from their `keys` column: all keys of a message together. Messages without a key are left out."""
+    texts = pc.binary_join(keys, KEY_SEPARATOR)
+    rows = np.flatnonzero(pc.greater(pc.binary_length(texts), 0).to_numpy(zero_copy_only=False))
+    raw = b"".join(map(_hashed, texts.take(pa.array(rows)).to_pylist()))
+    return _ids(raw, np.asarray(store_ms)[rows], np.asarray(queue_offsets)[rows])
+
+
+def _ids(raw: bytes, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
     pairs = np.frombuffer(raw, ">u8").reshape(-1, 2).astype(np.uint64)
     return Ids(pairs[:, 0], pairs[:, 1], np.asarray(store_ms, np.int64), np.asarray(queue_offsets, np.int64))
 
@@ -105,6 +124,10 @@ def _one_id(text: str) -> bytes:
             return bytes.fromhex(text)
         except ValueError:
             pass
+    return _hashed(text)
+
+
+def _hashed(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=ID_BYTES).digest()
 
 

@@ -26,7 +26,7 @@ from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
-from metaq.spark.pipelines.dedupe import Ids, ids_of
+from metaq.spark.pipelines.dedupe import KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.spark.schema import SLICE_SCHEMA
 
 COLUMNS = (*arrow.LEAN[1:], "properties", "flag", "reconsume_times")
@@ -56,7 +56,8 @@ class SliceWriter:
     settings: FetchSettings
     staging: str
     """Folder of this run's files."""
-    remember_ids: bool
+    dedupe: str
+    """What repeats are known by, one of `dedupe.DEDUPE`."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -92,15 +93,20 @@ class SliceWriter:
                         files[day] = _DayFile(self._stage(wanted, day))
                     rows = days == day
                     whole = bool(rows.all())
-                    ids = None
-                    if self.remember_ids:
-                        ids = ids_of(batch["message_id"], store_ms, decoded.queue_offsets)
-                        ids = ids if whole else ids.take(np.flatnonzero(rows))
-                    files[day].add(batch if whole else batch.filter(pa.array(rows)), ids)
+                    mine = batch if whole else batch.filter(pa.array(rows))
+                    ids = self._ids(mine, store_ms[rows], decoded.queue_offsets[rows])
+                    files[day].add(mine, ids)
         finally:
             for file in files.values():
                 file.close()
-        return {day: (file, str(file.save_ids()) if self.remember_ids else "") for day, file in files.items()}
+        return {day: (file, str(file.save_ids()) if self.dedupe != OFF else "") for day, file in files.items()}
+
+    def _ids(self, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any) -> Ids | None:
+        if self.dedupe == OFF:
+            return None
+        if self.dedupe == KEY:
+            return key_ids_of(batch["keys"], store_ms, queue_offsets)
+        return ids_of(batch["message_id"], store_ms, queue_offsets)
 
     def _stage(self, wanted: Slice, day: int) -> Path:
         context = TaskContext.get()
