@@ -14,7 +14,8 @@ import uvloop
 
 from metaq.errors import ConfigError, ConnectionFailed, RemoteProtocolError, RequestTimeout
 from metaq.net.address import is_loopback, split_address
-from metaq.net.dialer import dial, dial_blocking
+from metaq.net.blocking import dial_blocking
+from metaq.net.dialer import dial
 from metaq.net.group import ListenLimits
 from metaq.net.listener import Listener, SecondPort, listen
 from metaq.net.peer import Peer

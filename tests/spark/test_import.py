@@ -32,3 +32,16 @@ except metaq.errors.ConfigError as error:
     print(error)
 """
     assert run(program) == "metaq.spark.session needs pyspark: pip install 'pymetaq[spark]'\n"
+
+
+def test_what_runs_beside_a_driver_and_in_its_workers_needs_no_event_loop():
+    """Spark starts several processes for a query, and each imports this: asyncio and ssl would be half of what that takes."""
+    program = """
+import sys
+import pyspark.sql.worker.plan_data_source_read
+before = set(sys.modules)
+import pyspark_metaq
+assert "metaq.spark.fetch" in sys.modules
+print(*set(sys.modules) - before)
+"""
+    assert not {"asyncio", "ssl", "uvloop"} & set(run(program).split())

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from metaq.client.conversation.call import Call
 from metaq.errors import BadRequest, ConnectionFailed, RemoteProtocolError
-from metaq.net.dialer import dial_blocking
+from metaq.net.blocking import dial_blocking
 from metaq.wire.command import Command, encode
 from metaq.wire.connection import Connection
 
