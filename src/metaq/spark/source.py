@@ -32,14 +32,12 @@ from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.system import SCHEDULE_TOPIC
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.fetch import read_slice
-from metaq.spark.files import FilesReader, files_ddl, refuse_stream
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.plan import Planner, planner_of
 from metaq.spark.pushdown import Pushed, push
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
 from metaq.spark.sink import MetaqStreamWriter, MetaqWriter
 from metaq.spark.sink_settings import SinkOptions
-from metaq.spark.store_settings import FilesOptions
 
 _LOG = logging.getLogger(__name__)
 
@@ -69,7 +67,9 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> str:
         if self._files():
-            return files_ddl(FilesOptions.of(dict(self.options)))
+            from metaq.spark import files, store_settings  # not above: see _files
+
+            return files.files_ddl(store_settings.FilesOptions.of(dict(self.options)))
         options = self._options()
         if options.rows == "slices":
             return schema.ddl(schema.SLICE_SCHEMA)
@@ -77,7 +77,9 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     def reader(self, schema: Any) -> DataSourceReader:
         if self._files():
-            return FilesReader(FilesOptions.of(dict(self.options)), schema)
+            from metaq.spark import files, store_settings  # not above: see _files
+
+            return files.FilesReader(store_settings.FilesOptions.of(dict(self.options)), schema)
         options = self._options()
         return (MetaqReaderWithPushFilters if options.push_filters else MetaqReader)(options, schema)
 
@@ -96,13 +98,15 @@ class MetaqDataSource(DataSource):  # type: ignore[misc]
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: N802  Spark's name
         if self._files():
-            refuse_stream()
+            from metaq.spark import files  # not above: see _files
+
+            files.refuse_stream()
         options = self._options()
         options.check_stream()
         return MetaqStreamReader(options, schema)
 
     def _files(self) -> bool:
-        """Whether files are read, and no topics."""
+        """Whether files are read, and no topics. What reads them takes longer to import than all the rest: only who needs it."""
         return any(name.lower() in {"path", "paths"} for name in self.options)
 
     def _options(self) -> SourceOptions:
