@@ -14,6 +14,7 @@ import pytest
 import uvloop
 
 from metaq.app.broker import RunningBroker, start_broker
+from metaq.doors import metaq1_session
 from metaq.options import BrokerOptions
 from metaq.wire.metaq1 import Line, QuitLine, Reader, ResultLine, TooLong
 from metaq.wire.metaq1_frame import frames, with_attribute
@@ -255,8 +256,13 @@ def test_ten_thousand_connections_that_send_one_byte_each_harm_nobody(tmp_path) 
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
-def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path) -> None:
-    """As `nc` at the end of its input: the first put to a topic waits for it to be made, and all of them for the disk."""
+@pytest.mark.parametrize("turn_seconds", [60.0, 0.0])
+def test_who_sends_no_more_gets_the_answers_that_are_yet_to_come(tmp_path, monkeypatch, turn_seconds) -> None:
+    """As `nc` at the end of its input: the first put to a topic waits for it to be made, and all of them for the disk.
+
+    Also where each command takes a turn of the loop of its own, as on a machine with other work.
+    """
+    monkeypatch.setattr(metaq1_session, "TURN_SECONDS", turn_seconds)
     server = Server(tmp_path, text_options={"unflush_threshold": 1})
     with contextlib.closing(server), contextlib.closing(Talk(server)) as talk:
         talk.send(b"".join(b"put test %d 5 0 %d\r\nhello" % (number % 3, number) for number in range(50)))

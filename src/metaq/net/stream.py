@@ -90,6 +90,8 @@ class Stream(asyncio.BufferedProtocol):
         self._congested = False
         self._paused = False
         """By the session, which waits for something."""
+        self._resuming = 0
+        """How often it has been told to go on and has yet to be shown what it left: nothing is read behind that before."""
         self._source: Source | None = None
         """The long answer that is being written."""
         self._sources: deque[tuple[bytes, Source]] = deque()
@@ -197,7 +199,12 @@ class Stream(asyncio.BufferedProtocol):
     def resume(self) -> None:
         if self._paused:
             self._paused = False
-            asyncio.get_running_loop().call_soon(self._read_again)
+            self._resuming += 1
+            asyncio.get_running_loop().call_soon(self._resume)
+
+    def _resume(self) -> None:
+        self._resuming -= 1
+        self._read_again()
 
     # -- long answers
     @property
@@ -374,7 +381,9 @@ class Stream(asyncio.BufferedProtocol):
 
     def _resume_reading(self) -> None:
         transport = self._transport
-        if transport is not None and not transport.is_closing() and not (self._congested or self._paused):
+        # With uvloop, what is to be presented soon comes behind what it reads next, also behind the peer's end.
+        stopped = self._congested or self._paused or self._resuming
+        if transport is not None and not transport.is_closing() and not stopped:
             transport.resume_reading()
 
     def pause_writing(self) -> None:
