@@ -24,7 +24,8 @@ export MPLCONFIGDIR ?= $(CURDIR)/.cache/matplotlib
 PYTEST := $(RUN) -m pytest
 # Tests beside each other: two workers more than cores, because many wait for another process. Spark keeps to two of them.
 WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) + 2))')
-BESIDE := -n $(WORKERS) --dist loadgroup
+# In the order of tests/conftest.py, where the longest come first; xdist's own begins with the groups that have most tests.
+BESIDE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 SOURCES := $(wildcard src tests bench examples demo fuzz)
 
 # What decides whether an environment is still right. The hot module is built while installing.
@@ -48,6 +49,9 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
 	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py) tests/system/test_first_whole.py $(ARGS)
+
+test-long: $(VENV)/has-test  ## tests that take long for what they show: more seeds of the crash simulation, the wheel
+	$(PYTEST) -m long $(ARGS)
 
 test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one after the other: executors, clusters, Connect
 	$(PYTEST) tests/spark -m spark_all $(ARGS)
@@ -115,4 +119,4 @@ $(VENV)/has-test: $(VENV)/has-demo
 	$(RUN) -m pip install --progress-bar on -e '.[all,demo,dev,test]'
 	@touch $@ $(VENV)/has-lint
 
-.PHONY: demo doctor test test-all test-plain test-spark lint format types bench bench-small docs hot wheel clean help
+.PHONY: demo doctor test test-all test-plain test-long test-spark lint format types bench bench-small docs hot wheel clean help

@@ -14,7 +14,7 @@ from tests.support import WHOLE_PATIENCE, process, read_line
 from tests.system.wheel import distributions, run
 
 GENERATED = "metaq/wire/_hot.c"
-pytestmark = pytest.mark.xdist_group("wheel")  # one build for both
+pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.all, pytest.mark.long]  # one build for both
 
 
 @pytest.fixture(scope="module")
