@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import pytest
 
@@ -180,3 +181,40 @@ def test_push_filters_is_refused_with_the_setting_that_it_needs(spark, cluster):
             read(spark, cluster, pushFilters="true").collect()
     finally:
         spark.conf.set(setting, "true")
+
+
+@pytest.mark.all
+@pytest.mark.spark_all
+@pytest.mark.parametrize("limit", [{"maxOffsetsPerTrigger": 400}, {"maxBytesPerTrigger": 100_000}])
+def test_available_now_reads_what_was_there_beside_a_producer(spark, cluster, tmp_path, limit):
+    """No more and no less than when the run starts, in batches within the limit; the next run reads what came meanwhile."""
+    ended = threading.Event()
+
+    def produce() -> None:
+        while not ended.wait(0.2):  # Or the second run would have hundreds of batches on a slow machine.
+            cluster.put("orders", 0, [b"more"] * 5)
+            cluster.put("orders", 1, [b"more"] * 2)
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    reached = dict.fromkeys(range(2), 0)
+    try:
+        for _ in range(2):
+            seen: list = []
+            least = {queue.queue_id: end for queue, end in cluster.ends("orders").items()}
+            query = stream(spark, cluster, tmp_path, seen, startingOffsets="earliest", **limit)
+            begun = {queue.queue_id: end for queue, end in cluster.ends("orders").items()}
+            for queue_id, before in reached.items():
+                mine = sorted(offset for _, number, offset in seen if number == queue_id)
+                assert mine == list(range(before, before + len(mine)))
+                reached[queue_id] = before + len(mine)
+                assert least[queue_id] <= reached[queue_id] < begun[queue_id]
+            sizes = [progress["numInputRows"] for progress in query.recentProgress]
+            if "maxOffsetsPerTrigger" in limit:
+                assert max(sizes) == 400
+                assert sum(size == 400 for size in sizes) >= sum(sizes) // 400
+            else:
+                assert max(sizes) <= 2 * 100_000 / 170  # No record is smaller than that.
+    finally:
+        ended.set()
+        producer.join()
