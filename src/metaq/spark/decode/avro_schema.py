@@ -1,0 +1,183 @@
+"""Avro schemas: the columns that they are, and which of them cannot be read from bodies of strangers."""
+
+from __future__ import annotations
+
+import decimal
+from collections.abc import Callable
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+
+from metaq.errors import ConfigError
+
+Convert = Callable[[Any], Any]
+"""From what fastavro reads without logical types to what Arrow takes."""
+
+_PLAIN = {
+    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64(),
+    "bytes": pa.binary(), "string": pa.string(),
+}  # fmt: skip
+_SMALLEST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
+_INSTANT, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
+_TIMES: dict[tuple[str, str], tuple[pa.DataType, Convert | None]] = {
+    ("int", "date"): (pa.date32(), None),
+    ("long", "timestamp-millis"): (_INSTANT, lambda value: value * 1000),
+    ("long", "timestamp-micros"): (_INSTANT, None),
+    ("long", "timestamp-nanos"): (_INSTANT, lambda value: value // 1000),
+    ("long", "local-timestamp-millis"): (_LOCAL, lambda value: value * 1000),
+    ("long", "local-timestamp-micros"): (_LOCAL, None),
+    ("long", "local-timestamp-nanos"): (_LOCAL, lambda value: value // 1000),
+}
+_DECIMAL_DIGITS_MAX = 38
+_DECIMAL_BYTES_MAX = 16
+
+
+def parsed(schema: Any, whose: str) -> tuple[Any, dict[str, Any]]:
+    """The schema with full names, and its named types. Raises ConfigError: it is no Avro schema."""
+    named: dict[str, Any] = {}
+    try:
+        return fastavro.parse_schema(schema, named_schemas=named, _write_hint=False), named
+    except Exception as fault:
+        raise ConfigError(f"{whose} is no Avro schema: {type(fault).__name__}: {fault}") from fault
+
+
+def bare(schema: Any) -> Any:
+    """The schema without logical types: values are read as they were written, and mean what the reader's schema says."""
+    if isinstance(schema, list):
+        return [bare(branch) for branch in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in {"logicalType", "precision", "scale"}}
+    for key in ("type", "items", "values"):
+        if key in kept:
+            kept[key] = bare(kept[key])
+    if "fields" in kept:
+        kept["fields"] = [{**field, "type": bare(field["type"])} for field in kept["fields"]]
+    return kept
+
+
+def smallest(schema: Any, named: dict[str, Any], around: tuple[str, ...] = ()) -> int:
+    """The fewest bytes that a value takes.
+
+    Raises: ConfigError: a body could make a worker fail by it: the schema holds itself, so that nesting has no bound, or
+        an array of items of no bytes, of which 2 billion fit into a body of 5.
+    """
+    if isinstance(schema, list):
+        return 1 + min((smallest(branch, named, around) for branch in schema), default=0)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, (dict, list)):
+        return smallest(kind, named, around)
+    if kind in _SMALLEST:
+        return _SMALLEST[kind]
+    if kind in {"enum", "map", "array", "fixed"}:
+        if kind == "array" and smallest(schema["items"], named, around) == 0:
+            raise ConfigError("it has an array of items that take no bytes")
+        if kind == "map":
+            smallest(schema["values"], named, around)
+        return int(schema["size"]) if kind == "fixed" else 1
+    whole = schema if kind in {"record", "error"} else named[kind]
+    if whole["type"] not in {"record", "error"}:
+        return smallest(whole, named, around)
+    if whole["name"] in around:
+        raise ConfigError(f"its record {whole['name']} holds itself")
+    return sum(smallest(field["type"], named, (*around, whole["name"])) for field in whole["fields"])
+
+
+def column(schema: Any, named: dict[str, Any], path: str) -> tuple[pa.DataType, Convert | None]:
+    """The Arrow type of a schema and how its values get there, None for as they are.
+
+    Raises: ConfigError: there is no such column: a union of several types, a decimal of more than 38 digits.
+    """
+    if isinstance(schema, list):
+        return _union(schema, named, path)
+    kind = schema["type"] if isinstance(schema, dict) else schema
+    if isinstance(kind, (dict, list)):
+        return column(kind, named, path)
+    if not isinstance(schema, dict):
+        return _named(kind, named, path)
+    logical = schema.get("logicalType")
+    if logical == "decimal" and kind in {"bytes", "fixed"}:
+        return _decimal(schema, path)
+    if (kind, logical) in _TIMES:
+        return _TIMES[kind, str(logical)]
+    if kind in {"record", "error"}:
+        return _record(schema, named, path)
+    if kind in {"array", "map"}:
+        inner, convert = column(schema["items" if kind == "array" else "values"], named, f"{path}[]")
+        if kind == "array":
+            return pa.list_(inner), None if convert is None else lambda items: list(map(_or_null(convert), items))
+        if convert is None:
+            return pa.map_(pa.string(), inner), lambda pairs: list(pairs.items())
+        each = _or_null(convert)
+        return pa.map_(pa.string(), inner), lambda pairs: [(key, each(value)) for key, value in pairs.items()]
+    if kind == "enum":
+        return pa.string(), None
+    return (pa.binary(), _raw) if kind == "fixed" else _named(kind, named, path)
+
+
+def _named(kind: str, named: dict[str, Any], path: str) -> tuple[pa.DataType, Convert | None]:
+    if kind == "null":
+        raise ConfigError(
+            f"{path} is null and nothing else, which is no column: leave it out of the schema that is read"
+        )
+    if kind in _PLAIN:
+        return _PLAIN[kind], _raw if kind == "bytes" else None
+    return column(named[kind], named, path)
+
+
+def _raw(value: bytes | str) -> bytes:
+    """The default of a field of bytes is a text in Avro JSON, a character for each byte."""
+    return value.encode("latin-1") if isinstance(value, str) else value
+
+
+def _union(branches: list[Any], named: dict[str, Any], path: str) -> tuple[pa.DataType, Convert | None]:
+    real = [branch for branch in branches if branch != "null"]
+    for pair, wide in (({"int", "long"}, "long"), ({"float", "double"}, "double")):
+        if len(real) > 1 and all(isinstance(branch, str) for branch in real) and set(real) <= pair:
+            real = [wide]
+    if len(real) != 1:
+        raise ConfigError(
+            f"{path} is a union of several types, which is no column: "
+            "give a schema without it, and its values are passed over"
+        )
+    return column(real[0], named, path)
+
+
+def _record(schema: Any, named: dict[str, Any], path: str) -> tuple[pa.DataType, Convert | None]:
+    fields, converts = [], {}
+    for field in schema["fields"]:
+        kind, convert = column(field["type"], named, f"{path}.{field['name']}" if path else field["name"])
+        fields.append(pa.field(field["name"], kind))
+        if convert is not None:
+            converts[field["name"]] = _or_null(convert)
+    if not fields:
+        raise ConfigError(f"{path or 'the record'} has no fields, which is no column: leave it out of the schema")
+    if not converts:
+        return pa.struct(fields), None
+
+    def whole(record: dict[str, Any]) -> dict[str, Any]:
+        for name, convert in converts.items():
+            record[name] = convert(record[name])
+        return record
+
+    return pa.struct(fields), whole
+
+
+def _decimal(schema: Any, path: str) -> tuple[pa.DataType, Convert]:
+    digits, scale = schema.get("precision"), schema.get("scale", 0)
+    if not isinstance(digits, int) or not 0 < digits <= _DECIMAL_DIGITS_MAX or not 0 <= scale <= digits:
+        raise ConfigError(f"{path} is a decimal of {digits} digits, {scale} of them behind the point: at most 38 fit")
+    exact = decimal.Context(prec=_DECIMAL_DIGITS_MAX + 2)
+
+    def convert(value: bytes | str) -> decimal.Decimal:
+        raw = _raw(value)
+        if len(raw) > _DECIMAL_BYTES_MAX:  # before the work that a number of 4 MiB makes
+            raise ValueError("more than 38 digits")
+        return decimal.Decimal(int.from_bytes(raw, "big", signed=True)).scaleb(-scale, exact)
+
+    return pa.decimal128(digits, scale), convert
+
+
+def _or_null(convert: Convert) -> Convert:
+    return lambda value: None if value is None else convert(value)
