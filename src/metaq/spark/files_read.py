@@ -20,8 +20,8 @@ from metaq.store.log_pieces import gone, read_piece
 from metaq.store.segments import FrameRun, SegmentPiece, frame_parts, read_segment
 
 BATCH_ROWS = 5_000
-BATCH_BYTES = 4 * 1024 * 1024
-"""Small batches are put together up to so much: each costs its way through the pipe."""
+BATCH_BYTES = 1024 * 1024
+"""Smaller batches are put together: each costs its way through the pipe, and putting together costs a copy."""
 
 
 def read_parts(
