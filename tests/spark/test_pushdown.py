@@ -28,10 +28,11 @@ from pyspark.sql.types import StructType
 from metaq.errors import ConfigError
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
-from metaq.spark.offsets import Slice
+from metaq.spark.offsets import Slice, to_text
 from metaq.spark.pushdown import CLOCK_BACK_MS, Pushed, push
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqDataSource, MetaqReader, MetaqReaderWithPushFilters, MetaqStreamReader
+from metaq.wire.codes import RequestCode
 from tests.scripted import ScriptedCluster
 
 START = 1_700_000_000_000
@@ -184,6 +185,27 @@ def test_times_are_searched_for_where_they_bound(cluster):
     # Hours 0, 2, 4, 6, 8 lie in queue 0, and that of the fourth hour may have been stored by a clock set back.
     assert [str(part.wanted) for part in narrow.partitions()] == ["orders@broker-a:0 [0, 150)"]
     assert len(reader(cluster, pushFilters="true").partitions()) == 2
+
+
+def test_topics_of_a_pattern_that_cannot_fit_are_not_asked_for(cluster):
+    """Unless an option says something about places in them, which is checked as without."""
+    for name in ("stock", "orders-old", "refunds"):
+        cluster.put(name, 0, [b"x"] * 3)
+    pattern = {"subscribe": "", "subscribePattern": "*", "pushFilters": "true"}
+
+    def asked(one, **more):
+        before = cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        narrow = reader(cluster, **pattern, **more)
+        assert narrow.pushFilters([one]) == []
+        read = {part.wanted.queue.topic for part in narrow.partitions() if part.wanted.messages}
+        return read, cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) - before
+
+    assert asked(EqualTo(("topic",), "stock")) == ({"stock"}, 1)
+    assert asked(Not(StringStartsWith(("topic",), "orders"))) == ({"stock", "refunds"}, 2)
+    assert asked(EqualTo(("broker",), "broker-a"))[0] == {"orders", "orders-old", "stock", "refunds"}
+    assert asked(EqualTo(("topic",), "nothing")) == (set(), 0)
+    start = to_text({MessageQueue("stock", "broker-a", 0): 1})
+    assert asked(EqualTo(("topic",), "refunds"), startingOffsets=start) == ({"refunds"}, 4)
 
 
 def test_nothing_fits_is_no_rows(cluster):

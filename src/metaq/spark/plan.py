@@ -35,11 +35,17 @@ class Planner:
     def client(self) -> ClusterClient:
         return client_of(self._options.name_servers, self._options.retry_seconds, self._options.read_from)
 
-    def queues(self, seconds: float | None = None) -> list[MessageQueue]:
-        """The queues that the query reads now; `seconds` to look for their routes. Raises NoRoute, ConfigError."""
+    def queues(self, seconds: float | None = None, pushed: Pushed | None = None) -> list[MessageQueue]:
+        """The queues that the query reads now; `seconds` to look for their routes. Raises NoRoute, ConfigError.
+
+        Of a pattern's topics, only those that `pushed` takes, if nothing in the options is to be compared with all of them.
+        """
         options = self._options
         if options.subscribe_pattern:
-            return self.client.queues(self.client.topics(options.subscribe_pattern), seconds)
+            topics = self.client.topics(options.subscribe_pattern)
+            if pushed is not None and options.names_no_place:
+                topics = [topic for topic in topics if pushed.takes_topic(topic)]
+            return self.client.queues(topics, seconds)
         if options.assign:
             assigned = options.assigned
             there = set(self.client.queues(sorted({queue.topic for queue in assigned}), seconds))
@@ -49,9 +55,11 @@ class Planner:
             return assigned
         return self.client.queues(options.topics, seconds)
 
-    def start(self, default: str) -> Positions:
-        """Where the query begins: `startingTimestamp`, `startingGroup`, `startingOffsets`, or else `default`."""
-        queues = self.queues(FIRST_ROUTE_SECONDS)
+    def start(self, default: str, pushed: Pushed | None = None) -> Positions:
+        """Where the query begins: `startingTimestamp`, `startingGroup`, `startingOffsets`, or else `default`. `pushed` as in
+        `queues`.
+        """
+        queues = self.queues(FIRST_ROUTE_SECONDS, pushed)
         if (moments := self._options.moments("starting_timestamp")) is not None:
             return self._at(queues, moments, "startingTimestamp")
         if self._options.starting_group is not None:

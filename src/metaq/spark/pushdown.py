@@ -80,6 +80,11 @@ class Pushed:
         """Whether a message of the queue can fit."""
         return self.tags != frozenset() and all(_fits(one, queue) for one in self.of_queues)
 
+    def takes_topic(self, topic: str) -> bool:
+        """Whether a message of the topic can fit."""
+        somewhere = MessageQueue(topic, "", 0)
+        return all(_fits(one, somewhere) for one in self.of_queues if _column(one) == "topic")
+
     def narrowed(
         self,
         slices: Iterable[Slice],
@@ -192,10 +197,15 @@ def _readable(one: Any, kind: type) -> bool:
     return all(isinstance(value, kind) and not isinstance(value, bool) for value in values)
 
 
+def _column(one: Any) -> str:
+    """That a condition of those in `of_queues` is about."""
+    return _column(one.child) if isinstance(one, Not) else str(one.attribute[0])
+
+
 def _fits(one: Filter, queue: MessageQueue) -> bool:
     if isinstance(one, Not):
         return not _fits(one.child, queue)
-    _, value_of = _OF_QUEUES[one.attribute[0]]
+    _, value_of = _OF_QUEUES[_column(one)]
     return _HOLDS[type(one)](value_of(queue), one.value)
 
 

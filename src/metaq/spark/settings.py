@@ -195,6 +195,16 @@ class SourceOptions(OptionTable):
             )
 
     @property
+    def names_no_place(self) -> bool:
+        """Whether start and end are no more than the first or the newest message, of whatever queues."""
+        anywhere = {None, EARLIEST, LATEST}
+        places = {
+            self.starting_offsets, self.starting_timestamp, self.starting_group,
+            self.ending_offsets, self.ending_timestamp, self.ending_group,
+        }  # fmt: skip
+        return places <= anywhere
+
+    @property
     def topics(self) -> list[str]:
         return [topic for part in (self.subscribe or "").split(",") if (topic := part.strip())]
 

@@ -143,7 +143,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
 
     def partitions(self) -> list[InputPartition]:
         planner = self.planner
-        start = planner.start(EARLIEST)
+        start = planner.start(EARLIEST, self.pushed)
         slices = offsets.slices_between(start, planner.end(sorted(start)))
         if self.pushed is not None:
             slices = planner.narrowed(slices, self.pushed)
