@@ -50,7 +50,7 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
 	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py) tests/system/test_first_whole.py $(ARGS)
 
-test-long: $(VENV)/has-test  ## tests that take long for what they show: more seeds of the crash simulation, the wheel
+test-long: $(VENV)/has-test  ## tests that take long for what they show: seeds of the crash simulation, the wheel, the demo
 	$(PYTEST) -m long $(ARGS)
 
 test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one after the other: executors, clusters, Connect

@@ -100,6 +100,8 @@ def test_a_wrong_choice_is_told_before_the_jvm_starts(other_python, monkeypatch)
 
 
 @pytest.mark.spark
+@pytest.mark.all
+@pytest.mark.spark_all
 def test_a_plain_session_in_an_environment_that_is_not_activated_finds_the_source(other_python, tmp_path):
     """By itself and when it is registered, because `metaq.spark` was imported first."""
     from tests.spark.conftest import spark_conf

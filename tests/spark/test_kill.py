@@ -21,7 +21,7 @@ from metaq.store.reader import StoreReader
 from tests.spark.faulty_source import AFTER_OFFSETS, BATCH_0, BEFORE_COMMIT, BEFORE_OFFSETS, IN_READ, POINTS
 from tests.support import ROOT, WHOLE_PATIENCE, environment, eventually
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 EARLIER = 200
 
 KILLED_AT = [(BATCH_0, IN_READ), (BEFORE_OFFSETS, BEFORE_COMMIT), (AFTER_OFFSETS, BEFORE_OFFSETS)]

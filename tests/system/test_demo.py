@@ -12,7 +12,7 @@ from tests.spark.jvm import java_options
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 
 FLIGHTS = 6000
-pytestmark = pytest.mark.xdist_group("spark")  # one of them starts Spark, and reading a year takes seconds
+together = pytest.mark.xdist_group("demo")  # reading a year takes seconds
 
 
 @pytest.fixture(scope="session")
@@ -25,6 +25,7 @@ def year():
     return list(flights.read(flights.table(package)))
 
 
+@together
 def test_the_flights_are_the_known_ones(year):
     """All of 2013, with the gaps that the data has: no tail number, cancelled flights, not in time order."""
     assert len(year) == flights.FLIGHTS
@@ -34,6 +35,7 @@ def test_the_flights_are_the_known_ones(year):
     assert [flight.scheduled for flight in year] != sorted(flight.scheduled for flight in year)
 
 
+@together
 def test_the_worst_hours_are_those_with_enough_departures(year):
     """A single very late flight is not the worst hour of the year."""
     windows = delays.by_hand(year)
@@ -46,6 +48,8 @@ def test_the_worst_hours_are_those_with_enough_departures(year):
 
 @pytest.mark.spark
 @pytest.mark.slow
+@pytest.mark.all
+@pytest.mark.long  # CI also runs the whole of it, in a fresh clone
 def test_the_demo_loses_and_doubles_nothing(year, tmp_path):
     """The whole story ends well, prints its report and leaves a picture."""
     command = [sys.executable, "-m", "demo", "--flights", str(FLIGHTS), "--output", str(tmp_path / "out")]

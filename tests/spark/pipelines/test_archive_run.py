@@ -20,7 +20,7 @@ from tests.spark.jvm import java_options
 from tests.spark.test_kill import producing
 from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 TOPIC = "archived"
 
 
