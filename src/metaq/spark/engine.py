@@ -6,12 +6,14 @@ import logging
 import os
 import shutil
 import sys
+import zipimport
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
+import metaq
 from metaq.spark import interpreter
 from metaq.spark.java import cache_folder, find_java
 from metaq.spark.source import MetaqDataSource
@@ -99,10 +101,28 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
-    if shutil.which("sh") is None:
+    hidden = _hidden_package(spark)
+    if hidden:
+        _LOG.warning(
+            "%s came by --py-files, where Spark does not look for the sources of streams: only batch reads and writes will find "
+            "MetaQ; start spark-submit with PYTHONPATH=%s as well",
+            hidden,
+            hidden,
+        )
+    if hidden or shutil.which("sh") is None:
         # Spark finds data sources by itself (`pyspark_metaq`), but asks `sh` first whether there is a Python.
         spark.dataSource.register(MetaqDataSource)
     return spark
+
+
+def _hidden_package(spark: Any) -> str:
+    """The name of the package that `spark-submit` has brought this module in, if Spark's own Pythons do not find it there."""
+    loader = getattr(metaq.__spec__, "loader", None)
+    if not isinstance(loader, zipimport.zipimporter):
+        return ""
+    paths = spark.sparkContext._jvm.System.getenv("PYTHONPATH") or ""  # noqa: SLF001  what they get is the JVM's
+    name = Path(loader.archive).name  # A copy of what was named.
+    return "" if name in {Path(path).name for path in paths.split(os.pathsep)} else name
 
 
 def _log4j_file(level: str) -> Path:

@@ -20,6 +20,8 @@ from tests.spark.jvm import QUICK, java_options
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, eventually
 
 SPARK_HOME = Path(pyspark.__file__).parent
+END_SECONDS = 60.0
+"""How long a driver may take to end by itself."""
 HOSTS = "127.0.0.1", "127.0.0.2"
 """Of the workers: Spark starts a speculative attempt on another host only."""
 
@@ -91,6 +93,11 @@ def driver(master: str, folder: Path, conf: Mapping[str, str]) -> Iterator[Drive
         if not any(line.strip() == "ready" for line in running.stdout):
             raise AssertionError(f"no session: {log.read_text()[-3000:]}")
         yield Driver(running, log)
+        assert running.stdin is not None
+        running.stdin.close()
+        # So that Spark removes its files; a job that hangs is ended all the same.
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            running.wait(END_SECONDS)
 
 
 class Standalone:
