@@ -7,9 +7,10 @@ import sys
 import pytest
 
 from metaq.admin import Admin
-from metaq.cli.pipeline import Dedupe, messages_behind, root_text
+from metaq.cli.pipeline import Dedupe, ReadFrom, messages_behind, root_text
 from metaq.spark.pipelines.dedupe import DEDUPE
 from metaq.spark.pipelines.lease import lease_on
+from metaq.spark.replicas import READ_FROM
 from tests.support import PATIENCE, environment, process, run_metaq
 
 
@@ -40,6 +41,11 @@ def test_a_failed_query_is_told_in_our_own_words():
 def test_the_command_knows_every_way_to_know_a_repeat():
     """`--dedupe` offers what the pipeline takes."""
     assert tuple(way.value for way in Dedupe) == DEDUPE
+
+
+def test_the_command_knows_everyone_to_read_from():
+    """`--read-from` offers what the source takes."""
+    assert tuple(who.value for who in ReadFrom) == READ_FROM
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,18 @@ from contextlib import closing
 import pytest
 from msgspec import structs
 
+import metaq
 from metaq.clock import FakeClock
 from metaq.errors import ConnectionFailed, NoRoute
 from metaq.model import BrokerData, Route
 from metaq.model.queue import MessageQueue
-from metaq.spark.cluster_client import ClusterClient
+from metaq.spark.cluster_client import ClusterClient, client_of
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
+from metaq.spark.pipelines.slices import SliceWriter
 from metaq.spark.replicas import AVOID_SECONDS, Replicas, Turn
 from metaq.spark.settings import SourceOptions
+from metaq.testing import Cluster
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, reply
 from metaq.wire.headers import PullReplyHeader
@@ -216,6 +219,34 @@ def test_a_filter_is_heeded_by_whoever_serves(pair):
     settings = {"subscription": chosen.fetch.subscription}
     assert fetch(pair, "slave", **settings) == bodies()
     assert min(pair.pulls) > 0
+
+
+def test_the_archive_reads_from_whom_its_options_say(pair, tmp_path):
+    """A backfill is what slaves are for."""
+    chosen = SourceOptions.of({"nameServers": pair.cluster.namesrv, "subscribe": "orders", "readFrom": "slave"})
+    writer = SliceWriter(
+        name_servers=pair.cluster.namesrv, settings=chosen.fetch_of_stream, staging=str(tmp_path), dedupe="off"
+    )
+    assert sum(batch["rows"][0].as_py() for batch in writer.write(Slice(QUEUE, 0, MESSAGES))) == MESSAGES
+    assert pair.pulls[0] == 0
+    client_of.cache_clear()
+
+
+def test_our_master_suggests_a_slave_and_serves_where_there_is_none():
+    """With `slaveReadEnable`, of what it has on its disk only."""
+    with Cluster(options={"slaveReadEnable": True, "accessMessageInMemoryMaxRatio": 0}) as brokers:
+        with metaq.Producer(brokers.namesrv) as producer:
+            queue = producer.send("orders", b"0").queue
+            for future in [producer.submit("orders", b"%d" % i, queue=queue) for i in range(1, 100)]:
+                future.result(PATIENCE)
+        with closing(ClusterClient(brokers.namesrv, PATIENCE)) as client:
+            found = [
+                int(offset)
+                for decoded in read_slice(client, Slice(queue, 0, 100), FetchSettings(pull_bytes=4000))
+                for offset in decoded.queue_offsets
+            ]
+            assert found == list(range(100))
+            assert client.replicas.is_old(queue, 0)
 
 
 # ------------------------------------------------------------------ the decisions alone

@@ -39,6 +39,14 @@ class Dedupe(enum.Enum):
     key = "key"
 
 
+class ReadFrom(enum.Enum):
+    """`metaq.spark.replicas.READ_FROM`, in the same way."""
+
+    auto = "auto"
+    master = "master"
+    slave = "slave"
+
+
 @app.callback()
 def pipelines() -> None:
     """Run the ready-made Spark pipelines."""
@@ -72,6 +80,9 @@ def run_archive(
         float, typer.Option(metavar="SECONDS", help="repeats are stored at most this long after each other", min=0)
     ] = 600.0,
     starting_offsets: Annotated[str, typer.Option(help="where a new archive begins: earliest or latest")] = "earliest",
+    read_from: Annotated[
+        ReadFrom, typer.Option(help="slaves serve what masters have on disk only, or all, or nothing")
+    ] = ReadFrom.auto,
     master: Annotated[str | None, typer.Option(help="Spark master, by default this machine")] = None,
     spark_log: Annotated[
         str, typer.Option(metavar="LEVEL", help="what Spark itself logs: off, error, warn or info")
@@ -110,7 +121,7 @@ def run_archive(
                 dedupe=dedupe.value,
                 dedupe_seconds=dedupe_seconds,
                 on_batch=shown.batch,
-                source={"startingOffsets": starting_offsets},
+                source={"startingOffsets": starting_offsets, "readFrom": read_from.value},
                 lease=mine,
             )
 

@@ -142,7 +142,8 @@ class Planner:
         tries = Tries(self._options.retry_seconds)
         while True:
             now, away = self._routed(start, watch) if target is None else (sorted(target), {})
-            seen = watch.look(self.client, now, patiently=patiently or target is not None)
+            given = target is not None
+            seen = watch.look(self.client, now, patiently=patiently or given, ends=not given)
             seen.away.update(away)
             if watch.waits:
                 watch.note(seen, dict(start))

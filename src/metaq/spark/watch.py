@@ -53,8 +53,10 @@ class Watch:
         self._absences: dict[str, _Absence] = {}
         self._left: set[MessageQueue] = set()
 
-    def look(self, client: ClusterClient, queues: Iterable[MessageQueue], *, patiently: bool) -> Look:
-        """Where the queues end and begin, of each broker that answers.
+    def look(
+        self, client: ClusterClient, queues: Iterable[MessageQueue], *, patiently: bool, ends: bool = True
+    ) -> Look:
+        """Where the queues begin, and end if that is asked for, of each broker that answers.
 
         One that has just gone is tried for FIRST_SECONDS, or if `patiently` for as long as any other question; one that
         has been away only now and then. Raises MetaqError: a broker refuses.
@@ -73,14 +75,15 @@ class Watch:
             if absence is not None or not self.waits:  # Who does not wait tries again as a whole.
                 seconds = 0.0
             try:
-                ends, starts = client.ends(mine, seconds), client.starts(mine, seconds)
+                found = client.ends(mine, seconds) if ends else {}
+                starts = client.starts(mine, seconds)
             except MetaqError as fault:
                 if not says_away(fault):
                     raise
                 seen.away[broker] = fault
                 self._put_off(broker, fault, began)
             else:
-                seen.ends.update(ends)
+                seen.ends.update(found)
                 seen.starts.update(starts)
         return seen
 
