@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import os
+
 import pyarrow as pa
 import pytest
+from pyspark.sql.datasource import EqualTo, GreaterThanOrEqual, LessThan
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from metaq import Producer, Reader
@@ -17,11 +21,13 @@ from metaq.spark.settings import SourceOptions
 from metaq.spark.sink import MetaqWriter
 from metaq.spark.sink_settings import SinkOptions
 from metaq.spark.sink_task import SentRows
+from metaq.spark.source import MetaqDataSource, MetaqStreamReader
 from tests.interop.servers import MetaqServer, Server
 from tests.support import PATIENCE, eventually
 
 TOPIC, GROUP = "spark_fetch", "spark_fetch_progress"
 MESSAGES = 3000
+NOTHING, BODY = StructType([]), StructType([StructField("body", BinaryType())])
 
 
 @pytest.fixture
@@ -113,3 +119,43 @@ def test_the_sink_writes_exactly_to_ours_alone_and_at_least_once_to_both(server:
 
     eventually(arrived, PATIENCE)
     assert sorted(found) == sorted([(b"%d" % i, "t", (f"k{i}",)) for i in range(5000)] + [(b"later", None, ())])  # type: ignore[type-var]
+
+
+def test_plans_by_bytes_and_by_conditions(server: Server, client: ClusterClient) -> None:
+    """Sizes are sampled, though a RocketMQ answers a small pull by measures of its own; times and tags choose what is read."""
+    topic = "spark_plans"
+    with Producer(server.namesrv, timeout=PATIENCE) as producer:
+        queue = producer.send(topic, b"first", tag="first").queue
+        sizes = [5] + [100] * 2000 + [10_000] * 400  # Of chance, because producers compress large bodies.
+        for future in [producer.submit(topic, os.urandom(size), queue=queue, tag="filler") for size in sizes[1:]]:
+            future.result(PATIENCE)
+    options = {"nameServers": server.namesrv, "subscribe": topic, "startingOffsets": "earliest"}
+    whole = {queue: len(sizes)}
+
+    def weights(pieces: list[Slice]) -> list[int]:
+        return [sum(size + 200 for size in sizes[piece.start : piece.end]) for piece in pieces]
+
+    eventually(lambda: client.ends([queue]) == whole)
+    cut = weights(
+        [part.wanted for part in MetaqDataSource(options | {"minPartitions": "8"}).reader(NOTHING).partitions()]
+    )
+    assert len(cut) == 8
+    assert max(cut) <= 1.6 * sum(cut) / 8
+    stream = MetaqStreamReader(SourceOptions.of(options | {"maxBytesPerTrigger": "400000"}), NOTHING)
+    at, taken = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit()), list[int]()
+    while (end := stream.latestOffset(at, stream.getDefaultReadLimit())) != at:
+        taken += [sum(weights([part.wanted for part in stream.partitions(at, end)]))]
+        at = end
+    assert max(taken) <= 800_000
+    assert sum(taken) == sum(cut)
+
+    narrow = MetaqDataSource(options | {"pushFilters": "true"}).reader(NOTHING)
+    an_hour_ago = dt.datetime.now(dt.UTC) - dt.timedelta(hours=1)
+    assert narrow.pushFilters([LessThan(("store_time",), an_hour_ago), EqualTo(("tag",), "first")]) == [
+        LessThan(("store_time",), an_hour_ago)
+    ]
+    assert not any(part.wanted.messages for part in narrow.partitions())
+    by_tag = MetaqDataSource(options | {"pushFilters": "true", "columns": "body"}).reader(BODY)
+    assert by_tag.pushFilters([EqualTo(("tag",), "first"), GreaterThanOrEqual(("queue_offset",), 0)]) == []
+    bodies = [row["body"] for part in by_tag.partitions() for batch in by_tag.read(part) for row in batch.to_pylist()]
+    assert bodies == [b"first"]
