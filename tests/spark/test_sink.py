@@ -125,6 +125,12 @@ def test_wrong_options_are_refused(options, text):
         SinkOptions.of({"nameServers": "x:1", **options})
 
 
+def test_what_spark_hands_on_of_its_own_options_is_let_through():
+    """The query's name and checkpoint are none of the sink's business."""
+    of_spark = {"queryName": "copies", "checkpointLocation": "x", "path": "y"}
+    assert SinkOptions.of({"nameServers": "x:1", **of_spark}) == SinkOptions.of({"nameServers": "x:1"})
+
+
 def test_what_cannot_be_written_is_refused_before_anything_is(spark, metaq_broker, topic):
     """Columns that no message has, and what no topic can do."""
     frame = spark.createDataFrame([("a", 1)], "body string, amount int")

@@ -72,7 +72,7 @@ def session(
     """
     running = SparkSession.getActiveSession()
     if running is not None:
-        interpreter.check(running.sparkContext)
+        interpreter.check(interpreter.context_of(running))
         return running
     settings = dict(ALWAYS)
     submitted = "spark.master" in (conf or {}) or os.environ.get("PYSPARK_GATEWAY_PORT")

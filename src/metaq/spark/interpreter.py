@@ -86,6 +86,16 @@ def running_context() -> Any:
     return getattr(_context_class(), "_active_spark_context", None)
 
 
+def context_of(session: Any) -> Any:
+    """The SparkContext of a session. None: it is of Spark Connect, whose workers are the server's business."""
+    return None if is_remote(session) else session.sparkContext
+
+
+def is_remote(session: Any) -> bool:
+    """Whether a session is a client of a Spark Connect server."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
 def _context_class() -> Any:
     # Not imported: this module is for processes without Spark too.
     return getattr(sys.modules.get("pyspark"), "SparkContext", None)

@@ -15,7 +15,7 @@ from metaq.spark.settings import spelled
 EFFECTIVELY_ONCE: Final = "effectively-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 
-_OF_SPARK: Final = {"checkpointlocation", "path"}
+_OF_SPARK: Final = {"checkpointlocation", "path", "queryname"}
 """Options that Spark hands on to a sink though they are its own."""
 _NAME: Final = re.compile(r"[A-Za-z0-9_.%-]{1,32}\Z")
 _APP: Final = re.compile(r"[A-Za-z0-9_.%-]{1,60}\Z")

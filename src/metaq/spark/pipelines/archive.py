@@ -98,7 +98,8 @@ def archive(
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
         lease: the output's (`begin`), if the caller has it already. It is released when the query has ended.
 
-    Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, or an option is wrong.
+    Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, or the
+            session is a client of Spark Connect.
         StoreLocked: another run writes into the output; the text says which.
     """
     if dedupe not in DEDUPE:
@@ -118,6 +119,11 @@ def archive(
         **({"progressGroup": progress_group} if progress_group else {}),
         **(source or {}),
     }
+    if interpreter.is_remote(spark):
+        raise ConfigError(
+            "the archive runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
+            "metaq.spark.session() in a process without one, or `metaq pipeline run archive`"
+        )
     interpreter.check(interpreter.running_context())
     chosen = SourceOptions.of(options)
     chosen.check_stream()
