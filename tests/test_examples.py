@@ -20,6 +20,8 @@ from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
 PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_", "transactions_", "atomic_"))]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
+SPARK_FIRST, *SPARK_LATER = SPARK
+"""The second and further ones run in `make test-long`: each starts a JVM, for 15 s of CPU."""
 
 
 def run_example(name, broker, timeout, **more):
@@ -104,7 +106,10 @@ def output_of(run):
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("name", SPARK)
+@pytest.mark.parametrize(
+    "name",
+    [SPARK_FIRST, *(pytest.param(name, marks=[pytest.mark.all, pytest.mark.long]) for name in SPARK_LATER)],
+)
 def test_spark_example_runs(name, metaq_broker):
     """The Spark examples, with a session of their own each."""
     assert output_of(
