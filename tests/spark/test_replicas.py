@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from contextlib import closing
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from msgspec import structs
 
 import metaq
@@ -53,7 +56,7 @@ class Pair:
                 del data["brokerAddrs"]["0"]
         return structs.replace(answer, body=json.dumps(route).encode())
 
-    def keeps(self, start: int, stop: int) -> None:
+    def keeps(self, start: int, stop: int, limit: int = 32) -> None:
         """The slave's answers outside of a range, as a RocketMQ 4.9.7 gives them: no correction of the offset."""
 
         def script(asked: Command) -> Verdict:
@@ -63,8 +66,8 @@ class Pair:
             code = ResponseCode.PULL_NOT_FOUND if at == stop else ResponseCode.PULL_RETRY_IMMEDIATELY
             return reply(asked, code, PullReplyHeader(next_offset=at, min_offset=start, max_offset=stop))
 
-        self.slave.script = both(script, at_most(32))
-        self.cluster.script = at_most(32)
+        self.slave.script = both(script, at_most(limit))
+        self.cluster.script = at_most(limit)
 
     @property
     def pulls(self) -> tuple[int, int]:
@@ -104,12 +107,12 @@ def pair(filled):
     slave.close()
 
 
-def fetch(pair: Pair, read_from: str, start: int = 0, end: int = MESSAGES, client=None, **settings) -> list[bytes]:
+def fetch(pair: Pair, read_from: str, start: int = 0, end: int = MESSAGES, client=None, **more) -> list[bytes]:
     asking = client or ClusterClient(pair.cluster.namesrv, PATIENCE, read_from)
     try:
         return [
             body
-            for decoded in read_slice(asking, Slice(QUEUE, start, end), FetchSettings(**settings))
+            for decoded in read_slice(asking, Slice(QUEUE, start, end), FetchSettings(**more))
             for body in decoded.to_batch(("body",))["body"].to_pylist()
         ]
     finally:
@@ -157,6 +160,27 @@ def test_what_a_slave_lacks_comes_from_the_master_and_is_not_gone(pair, read_fro
     assert f"keeps [{kept[0]}, {kept[1]}) of {QUEUE}" in caplog.text
     if kept == (400, MESSAGES):
         assert pair.pulls[1] >= 600 // 32  # It goes back to the slave where that begins.
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_a_slave_keeps_and_whoever_hangs_up_each_message_is_read_once(pair, data):
+    """Any slice, any part of the queue at the slave, any limit of a pull; connections break on both sides, in any pull."""
+    start, end = sorted(data.draw(st.tuples(st.integers(0, MESSAGES), st.integers(0, MESSAGES)), label="slice"))
+    kept = sorted(data.draw(st.tuples(st.integers(0, MESSAGES), st.integers(0, MESSAGES)), label="kept"))
+    pair.suggests = data.draw(st.integers(0, 2), label="suggested")
+    pair.keeps(kept[0], kept[1], data.draw(st.sampled_from([1 + MESSAGES // 10, 32, 8]), label="limit"))
+    for side, name in ((pair.cluster, "master"), (pair.slave, "slave")):
+        broken = data.draw(st.sets(st.integers(1, 12), max_size=2), label=f"{name} hangs up in pulls")
+        side.script = both(hanging_up(broken), side.script)
+    read_from = data.draw(st.sampled_from(["auto", "master", "slave"]), label="readFrom")
+    assert fetch(pair, read_from, start, end) == bodies(start, end)
+
+
+def hanging_up(numbers: set[int]) -> Script:
+    """A script that ends the connections of pulls with these numbers."""
+    count = itertools.count(1)
+    return lambda asked: Fate.HANG_UP if asked.code == PULL and next(count) in numbers else None
 
 
 @pytest.mark.parametrize("read_from", ["auto", "slave"])
@@ -216,8 +240,7 @@ def test_a_filter_is_heeded_by_whoever_serves(pair):
     """And what a slave lacks is looked for at the master."""
     pair.keeps(400, MESSAGES)
     chosen = SourceOptions.of({"nameServers": "a:1", "subscribe": "orders", "tags": "t", "readFrom": "slave"})
-    settings = {"subscription": chosen.fetch.subscription}
-    assert fetch(pair, "slave", **settings) == bodies()
+    assert fetch(pair, "slave", subscription=chosen.fetch.subscription) == bodies()
     assert min(pair.pulls) > 0
 
 
