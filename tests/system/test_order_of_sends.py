@@ -20,6 +20,9 @@ QUEUES = 2
 ROUNDS = 5
 """Messages of every key before the broker is killed, while it is away, and after it is back."""
 
+PACE_SECONDS = 0.02
+"""Between two rounds: the brokers, which start and stop meanwhile, want the machine too."""
+
 
 class Sending(threading.Thread):
     """Sends number after number for every key, one at a time, and notes what became of each."""
@@ -36,7 +39,7 @@ class Sending(threading.Thread):
     def run(self) -> None:
         try:
             with Producer(self.namesrv, timeout=PATIENCE, retries=2 if self.strict else 50) as producer:
-                while not self.enough.is_set():
+                while not self.enough.wait(PACE_SECONDS):
                     for key in KEYS:
                         self.send(producer, key)
                     self.rounds += 1
