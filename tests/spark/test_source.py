@@ -147,6 +147,15 @@ def test_a_stream_whose_messages_expired_fails_and_counts_them(spark, cluster, t
     assert sorted(row[1:] for row in seen) == [(0, i) for i in range(510, 520)]
 
 
+@pytest.fixture
+def pushing(spark):
+    """Spark's own setting for it, which is off unless somebody asks."""
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    yield
+    spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+
+
+@pytest.mark.usefixtures("pushing")
 def test_conditions_of_a_query_choose_what_brokers_send(spark, cluster):
     """Each kind of them gives its rows, and the broker's counter of bytes shows that it sent little else."""
     for number in range(10):
@@ -170,17 +179,12 @@ def test_conditions_of_a_query_choose_what_brokers_send(spark, cluster):
 
 
 def test_push_filters_is_refused_with_the_setting_that_it_needs(spark, cluster):
-    """In Spark's words, which name it; a session of ours has it on."""
+    """In Spark's words, which name it."""
     setting = "spark.sql.python.filterPushdown.enabled"
-    assert spark.conf.get(setting) == "true"
-    spark.conf.set(setting, "false")
-    try:
-        with pytest.raises(
-            Exception, match=f"MetaqReaderWithPushFilters implements pushFilters.*{setting}.*Set it to true"
-        ):
-            read(spark, cluster, pushFilters="true").collect()
-    finally:
-        spark.conf.set(setting, "true")
+    with pytest.raises(
+        Exception, match=f"MetaqReaderWithPushFilters implements pushFilters.*{setting}.*Set it to true"
+    ):
+        read(spark, cluster, pushFilters="true").collect()
 
 
 @pytest.mark.all

@@ -49,7 +49,6 @@ LOCAL: Mapping[str, str] = {
 
 ALWAYS: Mapping[str, str] = {
     "spark.sql.session.timeZone": "UTC",  # Store dates are UTC; a laptop's zone must not move them.
-    "spark.sql.python.filterPushdown.enabled": "true",  # For our option pushFilters; readers without it are left alone.
 }
 
 
