@@ -459,6 +459,7 @@ ROWS = (
     Row(
         "spark-of-parquet-1000", "the same, 1 KB", "×", 0.5, 0.8, _spark("source_1000", over="parquet_1000"), runs=1,
     ),
+    Row("spark-files", "store reader, 1 KB, from a broker's log", "MB/s", 400, 1000, _spark("files_1000"), runs=1),
     Row(
         "spark-sink", "Spark sink, effectively once, 100 B", "k rows/s", 200, 500,
         _spark("exact_100", scale=0.1, beside="once_100"), runs=1, beside="at least once",

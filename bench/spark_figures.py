@@ -39,9 +39,11 @@ sys.path.insert(0, str(processes.ROOT / "src"))
 from metaq.spark import session
 from metaq.spark.slow_start import run_through
 
-PARTS = ("source", "sink", "floor", "driver")
-ROWS = {100: 1_000_000, 1000: 300_000}
-"""By the size of their bodies."""
+PARTS = ("source", "files", "sink", "floor", "driver")
+ROWS = {1000: 500_000, 100: 2_000_000}
+"""By the size of their bodies. Some 0.2 s of each query are the same for any number of rows."""
+SINK_SHARE = 2
+"""One in so many of the Parquet files is written into topics: that takes room on the disk."""
 BATCH_ROWS, BATCH_ROWS_SMALL = 1_000_000, 10_000
 BATCHES = 5
 """Micro-batches of each of these sizes."""
@@ -101,8 +103,8 @@ class Series:
     def note(self, name: str, value: float) -> None:
         self.found.setdefault(name, []).append(value)
 
-    def rates(self, name: str, body: int, act: Callable[[], object]) -> Callable[[], None]:
-        return lambda: self.note(f"{name}_{body}", self.count(ROWS[body]) * body / 1e6 / seconds_of(act))
+    def rates(self, name: str, body: int, rows: int, act: Callable[[], object]) -> Callable[[], None]:
+        return lambda: self.note(f"{name}_{body}", rows * body / 1e6 / seconds_of(act))
 
     def count(self, full: int, least: int = 1000) -> int:
         return max(least, int(full * self.scale))
@@ -110,20 +112,20 @@ class Series:
     # ---------------------------------------------------------------- data
     @cached_property
     def topics(self) -> dict[int, str]:
-        """Those with the rows, by the size of their bodies; the rows are in Parquet files and in a copy of the log, too."""
+        """Those with the rows, by the size of their bodies; the rows are in Parquet files, too."""
         made = {body: f"rows-{body}" for body in ROWS}
         for body, topic in made.items():
             spark_bench.fill(self.namesrv, topic, self.count(ROWS[body]), body)
+            if not self.log.exists():
+                subprocess.run(["cp", "-r", "--sparse=always", str(self.data), str(self.log)], check=True)
             self.rows(topic).write.option("compression", "snappy").parquet(str(self.folder / topic))
             assert self.parquet(topic).count() == self.count(ROWS[body])
         return made
 
-    @cached_property
+    @property
     def log(self) -> Path:
-        """A copy of the log as it is now."""
-        copy = self.folder / "store"
-        subprocess.run(["cp", "-r", "--sparse=always", str(self.data), str(copy)], check=True)
-        return copy
+        """A copy of the broker's folder with the first of the topics alone, while the broker was running."""
+        return self.folder / "store"
 
     def filled(self, topic: str, rows: int) -> None:
         """The topic has so many messages."""
@@ -143,34 +145,45 @@ class Series:
     # ---------------------------------------------------------------- the parts, a round of each
     def source(self, number: int) -> None:
         for body, topic in self.topics.items():
+            rows = self.count(ROWS[body])
             in_turn(
                 number,
-                self.rates("source", body, lambda topic=topic: noop(self.rows(topic))),
-                self.rates("parquet", body, lambda topic=topic: noop(self.parquet(topic))),
+                self.rates("source", body, rows, lambda topic=topic: noop(self.rows(topic))),
+                self.rates("parquet", body, rows, lambda topic=topic: noop(self.parquet(topic))),
             )
 
     def files(self, number: int) -> None:
-        topic = self.topics[1000]
+        body, topic = next(iter(self.topics.items()))
+        rows = self.count(ROWS[body])
         stored = self.spark.read.format("metaq").options(path=str(self.log), topics=topic).load()
         if number == 0:
-            assert stored.count() == self.count(ROWS[1000])
-        self.rates("files", 1000, lambda: noop(stored))()
+            assert (found := stored.count()) == rows, f"{found} rows are in the log, {rows} were sent"
+        self.rates("files", body, rows, lambda: noop(stored))()
 
     def sink(self, number: int) -> None:
-        for body, topic in self.topics.items():
-            bodies = self.parquet(topic).select("body")
+        for body, (bodies, rows) in self.to_write.items():
             in_turn(
                 number,
-                self.rates("exact", body, lambda bodies=bodies: self.write(bodies, "effectively-once")),
-                self.rates("once", body, lambda bodies=bodies: self.write(bodies, "at-least-once")),
+                self.rates("exact", body, rows, lambda bodies=bodies: self.write(bodies, "effectively-once")),
+                self.rates("once", body, rows, lambda bodies=bodies: self.write(bodies, "at-least-once")),
             )
+
+    @cached_property
+    def to_write(self) -> dict[int, tuple[Any, int]]:
+        """Bodies and their number, by their size."""
+        found = {}
+        for body, topic in self.topics.items():
+            files = sorted(map(str, (self.folder / topic).glob("*.parquet")))
+            bodies = self.spark.read.parquet(*files[::SINK_SHARE]).select("body")
+            found[body] = bodies, bodies.count()
+        return found
 
     def write(self, bodies: Any, delivery: str) -> None:
         options = {"nameServers": self.namesrv, "topic": f"written-{delivery}", "delivery": delivery}
         bodies.write.format("metaq").options(**options).mode("append").save()
 
     def check_written(self, rounds: int) -> None:
-        expected = rounds * sum(self.count(rows) for rows in ROWS.values())
+        expected = rounds * sum(rows for _, rows in self.to_write.values())
         for delivery in ("effectively-once", "at-least-once"):
             found = self.rows(f"written-{delivery}").count()
             assert found == expected, f"{found} rows of {delivery} are stored, {expected} were written"
@@ -279,9 +292,6 @@ def main() -> None:
         spark = session("spark_figures", master="local[2]")
         stack.callback(spark.stop)
         series = Series(spark, server.namesrv, data, folder, arguments.scale)
-        if "files" in parts:
-            assert series.topics
-            assert series.log  # Before others write.
         for number in range(arguments.runs + 1):
             series.round(number, parts)
             print(

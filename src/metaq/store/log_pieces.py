@@ -43,6 +43,7 @@ _QUEUES_ASKED: Final = 64
 """Consume queues that are asked for a border near a place."""
 _NEAR_BYTES: Final = 1024 * 1024
 _MAGIC: Final = MAGIC.to_bytes(4, "big")
+_BLANK: Final = bytes(BLOCK_BYTES)
 
 
 class LogFile(Struct, frozen=True):
@@ -165,18 +166,21 @@ class _Bytes:
         for begin, end in self.data_from(place, limit):
             at = begin
             while at < end:
-                block = bytes(self.read(at, min(BLOCK_BYTES, limit - at)))
-                if not block:
+                read = self.read(at, min(BLOCK_BYTES, limit - at))
+                if not read:
                     return limit
+                # Most is the blank rest of a file: telling so takes a tenth of looking for something in it.
+                blank = len(read) == len(self._block) == BLOCK_BYTES and self._block == _BLANK
+                block = b"" if blank else bytes(read)
                 found = block.find(_MAGIC)
                 while found >= 0:
                     record = at + found - 4
                     if record >= place and self.is_record(record, limit, check_crc=True):
                         return record
                     found = block.find(_MAGIC, found + 1)
-                if at + len(block) >= limit:
+                if at + len(read) >= limit:
                     return limit
-                at += max(len(block) - len(_MAGIC) + 1, 1)
+                at += len(read) if blank else max(len(read) - len(_MAGIC) + 1, 1)
         return limit
 
 
