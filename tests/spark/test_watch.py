@@ -172,6 +172,16 @@ def test_a_batch_that_was_planned_waits_for_its_broker(brokers, caplog):
     client.close()
 
 
+def test_a_batch_that_was_planned_is_cut_again_without_its_broker(brokers):
+    """As a restarted query does with the batch of its checkpoint. Sizes are guessed."""
+    [_, b] = make(brokers, "cut")
+    with away(brokers, 1):
+        pieces = planner(brokers, "cut", minPartitions="4").cut([Slice(b, 0, 1000)])
+    assert len(pieces) == 4
+    assert [piece.start for piece in pieces[1:]] == [piece.end for piece in pieces[:-1]]
+    assert (pieces[0].start, pieces[-1].end) == (0, 1000)
+
+
 def test_what_is_there_now_leaves_out_a_broker_that_stays_away(brokers, caplog):
     """Trigger.AvailableNow ends without its queues, and says so; the next run has them. With fail it does not run."""
     a, b = make(brokers, "now")
