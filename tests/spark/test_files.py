@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 import re
 import zlib
 
@@ -17,7 +18,8 @@ from metaq.client import arrow
 from metaq.errors import ConfigError, StoreForeign
 from metaq.model.message import SysFlag
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
+from metaq.spark import files_plan, offsets
+from metaq.spark.files_frames import frames_batch
 from metaq.spark.files_plan import pack
 from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, Manifest
 from metaq.spark.settings import markdown_table
@@ -240,8 +242,9 @@ def test_a_segment_and_its_archive_are_read_once(tmp_path):
     st.lists(st.tuples(st.integers(-(1 << 63), (1 << 63) - 1), st.none() | st.text(max_size=5), st.binary(max_size=200)), max_size=30),
     st.lists(st.integers(0, 4000), max_size=6),
     st.sampled_from([".meta", ".meta.zip"]),
+    st.sampled_from([7, 100, 1 << 20]),
 )  # fmt: skip
-def test_every_frame_is_in_one_piece_whatever_the_cuts(tmp_path_factory, frames, cuts, ending):
+def test_every_frame_is_in_one_piece_whatever_the_cuts(tmp_path_factory, frames, cuts, ending, block):
     """Each by the walk from the file's begin."""
     from metaq.store.segments import SegmentPiece, read_segment, segment_at
 
@@ -250,9 +253,12 @@ def test_every_frame_is_in_one_piece_whatever_the_cuts(tmp_path_factory, frames,
     segment = segment_at(path)
     marks = [9, *sorted(9 + cut for cut in cuts if 9 + cut < end), end]
     found = [
-        run for begin, stop in itertools.pairwise(marks) for run in read_segment(SegmentPiece(segment, begin, stop))
+        run
+        for begin, stop in itertools.pairwise(marks)
+        for run in read_segment(SegmentPiece(segment, begin, stop), block_bytes=block)
     ]
-    assert [frame.message_id for run in found for frame in run.frames] == [number for number, _, _ in frames]
+    rows = [row for run in found for row in frames_batch(run, ("metaq1_id", "attribute", "body")).to_pylist()]
+    assert [tuple(row.values()) for row in rows] == frames
 
 
 @pytest.mark.parametrize("tail", [b"x" * 11, bytes(19), bytes(4000), (5).to_bytes(4, "big") + bytes(16) + b"abc"])
@@ -291,7 +297,7 @@ def test_a_zip_file_that_cannot_be_read_is_damage(tmp_path):
 
 
 # ------------------------------------------------------------------ archives of the pipeline
-def archived(root, messages, batch=1, publish=True):
+def archived(root, messages, batch=1, publish=True, row_group_size=None):
     """A batch of an archive, one message a millisecond from 2026-03-01 on; returns its Parquet file."""
     folder = ArchiveFolder(root)
     folder.make()
@@ -309,7 +315,7 @@ def archived(root, messages, batch=1, publish=True):
     })  # fmt: skip
     staged = folder.staging / f"{batch}.parquet"
     staged.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(table, staged)
+    pq.write_table(table, staged, row_group_size=row_group_size)
     path = f"topic=orders/date=2026-03-01/q-{batch:010d}-b-0-{0:020d}.parquet"
     file = ArchivedFile(
         path=path,
@@ -338,6 +344,16 @@ def test_only_published_files_of_an_archive_are_rows(tmp_path):
         ("orders", "b", 0, b"one", None), ("orders", "b", 1, b"two", None),
     ]  # fmt: skip
     assert bodies(tmp_path / "a", topics="refunds") == []
+
+
+def test_a_large_archived_file_is_cut_at_its_row_groups(tmp_path, monkeypatch):
+    """Each row once."""
+    monkeypatch.setattr(files_plan, "PIECE_BYTES_MIN", 1)
+    messages = [os.urandom(2000) for _ in range(50)]
+    archived(tmp_path, messages, row_group_size=10)
+    _, parts = planned(tmp_path, minPartitions=5)
+    assert [[part.groups for part in one] for one in parts] == [[(number,)] for number in range(5)]
+    assert bodies(tmp_path, minPartitions=5) == messages
 
 
 def test_a_published_file_that_is_missing_or_broken_is_damage(tmp_path):

@@ -196,19 +196,28 @@ def _queue(decoded: Decoded) -> MessageQueue:
     return decoded.queue
 
 
+def views(data: Any, places: bytes, rows: int, valid: bytes | None = None) -> pa.Array:
+    """The bytes of `data` at which the hot decoder's views point, as values of their own."""
+    bitmap = pa.py_buffer(valid) if valid is not None else None
+    buffers = [bitmap, pa.py_buffer(places), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary_view(), rows, buffers).cast(pa.binary())
+
+
+def as_text(raw: pa.Array) -> pa.Array:
+    """Bytes as strings; what is not UTF-8 gets replacement characters."""
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:  # A foreign producer's bytes must not stop the query.
+        texts = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
+        return pa.array(texts, pa.string())
+
+
 def _bytes(decoded: Decoded, name: str, valid: str | None = None) -> pa.Array:
-    bitmap = pa.py_buffer(decoded.parts[valid]) if valid else None
-    buffers = [bitmap, pa.py_buffer(decoded.parts[name]), pa.py_buffer(decoded.data)]
-    return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers).cast(pa.binary())
+    return views(decoded.data, decoded.parts[name], len(decoded), decoded.parts[valid] if valid else None)
 
 
 def _text(decoded: Decoded, name: str, valid: str | None = None) -> pa.Array:
-    raw = _bytes(decoded, name, valid)
-    try:
-        return raw.cast(pa.string())
-    except pa.ArrowInvalid:  # Not UTF-8: a foreign producer's bytes must not stop the query.
-        texts = [None if value is None else value.decode("utf-8", "replace") for value in raw.to_pylist()]
-        return pa.array(texts, pa.string())
+    return as_text(_bytes(decoded, name, valid))
 
 
 def _message_id(decoded: Decoded) -> pa.Array:

@@ -5,7 +5,10 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import Struct
 
 from metaq.errors import ConfigError
@@ -85,7 +88,7 @@ def _parts(found: Found, options: FilesOptions, size: int) -> Iterator[tuple[Par
     elif isinstance(found, FoundSegment):
         yield from _segment_parts(found, options, size)
     elif isinstance(found, FoundArchived):
-        yield from _archived_parts(found, options)
+        yield from _archived_parts(found, options, size)
     else:
         yield found, 0
 
@@ -128,6 +131,22 @@ def _segment_parts(found: FoundSegment, options: FilesOptions, size: int) -> Ite
             yield SegmentPiece(segment, begin, stop, found.last), stop - begin
 
 
-def _archived_parts(found: FoundArchived, options: FilesOptions) -> Iterator[tuple[Part, int]]:
-    if options.wanted.has(found.file.topic):
+def _archived_parts(found: FoundArchived, options: FilesOptions, size: int) -> Iterator[tuple[Part, int]]:
+    if not options.wanted.has(found.file.topic):
+        return
+    groups = _row_groups(found.path) if found.file.size > size else []
+    if len(groups) < 2:
         yield ArchivedPart(str(found.path), found.file.topic), found.file.size
+        return
+    for number, group_bytes in enumerate(groups):
+        yield ArchivedPart(str(found.path), found.file.topic, (number,)), group_bytes
+
+
+def _row_groups(path: Path) -> list[int]:
+    """The bytes of each row group; none of a file that cannot be read, which whoever reads it will tell."""
+    try:
+        with pq.ParquetFile(path) as file:
+            about = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
+            return [sum(group.column(i).total_compressed_size for i in range(group.num_columns)) for group in about]
+    except (pa.ArrowException, OSError):
+        return []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -11,13 +10,14 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from metaq.client import arrow
-from metaq.errors import BadRequest, InvalidMessage
-from metaq.model.message import TRANSACTION_MASK, SysFlag, check_tag
+from metaq.errors import BadRequest
+from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.spark.files_frames import frames_batch
 from metaq.spark.files_plan import ArchivedPart, LogPart, Part
 from metaq.spark.store_settings import FilesOptions, Topics
 from metaq.store.damage import Damage
 from metaq.store.log_pieces import gone, read_piece
-from metaq.store.segments import FrameRun, SegmentPiece, frame_parts, read_segment
+from metaq.store.segments import SegmentPiece, read_segment
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 1024 * 1024
@@ -137,36 +137,7 @@ class _Chosen:
 # ------------------------------------------------------------------ data of MetaQ 1.x
 def _read_segment(piece: SegmentPiece, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
     for found in read_segment(piece):
-        yield found if isinstance(found, Damage) else _frames_batch(found, columns)
-
-
-def _frames_batch(run: FrameRun, columns: Sequence[str]) -> pa.RecordBatch:
-    count = len(run.frames)
-    schema = arrow.schema_of(columns)
-    split = [frame_parts(frame) for frame in run.frames] if {"body", "attribute", "tag"} & set(columns) else []
-    attributes = [None if raw is None else raw.decode("utf-8", "replace") for raw, _ in split]
-    made: dict[str, Any] = {
-        "topic": lambda: pa.repeat(pa.scalar(run.segment.topic), count),
-        "queue_id": lambda: pa.repeat(pa.scalar(run.segment.partition, pa.int32()), count),
-        "tag": lambda: pa.array([text if text and _is_tag(text) else None for text in attributes], pa.string()),
-        "keys": lambda: pa.array([[]] * count, arrow.TYPES["keys"]),
-        "properties": lambda: pa.array([[]] * count, arrow.TYPES["properties"]),
-        "body": lambda: pa.array([payload for _, payload in split], pa.binary()),
-        "flag": lambda: pa.array([frame.flag for frame in run.frames], pa.int32()),
-        "attribute": lambda: pa.array(attributes, pa.string()),
-        "metaq1_id": lambda: pa.array([frame.message_id for frame in run.frames], pa.int64()),
-        "position": lambda: pa.array(run.positions, pa.int64()),
-    }
-    arrays = [made[name]() if name in made else pa.nulls(count, arrow.TYPES[name]) for name in columns]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def _is_tag(text: str) -> bool:
-    try:
-        check_tag(text)
-    except InvalidMessage:
-        return False
-    return True
+        yield found if isinstance(found, Damage) else frames_batch(found, columns)
 
 
 # ------------------------------------------------------------------ archives of the pipeline

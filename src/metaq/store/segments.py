@@ -17,6 +17,7 @@ from msgspec import Struct
 
 from metaq.errors import BadRequest, StoreForeign
 from metaq.store.damage import Damage
+from metaq.wire import hot
 from metaq.wire.metaq1_frame import HEAD, HEAD_BYTES, Frame, checksum, split_attribute
 
 NAME_DIGITS: Final = 20
@@ -25,7 +26,7 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 """A frame that claims to be longer is damage: nothing is read for it."""
 _BLOCK_BYTES: Final = 1024 * 1024
 _RUN_FRAMES: Final = 10_000
-_RUN_BYTES: Final = 4 * 1024 * 1024
+_RUN_BYTES: Final = 1024 * 1024
 _NAME: Final = re.compile(r"(\d{1,40})(\.meta|\.meta\.arc|\.arc|\.meta\.zip|\.zip)\Z", re.ASCII)
 _FOLDER: Final = re.compile(r"(.+)-(\d{1,9})\Z", re.ASCII)
 _POSITION_MAX: Final = (1 << 63) - 1
@@ -110,13 +111,13 @@ class SegmentReader:
 
     def __iter__(self) -> Iterator[Found]:
         with contextlib.ExitStack() as stack:
-            file = self._open(stack)
+            file = self.open(stack)
             if file is None:
                 return
             buffer, place = b"", 0
             while True:
                 if len(buffer) - place < HEAD_BYTES:
-                    buffer, place = buffer[place:] + self._more(file, self._block_bytes), 0
+                    buffer, place = buffer[place:] + self.more(file, self._block_bytes), 0
                     if len(buffer) < HEAD_BYTES:
                         self._stop_at(len(buffer), "%d bytes that are no whole frame")
                         return
@@ -127,7 +128,7 @@ class SegmentReader:
                 stop = place + HEAD_BYTES + size
                 if len(buffer) < stop:
                     wanted = max(stop - len(buffer), self._block_bytes)
-                    buffer, place, stop = buffer[place:] + self._more(file, wanted), 0, stop - place
+                    buffer, place, stop = buffer[place:] + self.more(file, wanted), 0, stop - place
                     if len(buffer) < stop:
                         self._stop_at(len(buffer), "%d bytes of a longer frame")
                         return
@@ -140,58 +141,8 @@ class SegmentReader:
                 yield found
                 place = stop
 
-    def steps(self, start: int, stop: int) -> Iterator[tuple[int, Frame | _Broken]]:
-        """The frames that begin at the positions [start, stop), and what is broken there; those before are passed by."""
-        with contextlib.ExitStack() as stack:
-            self.end = self.segment.start
-            file = self._open(stack)
-            if file is None:
-                if start == self.segment.start:
-                    yield start, _Broken(0, self.why, False)
-                return
-            buffer, place, at = b"", 0, self.segment.start
-            while at < stop:
-                if len(buffer) - place < HEAD_BYTES:
-                    buffer, place = buffer[place:] + self._more(file, self._block_bytes), 0
-                    if len(buffer) < HEAD_BYTES:
-                        if (buffer or self.why) and at >= start:
-                            yield at, _Broken(len(buffer), self.why or "no whole frame", True)
-                        return
-                size, crc, message_id, flag = HEAD.unpack_from(buffer, place)
-                if not 0 <= size <= FRAME_BYTES_MAX or not size | crc | message_id | flag:
-                    if at >= start:
-                        rest = len(buffer) - place + self._pass_rest(file)
-                        why = f"a frame that says that its body has {size} bytes" if size else "untouched bytes"
-                        yield at, _Broken(rest, why, not size)
-                    return
-                end = place + HEAD_BYTES + size
-                if len(buffer) < end:
-                    wanted = max(end - len(buffer), self._block_bytes)
-                    buffer, place, end = buffer[place:] + self._more(file, wanted), 0, end - place
-                    if len(buffer) < end:
-                        if at >= start:
-                            yield at, _Broken(len(buffer), self.why or "a frame that is cut off", True)
-                        return
-                if at >= start:
-                    body = buffer[place + HEAD_BYTES : end]
-                    if checksum(body) == crc:
-                        yield at, Frame(message_id, flag, body)
-                    else:
-                        is_end = end == len(buffer) and not (more := self._more(file, self._block_bytes))
-                        if end == len(buffer) and not is_end:
-                            buffer += more
-                        yield at, _Broken(end - place, "a frame's body does not fit its checksum", is_end)
-                at += end - place
-                place = end
-
-    def _pass_rest(self, file: IO[bytes]) -> int:
-        """How many bytes are left."""
-        passed = 0
-        while more := len(self._more(file, _BLOCK_BYTES)):
-            passed += more
-        return passed
-
-    def _open(self, stack: contextlib.ExitStack) -> IO[bytes] | None:
+    def open(self, stack: contextlib.ExitStack) -> IO[bytes] | None:
+        """The file, or what a zip file holds, at the frame to begin with; None: a zip file that cannot be read."""
         path, skip = self.segment.path, self.end - self.segment.start
         if not self.segment.is_zip:
             file = cast("IO[bytes]", stack.enter_context(path.open("rb")))
@@ -213,7 +164,7 @@ class SegmentReader:
             return None
         return entry
 
-    def _more(self, file: IO[bytes], size: int) -> bytes:
+    def more(self, file: IO[bytes], size: int) -> bytes:
         """So many bytes more, or as many as there are; a damaged zip file ends where it is damaged."""
         import zlib
 
@@ -228,7 +179,7 @@ class SegmentReader:
             if type(error).__name__ != "BadZipFile":  # its module is not loaded for other files
                 raise
             self.why = f"a zip file that cannot be read ({error})"
-        return b"".join(parts)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _stop_at(self, left: int, what: str) -> None:
         if left and not self.why:
@@ -249,42 +200,95 @@ class FrameRun(Struct, frozen=True):
     """Whole frames that follow each other, checksums verified."""
 
     segment: Segment
-    positions: list[int]
-    frames: list[Frame]
+    position: int
+    """Of the first."""
+    data: memoryview
+    rows: int
 
 
-def read_segment(piece: SegmentPiece) -> Iterator[FrameRun | Damage]:
+def read_segment(piece: SegmentPiece, *, block_bytes: int = _RUN_BYTES) -> Iterator[FrameRun | Damage]:
     """What is in a piece: its frames, and where some cannot be read.
 
     A frame has nothing by which its begin could be told, so it is walked to from the segment's begin, and where a length
     cannot be, the rest of the file is lost. A frame with a wrong checksum is left out alone.
     Raises FileNotFoundError, OSError.
     """
-    segment = piece.segment
-    path = str(segment.path)
-    reader = SegmentReader(segment)
-    positions: list[int] = []
-    found: list[Frame] = []
-    size = 0
-    for at, step in reader.steps(piece.start, piece.stop):
-        if isinstance(step, Frame):
-            positions.append(at)
-            found.append(step)
-            size += step.size
-            if len(found) < _RUN_FRAMES and size < _RUN_BYTES:
-                continue
-        if found:
-            yield FrameRun(segment, positions, found)
-            positions, found, size = [], [], 0
-        if isinstance(step, _Broken) and not (piece.last and step.is_end):
-            yield Damage(path, at - segment.start, step.size, step.why)
-    if found:
-        yield FrameRun(segment, positions, found)
+    with contextlib.ExitStack() as stack:
+        source = _Source(piece.segment, stack)
+        at, is_first = piece.segment.start, True
+        buffer, place = memoryview(b""), 0
+        while at < piece.stop:
+            reads = at >= piece.start
+            until = place + (piece.stop if reads else piece.start) - at
+            rows, end, outcome = hot.frame_run(buffer, place, len(buffer), FRAME_BYTES_MAX, _RUN_FRAMES, until, reads)
+            if rows and reads:
+                yield FrameRun(piece.segment, at, buffer[place:end], rows)
+            at, place = at + end - place, end
+            if outcome == hot.END_SHORT or (outcome == hot.END_CLEAN and place == len(buffer) and at < piece.stop):
+                more = source.read(max(_missing(buffer[place:]), block_bytes))
+                if more:
+                    buffer, place = memoryview(bytes(buffer[place:]) + more), 0
+                elif reads and (place < len(buffer) or source.why or (is_first and not rows and piece.segment.is_zip)):
+                    rest = len(buffer) - place
+                    if not piece.last:
+                        yield _damage(piece, at, rest, source.why or "a frame that is cut off")
+                    return
+                else:
+                    return
+            elif outcome != hot.END_CLEAN:
+                size = _size_of_frame(buffer[place:])
+                if size is None:
+                    rest = len(buffer) - place + source.pass_rest()
+                    if reads and not (piece.last and outcome == hot.END_ZERO):
+                        yield _damage(
+                            piece, at, rest, "untouched bytes" if outcome == hot.END_ZERO else "a length that cannot be"
+                        )
+                    return
+                is_end = place + size == len(buffer) and not (more := source.read(block_bytes))
+                if place + size == len(buffer) and not is_end:
+                    buffer = memoryview(bytes(buffer) + more)
+                if not (is_end and piece.last):
+                    yield _damage(piece, at, size, "a frame's body does not fit its checksum")
+                at, place = at + size, place + size
+            is_first = False
 
 
-class _Broken(NamedTuple):
-    size: int
-    """Bytes up to where it goes on, or to the end of the file; 0: nobody knows."""
-    why: str
-    is_end: bool
-    """No frame is behind it."""
+def _damage(piece: SegmentPiece, position: int, size: int, why: str) -> Damage:
+    return Damage(str(piece.segment.path), position - piece.segment.start, size, why)
+
+
+def _missing(rest: memoryview) -> int:
+    """Bytes that the frame lacks with which a buffer ends."""
+    if len(rest) < HEAD_BYTES:
+        return HEAD_BYTES
+    return HEAD_BYTES + int.from_bytes(rest[:4], "big") - len(rest)
+
+
+def _size_of_frame(rest: memoryview) -> int | None:
+    """Bytes of the frame with which it begins, whose checksum is wrong; None: its length cannot be."""
+    size = int.from_bytes(rest[:4], "big", signed=True)
+    return HEAD_BYTES + size if 0 <= size <= FRAME_BYTES_MAX and any(rest[:HEAD_BYTES]) else None
+
+
+class _Source:
+    """What a segment holds, from its begin on; of a zip file, uncompressed."""
+
+    def __init__(self, segment: Segment, stack: contextlib.ExitStack) -> None:
+        self._reader = SegmentReader(segment)
+        self._file = self._reader.open(stack)
+
+    @property
+    def why(self) -> str:
+        """Why it ended, if it is a zip file that is damaged."""
+        return self._reader.why
+
+    def read(self, size: int) -> bytes:
+        """So many bytes more, or as many as there are."""
+        return b"" if self._file is None else self._reader.more(self._file, size)
+
+    def pass_rest(self) -> int:
+        """How many bytes are left."""
+        passed = 0
+        while more := len(self.read(_BLOCK_BYTES)):
+            passed += more
+        return passed

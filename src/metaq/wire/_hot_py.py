@@ -15,6 +15,7 @@ from metaq.wire._hot_py_frames import (
 )
 from metaq.wire._hot_py_metaq1 import PartitionGate, put_lines
 from metaq.wire._hot_py_metaq1_get import frames
+from metaq.wire._hot_py_metaq1_read import frame_columns, frame_run
 from metaq.wire._hot_py_positions import (
     SIZES_COMPRESSED,
     SIZES_DAMAGED,
@@ -71,6 +72,6 @@ __all__ = [
     "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "QueueTail", "RecordHead", "Replies", "RowColumns", "Selection", "TopicGate",
     "TransactionGate",
     "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
-    "find_position", "frame_sizes", "frames", "gather", "index_hash", "java_hash",
+    "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "index_hash", "java_hash",
     "position_of", "position_units", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

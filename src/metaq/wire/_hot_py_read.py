@@ -173,7 +173,7 @@ _FIXED_COLUMNS: Final = (
 )  # fmt: skip
 
 
-def _binary_view(view: memoryview, start: int, stop: int) -> bytes:
+def binary_view(view: memoryview, start: int, stop: int) -> bytes:
     """Arrow's 16-byte view of view[start:stop]: up to 12 bytes in place, else prefix, buffer 0 and where."""
     size = stop - start
     if size <= 12:
@@ -205,7 +205,7 @@ def decode_columns(data: Any, start: int, end: int, check_crc: bool = True) -> d
                 bits[row >> 3] |= 1 << (row & 7)
         columns[column + "_valid"] = bytes(bits)
     for column, pairs in spans.items():
-        columns[column] = b"".join(_binary_view(view, *pair) for pair in pairs)
+        columns[column] = b"".join(binary_view(view, *pair) for pair in pairs)
     columns["compressed"] = tuple(row for row, fields in enumerate(found) if fields[6] & 1)
     return columns
 

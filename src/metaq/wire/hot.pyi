@@ -651,6 +651,23 @@ def read(
     The body is None if it is contiguous and `view_bytes_min` bytes or more: a view of the file serves without a copy.
     """
 
+def frame_run(
+    data: Buffer, start: int, end: int, size_max: int, limit: int, until: int, check_crc: bool
+) -> tuple[int, int, int]:
+    """How far whole frames of MetaQ 1.x (`metaq.wire.metaq1_frame`) follow each other in data[start:end], as `record_run` tells of
+    records.
+
+    END_SHORT: one runs past `end`. END_ZERO: a head of zeros. END_BAD: a length below 0 or above `size_max`, or, with check_crc, a wrong
+    checksum.
+    """
+
+def frame_columns(data: Buffer, start: int, end: int) -> dict[str, Any]:
+    """The frames that fill data[start:end], in columns as those of `decode_columns`; checksums are not looked at.
+
+    `rows`; `place` (int64, from `start`), `id` (int64), `flag` (int32); views over `data`: `body` (without the attribute),
+    `attribute` with `attribute_valid`. Raises RemoteProtocolError: a length does not fit.
+    """
+
 def frames(
     records: Buffer, broker_id: int, skip: int, size: int, expand: Callable[[bytes, int], bytes]
 ) -> tuple[bytes, int, int]:
