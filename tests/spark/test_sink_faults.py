@@ -19,6 +19,7 @@ from metaq.errors import TransactionEnded
 from metaq.spark.courier import Courier
 from metaq.spark.sink_settings import SinkOptions
 from metaq.spark.sink_task import StagedRows
+from metaq.spark.slow_start import run_through
 from tests.spark.conftest import finished
 from tests.spark.faulty_sink import (
     ABORTED_AFTER_COMMIT,
@@ -174,9 +175,13 @@ def test_a_batch_that_one_broker_has_committed_while_another_is_down_is_not_writ
             killed = pool.submit(kill)
             query.fails(AFTER_COMMIT, maxOffsetsPerPartition="50")
             killed.result()
-        again = query.start(maxOffsetsPerPartition="33")  # It waits for the broker.
-        down.start()
-        assert again.awaitTermination(WHOLE_PATIENCE)
+
+        def goes_on(again):  # It waits for the broker.
+            if not down.alive:
+                down.start()
+            assert again.awaitTermination(WHOLE_PATIENCE)
+
+        run_through(lambda: query.start(maxOffsetsPerPartition="33"), goes_on)
         copied = query.check()
         assert {message.queue.broker for message in copied} == {one, other}
 
@@ -186,14 +191,22 @@ def test_brokers_that_are_killed_between_commits_lose_and_double_nothing(spark, 
     with metaq.testing.Cluster(brokers=1, folder=tmp_path / "cluster") as cluster:
         query = Copying(spark, cluster.namesrv, tmp_path).make()
         query.fill(1000)
-        running, commits = query.start(maxOffsetsPerTrigger="100"), tmp_path / "checkpoint" / "commits"
-        for kills in range(1, 5):
-            done = lambda: len(list(commits.glob("[0-9]*")))  # noqa: E731
-            eventually(lambda: not running.isActive or done() >= 2 * kills, WHOLE_PATIENCE)  # noqa: B023
-            assert running.isActive, running.exception()
-            cluster.brokers[0].kill()
-            cluster.brokers[0].start()
-        assert running.awaitTermination(WHOLE_PATIENCE)
+        commits, goals = tmp_path / "checkpoint" / "commits", [2, 4, 6, 8]
+
+        def kill_again_and_again(running):
+            while goals:
+                eventually(
+                    lambda: not running.isActive or len(list(commits.glob("[0-9]*"))) >= goals[0], WHOLE_PATIENCE
+                )
+                if (fault := running.exception()) is not None:
+                    raise fault
+                assert running.isActive
+                del goals[0]
+                cluster.brokers[0].kill()
+                cluster.brokers[0].start()
+            assert running.awaitTermination(WHOLE_PATIENCE)
+
+        run_through(lambda: query.start(maxOffsetsPerTrigger="100"), kill_again_and_again)
         query.check()
 
 
