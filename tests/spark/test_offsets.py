@@ -113,21 +113,28 @@ def test_a_limit_by_bytes_is_kept_and_moves_on(lengths, bytes_max, data):
     taken = {queue: end - 100 for queue, end in ends.items()}
     assert all(0 <= taken[queue] <= lengths[queue] for queue in lengths)
     assert sum(taken.values()) >= 1
-    size = sum(bytes_until(profiles[queue], 100 + count) for queue, count in taken.items())
+    size = sum(profiles[queue].until(100 + count) for queue, count in taken.items())
     assert size <= bytes_max + 1e-6 or sum(taken.values()) == 1
     if sum(profile.bytes for profile in profiles.values()) <= bytes_max:
         assert taken == lengths
 
 
-def bytes_until(profile: Profile, offset: int) -> float:
-    """The greatest size whose place is `offset`, found by halving: the oracle knows `place` alone."""
-    low, high = 0.0, profile.bytes
-    if profile.place(0) >= offset:
-        return 0.0
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (low, middle) if profile.place(middle) >= offset else (middle, high)
-    return low
+def test_a_limit_of_less_than_a_message_a_queue_is_used_up():
+    """By those that have most."""
+    profiles = {MessageQueue("t", "b", at): Profile(0, 100 + at, [Sample(0, 10, 10_000)]) for at in range(100)}
+    ends = offsets.limit_bytes(profiles, 50_500)
+    assert [end for _, end in sorted(ends.items())] == [0] * 50 + [1] * 50
+
+
+@given(LENGTHS, st.data())
+def test_places_and_bytes_of_a_profile_agree(lengths, data):
+    """Bytes grow with every message, to those of all; the place of so many bytes is the offset before which they lie."""
+    piece = Slice(Q0, 100, 100 + sum(lengths.values()))
+    profile = profile_of(data.draw, piece)
+    assert (profile.until(piece.start), profile.until(piece.end)) == (0, pytest.approx(profile.bytes))
+    at = data.draw(st.integers(piece.start, piece.end - 1))
+    assert profile.until(at + 1) >= profile.until(at) + 1 - 1e-6
+    assert profile.place(profile.until(at) + 0.5) == at
 
 
 @given(st.dictionaries(QUEUES, st.tuples(st.integers(0, 100), st.integers(0, 1000)), min_size=1), st.integers(1, 2000))

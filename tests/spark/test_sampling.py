@@ -190,3 +190,26 @@ def test_a_broker_that_cannot_be_asked_is_guessed_at_once(cluster, fate, caplog)
     finally:
         cluster.script = goes_on
     assert "how large messages at the broker broker-a are is guessed" in caplog.text
+
+
+def test_of_many_queues_the_longest_are_looked_at(tmp_path):
+    """The others are judged by what was found there, so a plan over any number of queues costs the same."""
+    with ScriptedCluster(tmp_path) as cluster:
+        cluster.make_topic("orders", 100)
+        for number in range(100):
+            cluster.put("orders", number, [bytes(1000)] * (40 if number < 60 else 3))
+        given = {"nameServers": cluster.namesrv, "subscribe": "orders", "startingOffsets": "earliest"}
+        before = cluster.count(RequestCode.PULL_MESSAGE)
+        reader = MetaqDataSource(given | {"maxBytesPerPartition": "24000"}).reader(StructType([]))
+        pieces = [part.wanted for part in reader.partitions()]
+        assert cluster.count(RequestCode.PULL_MESSAGE) - before == PULLS_MAX
+        assert [piece.messages for piece in pieces] == [20] * 120 + [3] * 40
+        stream = MetaqStreamReader(SourceOptions.of(given | {"maxBytesPerTrigger": "300000"}), StructType([]))
+        at = stream.latestOffset(stream.initialOffset(), stream.getDefaultReadLimit())
+        before = cluster.count(RequestCode.PULL_MESSAGE)
+        taken = sum(
+            part.wanted.messages
+            for part in stream.partitions(at, stream.latestOffset(at, stream.getDefaultReadLimit()))
+        )
+        assert cluster.count(RequestCode.PULL_MESSAGE) - before <= 2 * PULLS_MAX
+        assert 150 <= taken <= 300

@@ -143,13 +143,18 @@ def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Pos
     At least one message is taken, or one that is larger than the limit would stop everything.
     """
     total = sum(profile.bytes for profile in profiles.values())
-    share = min(1.0, bytes_max / total) if total else 1.0
-    ends = {
-        queue: profile.place(profile.bytes * share) if share < 1 else profile.end for queue, profile in profiles.items()
-    }
-    if profiles and all(ends[queue] <= profile.start for queue, profile in profiles.items()):
-        queue = max(profiles, key=lambda queue: (profiles[queue].end - profiles[queue].start, queue))
-        ends[queue] = profiles[queue].start + 1
+    if total <= bytes_max:
+        return {queue: profile.end for queue, profile in profiles.items()}
+    ends = {queue: profile.place(profile.bytes * bytes_max / total) for queue, profile in profiles.items()}
+    left = bytes_max - sum(profile.until(ends[queue]) for queue, profile in profiles.items())
+    # What rounding left over goes to the queues that have most: a share may be less than a message.
+    for queue in sorted(profiles, key=lambda queue: (-profiles[queue].bytes, queue)):
+        profile, end = profiles[queue], ends[queue]
+        if end < profile.end and (size := profile.until(end + 1) - profile.until(end)) <= left:
+            ends[queue], left = end + 1, left - size
+    if all(ends[queue] <= profile.start for queue, profile in profiles.items()):
+        queue = max(profiles, key=lambda queue: (profiles[queue].bytes, queue))
+        ends[queue] += 1
     return ends
 
 

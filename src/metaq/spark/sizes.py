@@ -35,6 +35,11 @@ class Profile:
         """Of all of it."""
         return self._sums[-1]
 
+    def until(self, offset: int) -> float:
+        """Bytes of the messages before `offset`."""
+        part = max(0, min(bisect.bisect_right(self._borders, offset) - 1, len(self._means) - 1))
+        return self._sums[part] + (offset - self._borders[part]) * self._means[part]
+
     def place(self, size: float) -> int:
         """The last offset before which there are at most `size` bytes."""
         return min(self.end, int(self._reached(size)))
