@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import logging
 from contextlib import closing
 
 import pytest
@@ -153,6 +154,7 @@ def test_whoever_is_asked_for_serves_alone(pair, read_from, who):
 @pytest.mark.parametrize("kept", [(0, 600), (400, MESSAGES), (300, 700), (0, 0)])
 def test_what_a_slave_lacks_comes_from_the_master_and_is_not_gone(pair, read_from, kept, caplog):
     """It is behind, or began later: every message once, and no loss is told."""
+    caplog.set_level(logging.INFO)
     pair.keeps(*kept)
     pair.suggests = 1
     assert fetch(pair, read_from) == bodies()

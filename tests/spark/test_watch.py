@@ -10,9 +10,9 @@ import pytest
 
 import metaq
 from metaq.clock import FakeClock
-from metaq.errors import ConnectionFailed, NoRoute
+from metaq.errors import ConfigError, ConnectionFailed, NoRoute
 from metaq.model.queue import MessageQueue
-from metaq.spark import cluster_client
+from metaq.spark import cluster_client, offsets
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import read_slice
 from metaq.spark.offsets import Slice
@@ -139,15 +139,20 @@ def test_with_fail_the_query_ends_and_names_broker_and_queues(brokers):
 
 
 def test_a_batch_read_fails_whatever_is_said_of_streams(brokers):
-    """Half an answer is none."""
+    """It has said which queues it wants, by assign or by where it ends; or a task finds its broker away."""
     a, b = make(brokers, "batch")
+    assign = f'{{"batch": {{"{A}": [0], "{B}": [0]}}}}'
+    ending = planner(brokers, "batch", endingOffsets=offsets.to_text({a: 0, b: 0}))
     with away(brokers, 1):
+        with pytest.raises(NoRoute, match=f"assign names queues that are not there: {b}"):
+            planner(brokers, assign=assign).start("earliest")
+        with pytest.raises(ConfigError, match=f"endingOffsets names queues that are not read: {b}"):
+            ending.end(ending.queues())
         with pytest.raises((ConnectionFailed, NoRoute)):
-            planner(brokers, "batch").end([a, b])
-        wanted = Slice(b, 0, 1)
-        client = planner(brokers, "batch").client
+            ending.client.ends([a, b])
+        settings = SourceOptions.of({"nameServers": brokers.namesrv, "subscribe": "batch", "retrySeconds": "0.3"}).fetch
         with pytest.raises((ConnectionFailed, NoRoute)):
-            list(read_slice(client, wanted, planner(brokers, "batch")._options.fetch))
+            list(read_slice(ending.client, Slice(b, 0, 1), settings))
 
 
 def test_a_batch_that_was_planned_waits_for_its_broker(brokers, caplog):

@@ -143,7 +143,7 @@ class _SliceReader:
                         self._masters_fault = None
                         yield records
                 except _Lacking as fault:
-                    _LOG.warning("%s: asking the master", fault)
+                    _LOG.info("%s: asking the master", fault)
                     self._turn.lacks(self._slice.next_offset, fault.kept)
                 except MetaqError as fault:
                     if not self._goes_on(tries, fault):
