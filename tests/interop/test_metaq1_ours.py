@@ -89,11 +89,14 @@ def test_clients_of_both_generations_share_a_topic(
 def test_the_log4j_appender_of_the_extension_sends_to_us(tmp_path: Path) -> None:
     """It knows no other root than /meta, and sends Hessian 1: a header, a length in characters, the text. In a JVM of its own,
     because it never ends."""
+    hessian1 = pytest.importorskip("metaq.spark.decode.hessian1", exc_type=ImportError)
     with Zookeeper(tmp_path) as own, OurServer(tmp_path, own, {"logs": {}}), metaq1_client(tmp_path / "jvm") as java:
         java.call("log", topic="logs", zookeeper=own.address, lines=["hello", "wörld"])
         java.factory("f", own.address)
         consumer(java, "c", "/logs", {"logs": MAX_SIZE})
-        assert sorted(bodies(java.wait("c", 2))) == ["c\0\1S\0\5helloz", "c\0\1S\0\5wörldz"]
+        got = sorted(bodies(java.wait("c", 2)))
+        assert got == ["c\0\1S\0\5helloz", "c\0\1S\0\5wörldz"]
+        assert [hessian1.string_of(body.encode()) for body in got] == ["hello", "wörld"]
 
 
 FILTER = """

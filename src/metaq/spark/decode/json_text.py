@@ -66,14 +66,15 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
         },
     )
     objects = parsed.getField(_OBJECTS)
+    first, second = sql.get(objects, sql.lit(0)), sql.get(objects, sql.lit(1))  # null where there is none
     ok = (
         text.rlike(r"^[ \t\r\n]*\{")
         & parsed.getField(CORRUPT).isNull()
         & (sql.size(objects) == 2)
-        & objects.getItem(0).isNotNull()
-        & (objects.getItem(1).getField(_SEAL) == seal)
+        & first.isNotNull()
+        & (second.getField(_SEAL) == seal)
     )
-    return decoded(objects.getItem(0), ok, wanted.names, body)
+    return decoded(first, ok, wanted.names, body)
 
 
 def _struct(schema: Any) -> StructType:
