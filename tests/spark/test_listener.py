@@ -22,7 +22,8 @@ from metaq.spark.listener import Mirror
 from metaq.wire.codes import RequestCode
 from tests.scripted import Fate, ScriptedCluster
 from tests.spark.conftest import finished
-from tests.support import PATIENCE, environment, eventually
+from tests.spark.jvm import java_options
+from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually
 
 A0, A1, B0 = (
     MessageQueue("orders", "broker-a", 0),
@@ -166,9 +167,9 @@ def test_the_log_is_told_now_and_then_and_at_the_end(caplog):
     for run, fault in enumerate(["it broke", None, None]):
         listener.onQueryTerminated(ended(run, fault))
     assert [record.message for record in caplog.records] == [
-        "query copies, batch 1: 10 rows read, 19 behind in 1 queues",
-        "query copies, batch 4: 10 rows read, 16 behind in 1 queues",
-        "query copies has failed after batch 4, 16 behind in 1 queues",
+        "query copies, batch 1: 10 rows read, 19 behind in 1 queue",
+        "query copies, batch 4: 10 rows read, 16 behind in 1 queue",
+        "query copies has failed after batch 4, 16 behind in 1 queue",
     ]
     assert listener.close()
 
@@ -268,5 +269,6 @@ def test_a_program_that_ends_right_behind_its_query_leaves_the_progress_stored(c
         writer = spark.readStream.format("metaq").options(**options).load().writeStream.format("noop")
         writer.option("checkpointLocation", {str(tmp_path / "c")!r}).trigger(availableNow=True).start().awaitTermination()
     """)
-    subprocess.run([sys.executable, "-c", program], env=environment(), check=True, timeout=2 * PATIENCE)
+    env = environment(JDK_JAVA_OPTIONS=java_options())
+    subprocess.run([sys.executable, "-c", program], env=env, check=True, timeout=WHOLE_PATIENCE)
     assert cluster.progress("g", "orders") == {A0: 20, A1: 5}

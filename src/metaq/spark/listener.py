@@ -272,4 +272,4 @@ def _named(text: str, name: str, query: str) -> str:
 
 def _behind(found: Lag) -> str:
     behind = "not known how far" if found.behind is None else str(found.behind)
-    return f"{behind} behind in {len(found.queues)} queues"
+    return f"{behind} behind in {len(found.queues)} queue{'s' * (len(found.queues) != 1)}"

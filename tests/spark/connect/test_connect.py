@@ -34,6 +34,7 @@ def cluster(tmp_path):
 @pytest.fixture
 def server(tmp_path):
     """The URL of a Spark Connect server, ended with all it has started."""
+    pytest.importorskip("grpc", reason="pip install 'pyspark[connect]' for Spark Connect")
     port = free_port()
     settings = {
         "spark.connect.grpc.binding.port": str(port),
@@ -72,7 +73,6 @@ def test_source_sink_decoders_repeats_and_lag_work_from_a_client_and_the_archive
     cluster, server, tmp_path
 ):
     """The client has no Java; connections to brokers are the server's, but for lag and listener, which ask themselves."""
-    pytest.importorskip("grpc", reason="pip install 'pyspark[connect]' for Spark Connect")
     environment = {
         name: text for name, text in os.environ.items() if name not in {"JAVA_HOME", "METAQ_JAVA_HOME", "SPARK_HOME"}
     }
