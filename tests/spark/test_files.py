@@ -105,7 +105,13 @@ def test_all_kinds_below_one_folder_are_found_each_file_once(tmp_path):
     wanted = [b"1.x", b"log", b"parquet"]
     assert sorted(bodies(tmp_path)) == wanted
     assert sorted(bodies(f"{tmp_path},{tmp_path / 'store'}, {tmp_path / 'store' / 'commitlog'},{segment}")) == wanted
+    assert sorted(bodies(f"{tmp_path / 'store' / 'archive'},{tmp_path},{tmp_path},{tmp_path / 'store'}")) == wanted
     assert sorted(bodies(f"{tmp_path}/s*/archive/old-*")) == [b"1.x"]
+    (tmp_path / "linked").mkdir()
+    (tmp_path / "linked" / "disk").symlink_to(tmp_path / "store")
+    (tmp_path / "linked" / "circle").symlink_to(tmp_path / "linked")
+    assert sorted(bodies(tmp_path / "linked")) == [b"1.x", b"log"]
+    assert sorted(bodies(tmp_path)) == wanted
     assert bodies(f"file:{segment}") == bodies(f"file://{segment}") == [b"1.x"]
     assert bodies(log_file(tmp_path / "store")) == [b"log"]
     assert sorted(bodies("", paths=json.dumps([str(tmp_path)]))) == wanted

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metaq.clock import FakeClock
 from metaq.errors import StoreCorrupt
 from metaq.model import StoredMessage
 from metaq.store import log_pieces
@@ -16,7 +17,7 @@ from metaq.store.damage import Damage
 from metaq.store.log_pieces import Borders, LogPiece, Run, find_end, find_log_files, gone, hidden_below, read_piece
 from metaq.wire import hot
 from metaq.wire.record import encode_record
-from tests.store.support import BORN, HOST, crash, log_file, open_store, overwrite, put
+from tests.store.support import BORN, HOST, START_MS, crash, log_file, open_store, overwrite, put
 
 COUNT = 400
 
@@ -230,6 +231,34 @@ def test_old_records_behind_the_end_stay_dead(tmp_path):
     assert "older records" in find_end(find_log_files(root / "commitlog"), borders_of(root)).why
 
 
+@pytest.mark.parametrize("with_queues", [True, False])
+def test_old_records_to_which_newer_ones_have_grown_up_stay_dead(tmp_path, with_queues):
+    """Exactly: then only their times tell them."""
+    store = open_store(tmp_path / "a")
+    store.clock.advance(100)
+    end = put(store, "T", 0, b"new").log_end
+    root = crash(store, tmp_path / "b")
+    old = open_store(tmp_path / "old")
+    put(old, "T", 0, b"x" * (end - 92))
+    stale = put(old, "T", 0, b"stale")
+    old.close()
+    overwrite(log_file(root), end, log_file(tmp_path / "old").read_bytes()[end : stale.log_end])
+    if not with_queues:
+        shutil.rmtree(root / "consumequeue")
+    assert whole(root) == ([b"new"], [])
+    assert "earlier time" in find_end(find_log_files(root / "commitlog"), borders_of(root)).why
+
+
+def test_messages_stored_after_a_clock_was_set_back_are_read(tmp_path):
+    """A consume queue points at them."""
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, b"first")
+    with open_store(tmp_path, FakeClock(START_MS - 60_000)) as store:
+        for _ in range(3):
+            put(store, "T", 0, b"later")
+    assert whole(tmp_path) == ([b"first", b"later", b"later", b"later"], [])
+
+
 def test_records_that_were_not_published_yet_are_not_read(tmp_path):
     """The size of the first is written last: until then nobody may take those behind it for records."""
     with open_store(tmp_path) as store:
@@ -279,12 +308,12 @@ def test_what_topics_have_let_go_of_is_known(tmp_path, caplog):
     """Floors, and topics that were deleted and made again; a file that cannot be read is said and passed over."""
     config = tmp_path / "config"
     config.mkdir()
-    assert hidden_below(tmp_path) == {}
-    (config / "metaqFloors.json").write_text('{"floors": {"T": 700, "U": 5}}')
+    assert hidden_below(tmp_path, 700) == {}
+    (config / "metaqFloors.json").write_text('{"floors": {"T": 700, "U": 5, "V": 701}}')
     (config / "metaqDeleted.json").write_text('{"deletedTopics": {"U": 90}}')
-    assert hidden_below(tmp_path) == {"T": 700, "U": 90}
+    assert hidden_below(tmp_path, 700) == {"T": 700, "U": 90}
     (config / "metaqFloors.json").write_text("{")
-    assert hidden_below(tmp_path) == {"U": 90}
+    assert hidden_below(tmp_path, 700) == {"U": 90}
     assert "messages that are gone may be read" in caplog.text
 
 

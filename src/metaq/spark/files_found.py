@@ -75,9 +75,9 @@ def find(paths: Sequence[str]) -> list[Found]:
     found: list[Found] = []
     for text in paths:
         for path in _expanded(text):
-            known = len(seen)
-            below = list(_look(path, _DEPTH_MAX, seen))
-            if not below and len(seen) == known and not _is_empty_store(path) and path.resolve() not in seen:
+            below = list(_look(path, _DEPTH_MAX, seen, {path.resolve()}))
+            real = path.resolve()
+            if not below and not _is_empty_store(path) and not any(one.is_relative_to(real) for one in seen):
                 raise StoreForeign(
                     f"{path} holds nothing that can be read: no commit log (files with names of 20 digits), no data of MetaQ "
                     "1.x (TOPIC-PARTITION/POSITION.meta, .arc or .zip) and no archive (_manifests)"
@@ -110,7 +110,7 @@ def _is_empty_store(path: Path) -> bool:
     return path.name == "commitlog" or any((path / name).is_dir() for name in ("commitlog", MANIFESTS))
 
 
-def _look(path: Path, depth: int, seen: set[Path]) -> Iterator[Found]:
+def _look(path: Path, depth: int, seen: set[Path], entered: set[Path]) -> Iterator[Found]:
     if path.is_file():
         yield from _file(path, seen)
         return
@@ -125,8 +125,9 @@ def _look(path: Path, depth: int, seen: set[Path]) -> Iterator[Found]:
         yield from _log(path, seen)
     yield from _segments([segment for segment in find_segments(path) if segment.path.parent == path], seen)
     for entry in names if depth else ():
-        if entry.is_dir() and not entry.is_symlink() and entry.name not in _NOT_LOOKED_INTO:
-            yield from _look(entry, depth - 1, seen)
+        # Links too: data often lies on another disk. A circle of them ends where it comes to a folder again.
+        if entry.is_dir() and entry.name not in _NOT_LOOKED_INTO and _is_new(entry, entered):
+            yield from _look(entry, depth - 1, seen, entered)
 
 
 def _file(path: Path, seen: set[Path]) -> Iterator[Found]:
@@ -136,7 +137,8 @@ def _file(path: Path, seen: set[Path]) -> Iterator[Found]:
             mine = [file for file in whole if file.path == str(path)]
             borders = Borders(path.parent.parent / "consumequeue")
             root = path.parent.parent
-            yield FoundLog(path.parent, mine, find_end(whole, borders).place, borders, hidden_below(root))
+            end = find_end(whole, borders).place
+            yield FoundLog(path.parent, mine, end, borders, hidden_below(root, end))
         return
     yield from _segments(find_segments(path), seen)
 
@@ -157,7 +159,7 @@ def _log(folder: Path, seen: set[Path]) -> Iterator[Found]:
     end = find_end(files, borders)
     if end.why:
         _LOG.warning("the log in %s ends at log offset %d; behind it lie %s", folder, end.place, end.why)
-    yield FoundLog(folder, files, end.place, borders, hidden_below(folder.parent))
+    yield FoundLog(folder, files, end.place, borders, hidden_below(folder.parent, end.place))
 
 
 def _segments(segments: Sequence[Segment], seen: set[Path]) -> Iterator[Found]:

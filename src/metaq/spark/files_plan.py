@@ -7,8 +7,6 @@ import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 
 from metaq.errors import ConfigError
@@ -94,14 +92,13 @@ def _parts(found: Found, options: FilesOptions, size: int) -> Iterator[tuple[Par
 
 
 def _log_parts(found: FoundLog, options: FilesOptions, size: int) -> Iterator[tuple[Part, int]]:
-    hidden = {topic: min(below, found.end) for topic, below in found.hidden.items()}
     pieces, missing = pieces_of(found.files, found.end, size, found.borders)
     for damage in missing:
         yield damage, 0
     passed = _files_out_of_time(found, options) if options.has_times else set()
     for piece in pieces:
         if piece.file.path not in passed:
-            yield LogPart(piece, hidden), piece.stop - piece.start
+            yield LogPart(piece, found.hidden), piece.stop - piece.start
 
 
 def _files_out_of_time(found: FoundLog, options: FilesOptions) -> set[str]:
@@ -144,6 +141,9 @@ def _archived_parts(found: FoundArchived, options: FilesOptions, size: int) -> I
 
 def _row_groups(path: Path) -> list[int]:
     """The bytes of each row group; none of a file that cannot be read, which whoever reads it will tell."""
+    import pyarrow as pa  # here and not above: most plans need none of it
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             about = [file.metadata.row_group(number) for number in range(file.num_row_groups)]

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from metaq.client import arrow
 from metaq.errors import BadRequest
@@ -144,6 +143,8 @@ def _read_segment(piece: SegmentPiece, columns: Sequence[str]) -> Iterator[pa.Re
 def _read_archived(
     part: ArchivedPart, options: FilesOptions, columns: Sequence[str]
 ) -> Iterator[pa.RecordBatch | Damage]:
+    import pyarrow.parquet as pq  # here and not above: readers of logs go without
+
     schema = arrow.schema_of(columns)
     try:
         with pq.ParquetFile(part.path) as file:

@@ -353,10 +353,13 @@ def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
         place = low - file.start
         if place and not source.is_record(place, limit, check_crc=False):
             place = 0
-        block_start, tried, any_record = place, -1, place > 0
+        block_start, tried, any_record, newest_ms = place, -1, place > 0, 0
         while True:
-            _, rows, size, outcome = source.run(place, limit, limit, check_crc=True)
+            block, rows, size, outcome = source.run(place, limit, limit, check_crc=True)
             if rows:
+                stale, newest_ms = _stale(source, place, block[:size], newest_ms, borders)
+                if stale is not None:
+                    return LogEnd(file.start + stale, f"records of an earlier time from byte {stale} on")
                 block_start, any_record = place, True
                 place += size
             if outcome == hot.END_BLANK or place >= limit:
@@ -371,6 +374,22 @@ def _end_in(file: LogFile, low: int, borders: Borders) -> LogEnd | None:
             if why or behind >= limit:
                 return LogEnd(file.start + place, why) if any_record else None
             place = block_start = behind
+
+
+def _stale(source: _Bytes, place: int, records: memoryview, newest_ms: int, borders: Borders) -> tuple[int | None, int]:
+    """Where, among good records from `place` on, one is too old to follow those before it; and the newest store time by then.
+
+    Behind a tail that RocketMQ has cut off lie whole old records; newer ones may have grown up to one of them exactly.
+    """
+    parts = hot.decode_columns(records, 0, len(records), False)
+    for ms, size in zip(memoryview(parts["store_ms"]).cast("q"), memoryview(parts["size"]).cast("i"), strict=True):
+        if ms < newest_ms - BACKWARDS_MS_MAX:
+            (head,) = _heads(source, place, place + size, 1)
+            if not borders.points_at(head):  # else a clock was set back
+                return place, newest_ms
+        newest_ms = max(newest_ms, ms)
+        place += size
+    return None, newest_ms
 
 
 def _not_the_log(source: _Bytes, block_start: int, place: int, behind: int, borders: Borders) -> str:
@@ -459,13 +478,14 @@ def gone(piece: LogPiece, fault: OSError) -> None:
     )  # fmt: skip
 
 
-def hidden_below(root: Path) -> dict[str, int]:
+def hidden_below(root: Path, end: int) -> dict[str, int]:
     """Topic → the log offset below which its records are nobody's: its time was up, or it was deleted and made again.
 
+    Floors behind the log's `end` are ignored, as by a broker.
     A file of the store's configuration that cannot be read is passed over with a warning: then they are found again.
     """
     hidden: dict[str, int] = {}
-    for name, parse in ((FLOORS, _floors), (DELETED_TOPICS.name, lambda text: DELETED_TOPICS.parse(text)[1])):
+    for name, parse in ((FLOORS, lambda text: _floors(text, end)), (DELETED_TOPICS.name, _deleted)):
         file = ConfigFile(root / "config" / name)
         try:
             text = file.load()
@@ -482,5 +502,10 @@ class _Floors(Struct, frozen=True):
     floors: dict[str, int] = {}
 
 
-def _floors(text: str) -> dict[str, int]:
-    return msgspec.json.decode(text, type=_Floors).floors
+def _floors(text: str, end: int) -> dict[str, int]:
+    found = msgspec.json.decode(text, type=_Floors).floors
+    return {topic: floor for topic, floor in found.items() if floor <= end}
+
+
+def _deleted(text: str) -> dict[str, int]:
+    return DELETED_TOPICS.parse(text)[1]
