@@ -25,6 +25,11 @@ from tests.scripted import Fate, ScriptedCluster
 from tests.support import PATIENCE, eventually
 
 A, B = "broker-0", "broker-1"
+NAMES = (
+    RequestCode.GET_ROUTEINFO_BY_TOPIC,
+    RequestCode.GET_BROKER_CLUSTER_INFO,
+    RequestCode.GET_ALL_TOPIC_LIST_FROM_NAMESERVER,
+)
 
 
 @pytest.fixture(scope="module")
@@ -258,3 +263,25 @@ def test_a_broker_that_is_named_and_does_not_answer_is_looked_at_ever_more_seldo
         assert not watch.is_away("broker-a")
         pickle.loads(pickle.dumps(watch))
         client.close()
+
+
+def test_a_query_goes_on_while_no_name_server_answers(tmp_path, caplog):
+    """With the brokers that it knows. One that begins, and one that is told to fail, does not."""
+    with ScriptedCluster(tmp_path) as cluster:
+        cluster.put("orders", 0, [b"x"] * 5)
+        queue = MessageQueue("orders", "broker-a", 0)
+        plan, strict = planner(cluster, "orders"), planner(cluster, "orders", brokerAway="fail")
+        watch = plan.watch()
+        assert plan.advance({queue: 0}, None, watch) == {queue: 5}
+        cluster.script = lambda asked: Fate.HANG_UP if asked.code in NAMES else None
+        cluster.put("orders", 0, [b"x"] * 5)
+        before = cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC)
+        for _ in range(5):
+            assert plan.advance({queue: 5}, None, watch) == {queue: 10}
+        assert cluster.count(RequestCode.GET_ROUTEINFO_BY_TOPIC) - before < 10
+        assert caplog.text.count("Going on with the brokers that are known") == 1
+        for other, begin in ((strict, {queue: 0}), (plan, {})):
+            with pytest.raises(ConnectionFailed, match="no name server"):
+                other.advance(begin, None, other.watch())
+        cluster.script = lambda asked: None
+        eventually(lambda: plan.advance({queue: 5}, None, watch) and "name servers are back" in caplog.text, PATIENCE)

@@ -9,7 +9,7 @@ import functools
 from collections.abc import Mapping
 
 from metaq.client.conversation.sizes import SAMPLE_MESSAGES
-from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute
+from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
 from metaq.spark.cluster_client import ClusterClient, Tries, client_of
@@ -158,9 +158,13 @@ class Planner:
     ) -> tuple[list[MessageQueue], dict[str, MetaqError]]:
         """The queues that the query reads and that have a route, and the brokers of those in `start` that have none.
 
-        Raises NoRoute: a topic has none, though the brokers are up that held it. What asking name servers raises.
+        Those in `start` if no name server answers, and the query waits for whoever is away. Raises NoRoute: a topic has
+        none, though the brokers are up that held it. What asking name servers raises.
         """
-        tries = Tries(self._options.retry_seconds)
+        seconds, began = watch.seconds_for_names(), watch.now()
+        if seconds is None:
+            return sorted(start), {}
+        tries = Tries(seconds)
         while True:
             try:
                 now, unrouted = self._routed_now()
@@ -171,8 +175,15 @@ class Planner:
                 if unrouted is not None and not gone:
                     raise unrouted
             except MetaqError as fault:
-                tries.pause(fault)
+                try:
+                    tries.pause(fault)
+                except (ConnectionFailed, RequestTimeout):
+                    if not watch.waits or not start:
+                        raise
+                    watch.note_names(fault, began)
+                    return sorted(start), {}
             else:
+                watch.note_names(None, began)
                 watch.note_left([queue for queue in left if queue.broker not in gone])
                 return now, {broker: NoRoute("no name server knows where it is") for broker in gone}
 

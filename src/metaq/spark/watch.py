@@ -27,6 +27,8 @@ PAUSE_MAX_SECONDS: Final = 10.0
 PAUSE_SHARE: Final = 5
 """Between two looks at a broker that is away lies so many times what a look costs: some hosts answer nothing at all."""
 QUEUES_TOLD: Final = 10
+NAME_SERVERS: Final = "name servers"
+"""In place of a broker's name, which holds no space: none of them answers."""
 
 
 class Look(NamedTuple):
@@ -97,6 +99,26 @@ class Watch:
         absence.fault, absence.pause = str(fault), min(2 * absence.pause, PAUSE_MAX_SECONDS)
         absence.look_at = now + (max(absence.pause, PAUSE_SHARE * (now - began)) if known else absence.pause)
         self._absences[broker] = absence
+
+    def seconds_for_names(self) -> float | None:
+        """How long to try to ask name servers for routes; None: not at all for now, they have been away."""
+        absence = self._absences.get(NAME_SERVERS)
+        if absence is None:
+            return self._retry_seconds
+        return None if self._clock.monotonic() < absence.look_at else 0.0
+
+    def note_names(self, fault: MetaqError | None, began: float) -> None:
+        """Log that name servers are away, because of `fault` since `began`, or back."""
+        now, known = self._clock.monotonic(), NAME_SERVERS in self._absences
+        if fault is not None:
+            self._put_off(NAME_SERVERS, fault, began)
+            if not known:
+                _LOG.warning("%s. Going on with the brokers that are known", fault)
+        elif known:
+            _LOG.warning("name servers are back after %.0f s", now - self._absences.pop(NAME_SERVERS).since)
+
+    def now(self) -> float:
+        return self._clock.monotonic()
 
     def note(self, seen: Look, start: Positions) -> None:
         """Log who is away and who is back. `start`: where the query has come."""
