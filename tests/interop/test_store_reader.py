@@ -1,4 +1,4 @@
-"""The store reader over a folder that RocketMQ's own broker writes, and that its kill leaves."""
+"""The store reader over folders that the servers of others write, and that their kill leaves."""
 
 from pathlib import Path
 
@@ -6,8 +6,9 @@ import pytest
 
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
+from tests.interop.metaq1 import OriginalServer, TextConnection, Zookeeper
 from tests.interop.servers import CLUSTER, RocketmqServer
-from tests.spark.files_support import read
+from tests.spark.files_support import FRAMES, put_frames, read
 
 pytestmark = [pytest.mark.interop, pytest.mark.all]
 COLUMNS = ("topic", "queue_id", "queue_offset", "message_id", "tag", "body")
@@ -42,3 +43,20 @@ def test_a_rocketmq_folder_is_read_while_it_is_written_and_after_a_kill(java: Fo
         offsets = [row["queue_offset"] for row in rows if (row["topic"], row["queue_id"]) == ("orders", queue_id)]
         assert offsets == list(range(len(offsets)))
     assert {row["tag"] for row in rows if row["topic"] == "orders"} == {"a", None}
+
+
+def test_the_data_folder_of_a_metaq_1_x_server_is_read_while_it_runs(zookeeper: Zookeeper, tmp_path: Path) -> None:
+    """With the ids and positions that its clients were told."""
+    root = {"zk.zkRoot": "/store-reader"}
+    columns = ("attribute", "tag", "body", "metaq1_id", "position")
+    with (
+        OriginalServer(tmp_path, zookeeper, {"test": {}}, registry=root) as server,
+        TextConnection(server.text) as text,
+    ):
+        wanted = []
+        for _ in range(3):
+            told = put_frames(text)
+            wanted += [(*FRAMES[i], number, position) for i, (number, position) in enumerate(told)]
+            rows, damage = read(server.data, columns)
+            assert damage == []
+            assert [tuple(row.values()) for row in rows] == wanted

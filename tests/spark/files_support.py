@@ -60,3 +60,19 @@ def write_segment(root: Path, name: str, frames: Sequence[tuple[int, str | None,
     else:
         path.write_bytes(data)
     return path, int(path.name.split(".")[0]) + len(data)
+
+
+FRAMES = [(None, None, b"plain"), ("paid", "paid", b"with a tag"), ("a | b", None, b"with no tag")]
+"""Attribute, tag and payload of what `put_frames` puts."""
+
+
+def put_frames(text: Any) -> list[tuple[int, int]]:
+    """Put them into partition 0 of the topic `test`, as a client of MetaQ 1.x. Returns their ids and positions."""
+    told = []
+    for attribute, _, payload in FRAMES:
+        body = payload if attribute is None else with_attribute(attribute, payload)
+        answer = text.ask(f"put test 0 {len(body)} {int(attribute is not None)} 1", body)
+        assert answer.code == 200, answer
+        number, _, position = map(int, answer.text.split())
+        told.append((number, position))
+    return told

@@ -21,10 +21,12 @@ from metaq.model.queue import MessageQueue
 from metaq.spark import files_plan, offsets
 from metaq.spark.files_frames import frames_batch
 from metaq.spark.files_plan import pack
+from metaq.spark.files_read import read_parts
 from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, Manifest
 from metaq.spark.settings import markdown_table
 from metaq.spark.source import MetaqDataSource
 from metaq.spark.store_settings import FilesOptions, Topics
+from metaq.store.damage import Damage
 from tests.spark.files_support import ALL, bodies, planned, read, write_segment
 from tests.store.support import START_MS, log_file, message, open_store, overwrite, put
 from tests.support import ROOT
@@ -300,6 +302,34 @@ def test_a_zip_file_that_cannot_be_read_is_damage(tmp_path):
     rows, damage = read(tmp_path, ("body",))
     assert [row["body"] for row in rows] == [b"other"]
     assert [one.path for one in damage] == [str(path)]
+
+
+@pytest.mark.parametrize(("ordinal", "lost"), [(0, False), (1, True)])
+def test_a_segment_that_goes_while_it_is_read_is_told_apart(tmp_path, caplog, ordinal, lost):
+    """Retention takes the oldest; if another is missing, somebody else took it."""
+    paths, start = [], 0
+    for number in range(3):
+        path, start = write_segment(tmp_path, f"t-0/{start:020d}.meta", [(number, None, b"%d" % number)])
+        paths.append(path)
+    options, parts = planned(tmp_path)
+    paths[ordinal].unlink()
+    found = [one for part in parts for one in read_parts(part, options, ("body",))]
+    damage = [one for one in found if isinstance(one, Damage)]
+    assert sum(one.num_rows for one in found if not isinstance(one, Damage)) == 2
+    assert [one.path for one in damage] == ([str(paths[ordinal])] if lost else [])
+    assert ("was deleted while the read ran" in caplog.text) is not lost
+
+
+def test_a_log_file_that_goes_while_it_is_read_costs_its_messages(tmp_path, caplog):
+    """Retention takes the oldest; it is said in the log."""
+    with open_store(tmp_path) as store:
+        for i in range(8):
+            put(store, "T", 0, b"%d" % i * 30_000)
+    options, parts = planned(tmp_path)
+    log_file(tmp_path).unlink()
+    found = [one for part in parts for one in read_parts(part, options, ("body",))]
+    assert sum(one.num_rows for one in found) == 6
+    assert f"{log_file(tmp_path)} was deleted while the read ran" in caplog.text
 
 
 # ------------------------------------------------------------------ archives of the pipeline

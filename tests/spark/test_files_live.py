@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 import metaq
 from metaq.model.staging import transaction_id
 from metaq.testing import EmbeddedBroker
-from tests.spark.files_support import read
+from tests.interop.metaq1 import OurServer, TextConnection
+from tests.spark.files_support import FRAMES, put_frames, read
 from tests.staged import PlannedPart, ask, stage
 from tests.support import PATIENCE, eventually
 
@@ -105,3 +106,12 @@ def test_rows_are_what_consumers_get(tmp_path):
         assert keyed(rows) == wanted
         halves, _ = read(tmp_path / "data", COLUMNS, topics="RMQ_SYS_TRANS_HALF_TOPIC")
         assert b"half" in {row["body"] for row in halves}
+
+
+def test_messages_that_clients_of_metaq_1_x_have_put_show_their_attribute_and_id(tmp_path):
+    """In a log of ours, where they have no position."""
+    with OurServer(tmp_path, None, {"test": {}}) as server, TextConnection(server.text) as text:
+        ids = [number for number, _ in put_frames(text)]
+        rows, damage = read(server.data, ("attribute", "tag", "body", "metaq1_id", "position"), topics="test")
+    assert damage == []
+    assert [tuple(row.values()) for row in rows] == [(*wanted, ids[i], None) for i, wanted in enumerate(FRAMES)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -16,7 +17,9 @@ from metaq.spark.files_plan import ArchivedPart, LogPart, Part
 from metaq.spark.store_settings import FilesOptions, Topics
 from metaq.store.damage import Damage
 from metaq.store.log_pieces import gone, read_piece
-from metaq.store.segments import SegmentPiece, read_segment
+from metaq.store.segments import SegmentPiece, find_segments, read_segment
+
+_LOG = logging.getLogger(__name__)
 
 BATCH_ROWS = 5_000
 BATCH_BYTES = 1024 * 1024
@@ -135,8 +138,16 @@ class _Chosen:
 
 # ------------------------------------------------------------------ data of MetaQ 1.x
 def _read_segment(piece: SegmentPiece, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
-    for found in read_segment(piece):
-        yield found if isinstance(found, Damage) else frames_batch(found, columns)
+    try:
+        for found in read_segment(piece):
+            yield found if isinstance(found, Damage) else frames_batch(found, columns)
+    except FileNotFoundError:
+        path = piece.segment.path
+        left = find_segments(path.parent) if path.parent.is_dir() else []
+        if left and left[0].start < piece.segment.start:
+            yield Damage(str(path), 0, 0, "the file was there when the read was planned, and is not any more")
+        else:  # retention takes the oldest
+            _LOG.warning("%s was deleted while the read ran: its messages are not in it", path)
 
 
 # ------------------------------------------------------------------ archives of the pipeline
