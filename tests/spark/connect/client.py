@@ -32,6 +32,7 @@ def outcome(url: str, namesrv: str, folder: Path) -> dict[str, Any]:
         "read": stored.count(),
         "sql": spark.sql("SELECT count(*) AS n FROM orders").collect()[0].n,
         "decoded": decoded.selectExpr("sum(n) AS n").collect()[0].n,
+        "not hessian": decode.expand(stored, decode.hessian()).where("_corrupt IS NOT NULL").count(),
         "once": without_repeats(stored).count(),
         "path": spark.read.format("metaq").load(str(folder / "cluster" / "store")).where("topic = 'orders'").count(),
     }

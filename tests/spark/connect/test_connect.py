@@ -86,7 +86,7 @@ def test_source_sink_decoders_repeats_and_lag_work_from_a_client_and_the_archive
     assert found.pop("session").startswith("pyspark.sql.connect")
     assert "this session is a client of Spark Connect" in found.pop("archive")
     assert found == {
-        "read": 13, "sql": 13, "decoded": 345, "once": 11, "path": 13, "stored": True, "lag": ["connected", 0, 0.0, 13],
+        "read": 13, "sql": 13, "decoded": 345, "not hessian": 13, "once": 11, "path": 13, "stored": True, "lag": ["connected", 0, 0.0, 13],
     }  # fmt: skip
     assert sum(cluster.ends("copies").values()) == 13 + 11
     reached = cluster.progress("spark-connected", "orders")
