@@ -60,10 +60,8 @@ def _batch(messages: Sequence[StoredMessage], records: Any, columns: tuple[str, 
         return _remade(messages, columns)
     decoded = decode(records, messages[0].queue, messages[0].max_offset)
     batch = decoded.to_batch(columns)
-    offsets = np.fromiter((message.queue_offset for message in messages), np.int64, len(messages))
-    if not np.array_equal(
-        decoded.queue_offsets, offsets
-    ):  # Some of its rows were filtered, or belong to somebody else.
+    if len(messages) != len(decoded):  # Some of its rows were filtered, or belong to somebody else.
+        offsets = np.fromiter((message.queue_offset for message in messages), np.int64, len(messages))
         batch = batch.take(pa.array(np.searchsorted(decoded.queue_offsets, offsets)))
     return _corrected(batch, messages, ("topic",))
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import datetime as dt
-import itertools
 import logging
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -321,6 +320,20 @@ class ReaderBase:
             if number < len(chunk.messages) and not window.dropped:
                 self._handover.give_back(chunk.rest(number))
 
+    def _many_of(self, chunk: Chunk[ReadMessage], count: int) -> Sequence[ReadMessage]:
+        """As `_of`, up to so many at once."""
+        window = chunk.window
+        if window.dropped:
+            return ()
+        messages = chunk.messages[:count]
+        self._positions[window.queue] = messages[-1].queue_offset + 1
+        if not self._readings.idle:
+            self._readings.hand_out(messages)
+        self._core.thread.post(self._reading.handed_out, window, len(messages))
+        if len(messages) < len(chunk.messages):
+            self._handover.give_back(chunk.rest(len(messages)))
+        return messages
+
     def _arrow_wanted(self, columns: Sequence[str] | None, rows: int) -> ArrowWanted:
         """Raises ConfigError, TypeError, ClientClosed, ClientForked."""
         self._check_open()
@@ -338,11 +351,8 @@ class ReaderBase:
         """What is ready, from this chunk on, up to so many rows."""
         parts: list[Part] = []
         while chunk is not None:
-            records, each = chunk.records, self._of(chunk)
-            messages = list(itertools.islice(each, rows))
-            each.close()
-            if messages:
-                parts.append((messages, records))
+            if messages := self._many_of(chunk, rows):
+                parts.append((messages, chunk.records))
                 rows -= len(messages)
             if not rows:
                 break
