@@ -141,9 +141,15 @@ def test_confluents_header_holds_an_id():
 
 
 def test_values_that_no_column_holds_are_corrupt_by_themselves():
-    """Their neighbours in the batch are not: an int of 33 bits, a decimal of too many digits, a time beyond 64 bits."""
+    """Their neighbours in the batch are not: an int of 33 bits, a decimal of too many digits, a time after the year 9999."""
     good = {**EMPTY, "paid": None}
-    as_long = json.loads(json.dumps(ORDER).replace('"timestamp-millis"', '"x"').replace('"decimal"', '"x"'))
+    as_long = json.loads(
+        json.dumps(ORDER)
+        .replace('"timestamp-millis"', '"x"')
+        .replace('"decimal"', '"x"')
+        .replace('"local-timestamp-micros"', '"x"')
+        .replace('"date"', '"x"')
+    )
     as_long["fields"][0]["type"] = "long"
     raw = {**EMPTY, "price": b"\1", "paid": None, "day": 0, "local": 0}
     bodies = [
@@ -152,9 +158,12 @@ def test_values_that_no_column_holds_are_corrupt_by_themselves():
         written(as_long, raw | {"price": b"\x7f" * 8}),
         written(as_long, raw | {"price": b"\x7f" * 1_000_000}),
         written(as_long, raw | {"paid": 1 << 62}),
+        written(as_long, raw | {"paid": 253_402_300_800_000}),
+        written(as_long, raw | {"local": -62_135_596_800_000_001}),
+        written(as_long, raw | {"day": 2_932_897}),
         written(as_long, raw),
     ]
-    assert read(ORDER, bodies) == [good, None, None, None, None, good]
+    assert read(ORDER, bodies) == [good, *[None] * 7, good]
 
 
 @pytest.mark.parametrize(

@@ -147,7 +147,7 @@ def test_every_kind_of_field_has_its_column():
 
 
 def test_what_is_no_message_is_corrupt_by_itself():
-    """Cut off, a string that is not UTF-8, a wrong end of group, a length of 2 GiB, a nesting of 100 000 groups."""
+    """Cut off, a string that is not UTF-8, a wrong end of group, a length of 2 GiB, a nesting of 100 000 groups, the year 10 000."""
     whole = full().SerializeToString()
     bad = [
         whole[:-1],
@@ -157,6 +157,9 @@ def test_what_is_no_message_is_corrupt_by_itself():
         b"\x0b" * 100_000,
         b"\xff" * (4 << 20),
     ]
+    late = message("shop.Order")
+    late.g_timestamp.seconds = 253_402_300_800
+    bad.append(late.SerializeToString())
     rows = read("shop.Order", [whole, *bad, whole])
     assert rows == [FULL, *[None] * len(bad), FULL]
 

@@ -10,6 +10,7 @@ import fastavro
 import pyarrow as pa
 
 from metaq.errors import ConfigError
+from metaq.spark.decode.batches import day, instant
 
 Convert = Callable[[Any], Any]
 """From what fastavro reads without logical types to what Arrow takes."""
@@ -21,13 +22,13 @@ _PLAIN = {
 _SMALLEST = {"null": 0, "boolean": 1, "int": 1, "long": 1, "float": 4, "double": 8, "bytes": 1, "string": 1}
 _INSTANT, _LOCAL = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
 _TIMES: dict[tuple[str, str], tuple[pa.DataType, Convert | None]] = {
-    ("int", "date"): (pa.date32(), None),
-    ("long", "timestamp-millis"): (_INSTANT, lambda value: value * 1000),
-    ("long", "timestamp-micros"): (_INSTANT, None),
-    ("long", "timestamp-nanos"): (_INSTANT, lambda value: value // 1000),
-    ("long", "local-timestamp-millis"): (_LOCAL, lambda value: value * 1000),
-    ("long", "local-timestamp-micros"): (_LOCAL, None),
-    ("long", "local-timestamp-nanos"): (_LOCAL, lambda value: value // 1000),
+    ("int", "date"): (pa.date32(), day),
+    ("long", "timestamp-millis"): (_INSTANT, lambda value: instant(value * 1000)),
+    ("long", "timestamp-micros"): (_INSTANT, instant),
+    ("long", "timestamp-nanos"): (_INSTANT, lambda value: instant(value // 1000)),
+    ("long", "local-timestamp-millis"): (_LOCAL, lambda value: instant(value * 1000)),
+    ("long", "local-timestamp-micros"): (_LOCAL, instant),
+    ("long", "local-timestamp-nanos"): (_LOCAL, lambda value: instant(value // 1000)),
 }
 _DECIMAL_DIGITS_MAX = 38
 _DECIMAL_BYTES_MAX = 16

@@ -17,6 +17,10 @@ CHUNK_BYTES = 4 << 20
 GROWTH_MAX, SMALL_BYTES = 64, 1 << 20
 """A body whose fields take more than 64 times its bytes, and more than 1 MiB, is a bomb and counts as corrupt."""
 
+_MICROS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
+_DAYS = range(-719_162, 2_932_897)
+"""From the year 1 to 9999: what Spark's timestamps and dates, and Python's, are made for."""
+
 Value = dict[str, Any]
 Decode = Callable[[bytes], Value]
 """The fields of one body. Raises whatever it likes: then the body is corrupt."""
@@ -34,6 +38,20 @@ _SPARK_TYPES: dict[pa.DataType, types.DataType] = {
     pa.timestamp("us"): types.TimestampNTZType(),
     pa.duration("us"): types.DayTimeIntervalType(),
 }
+
+
+def instant(micros: int) -> int:
+    """Microseconds since 1970, if a timestamp can be made of them. Raises ValueError."""
+    if micros not in _MICROS:
+        raise ValueError("a time before the year 1 or after 9999")
+    return micros
+
+
+def day(days: int) -> int:
+    """Days since 1970, if a date can be made of them. Raises ValueError."""
+    if days not in _DAYS:
+        raise ValueError("a day before the year 1 or after 9999")
+    return days
 
 
 def spark_type(kind: pa.DataType) -> types.DataType:

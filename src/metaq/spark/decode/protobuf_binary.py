@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from metaq.errors import ConfigError
-from metaq.spark.decode.batches import Decode, Value, by_batches
+from metaq.spark.decode.batches import Decode, Value, by_batches, instant
 
 Convert = Callable[[Any], Any]
 """From what the library hands out to what Arrow takes."""
@@ -119,7 +119,7 @@ def _message(kind: Descriptor, around: tuple[str, ...]) -> tuple[pa.DataType, Co
     """The Arrow type of a message type, and what makes its values of messages."""
     name = kind.full_name
     if name == f"{_GOOGLE}Timestamp":
-        return pa.timestamp("us", tz="UTC"), _micros
+        return pa.timestamp("us", tz="UTC"), lambda message: instant(_micros(message))
     if name == f"{_GOOGLE}Duration":
         return pa.duration("us"), _micros
     if name in _WRAPPERS:
