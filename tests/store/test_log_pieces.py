@@ -197,6 +197,24 @@ def test_damage_is_told_once_with_its_place_and_reading_goes_on(tmp_path, piece_
     assert f"{log_file(tmp_path)} is damaged at byte {places[20]}" in str(damage[0])
 
 
+def test_a_record_that_says_that_it_is_large_takes_no_memory(tmp_path, monkeypatch):
+    """Only one whose parts add up is read in one piece; that one is."""
+    with open_store(tmp_path, mapped_file_size_commit_log=16 << 20, max_message_size=8_000_000) as store:
+        put(store, "T", 0, b"x" * 7_000_000)
+        bad = put(store, "T", 0, b"small").log_offset
+        put(store, "T", 0, b"last")
+    overwrite(log_file(tmp_path), bad, (8_000_000).to_bytes(4, "big"))
+    most = []
+    read_bytes = log_pieces._Bytes.read
+    monkeypatch.setattr(
+        log_pieces._Bytes, "read", lambda self, at, size: (most.append(size), read_bytes(self, at, size))[1]
+    )
+    bodies, damage = whole(tmp_path)
+    assert bodies == [b"x" * 7_000_000, b"last"]
+    assert [one.place for one in damage] == [bad]
+    assert max(most) < 7_100_000
+
+
 def test_the_newest_record_that_is_damaged_ends_the_log_only_if_it_is_the_last(tmp_path):
     """In the file that is written to, a broken record with records behind it is damage."""
     with open_store(tmp_path) as store:

@@ -21,6 +21,7 @@ import msgspec
 from msgspec import Struct
 
 from metaq.errors import MetaqError, StoreCorrupt
+from metaq.model.message import SysFlag
 from metaq.store.config_file import ConfigFile
 from metaq.store.consume_queue import UNIT, UNIT_BYTES
 from metaq.store.damage import Damage
@@ -28,7 +29,7 @@ from metaq.store.log_scan import BACKWARDS_MS_MAX, WHY
 from metaq.store.mapped_file import NAME_DIGITS
 from metaq.wire import hot
 from metaq.wire.files import DELETED_TOPICS
-from metaq.wire.record import MAGIC, RECORD_BYTES_MIN
+from metaq.wire.record import HOST_V4, HOST_V6, MAGIC, RECORD_BYTES_MIN, TOPIC_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -148,7 +149,7 @@ class _Bytes:
             if cut_here and rows:
                 return block, rows, stop, hot.END_CLEAN
             needed = int.from_bytes(block[:4], "big", signed=True) if cut_here else 0
-            if not wanted < needed <= limit - place:
+            if not wanted < needed <= limit - place or not self._parts_fit(place, needed):
                 return block, rows, stop, outcome
             size = needed
 
@@ -158,8 +159,24 @@ class _Bytes:
         size = int.from_bytes(head[:4], "big", signed=True)
         if len(head) < RECORD_BYTES_MIN or head[4:8] != _MAGIC or not RECORD_BYTES_MIN <= size <= limit - place:
             return 0
+        if size > BLOCK_BYTES and not self._parts_fit(place, size):
+            return 0
         rows, _, _ = hot.record_run(self.read(place, size), 0, size, self.file.start + place, 1, size, check_crc)
         return size if rows else 0
+
+    def _parts_fit(self, place: int, size: int) -> bool:
+        """Whether the parts of a large record add up to its size: nothing is read for one that only says that it is large."""
+        head = bytes(self.read(place, 48 + 2 * HOST_V6 + 24))
+        sys_flag = int.from_bytes(head[36:40], "big")
+        hosts = (HOST_V6 if sys_flag & SysFlag.BORN_HOST_V6 else HOST_V4) + 8
+        hosts += HOST_V6 if sys_flag & SysFlag.STORE_HOST_V6 else HOST_V4
+        body = 48 + hosts + 16
+        topic = body + int.from_bytes(head[body - 4 : body], "big", signed=True)
+        if not body <= topic <= size - 3:
+            return False
+        rest = bytes(self.read(place + topic, 1 + TOPIC_BYTES_MAX + 2))
+        behind = 1 + rest[0] if rest else 0
+        return topic + behind + 2 + int.from_bytes(rest[behind : behind + 2], "big") == size
 
     def next_record(self, place: int, limit: int) -> int:
         """Where, at `place` or behind it, the next whole record begins; `limit`: nowhere before it."""
