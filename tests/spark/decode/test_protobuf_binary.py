@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from metaq.errors import ConfigError
 from metaq.spark import decode
+from metaq.spark.decode import protobuf_binary
 from metaq.spark.decode.batches import struct_array
 from metaq.spark.decode.protobuf_binary import columns, decoder
 
@@ -168,6 +169,13 @@ def test_a_body_whose_fields_take_far_more_than_its_bytes_is_corrupt():
     """Messages without a byte, of 27 fields: 100 KB would become 13 MB."""
     good, bomb = b"\x0a\x00" * 2, b"\x0a\x00" * 50_000
     assert read("shop.Many", [good, bomb, good]) == [{"items": [EMPTY, EMPTY]}, None, {"items": [EMPTY, EMPTY]}]
+
+
+def test_a_body_of_more_values_than_a_worker_can_hold_is_given_up_early(monkeypatch):
+    """Counted over lists within lists, and anew for each body."""
+    monkeypatch.setattr(protobuf_binary, "VALUES_MAX", 200)
+    small, large = b"\x0a\x00" * 6, b"\x0a\x00" * 8
+    assert read("shop.Many", [small, large, small]) == [{"items": [EMPTY] * 6}, None, {"items": [EMPTY] * 6}]
 
 
 @given(st.lists(st.binary(max_size=60), max_size=20))

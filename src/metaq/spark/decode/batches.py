@@ -12,7 +12,7 @@ from pyspark.sql import types
 from metaq.errors import ConfigError
 from metaq.spark.decode.columns import body_of, checked_names, decoded
 
-CHUNK_BYTES = 4 << 20
+CHUNK_BYTES = 1 << 20
 """Bodies of so many bytes are turned into Python values before these become Arrow: what bounds a worker's memory."""
 GROWTH_MAX, SMALL_BYTES = 64, 1 << 20
 """A body whose fields take more than 64 times its bytes, and more than 1 MiB, is a bomb and counts as corrupt."""

@@ -41,6 +41,23 @@ _WRAPPERS = {
 }
 _AS_JSON = {f"{_GOOGLE}{kind}" for kind in ("Struct", "Value", "ListValue")}
 _MICROS = 1_000_000
+VALUES_MAX = 8 << 20
+"""Values that one body may hold. A message of two bytes can be one of a hundred fields: Python values for all would fill a worker."""
+
+
+class _Budget:
+    """How many values the body at hand may still bring."""
+
+    __slots__ = ("left",)
+
+    def __init__(self) -> None:
+        self.left = VALUES_MAX
+
+    def take(self, count: int) -> None:
+        """Raises ValueError: there are too many."""
+        self.left -= count
+        if self.left < 0:
+            raise ValueError(f"more than {VALUES_MAX} values")
 
 
 def protobuf(descriptor_file: str | Path, message: str, column: Any = "body") -> Any:
@@ -66,7 +83,7 @@ def protobuf(descriptor_file: str | Path, message: str, column: Any = "body") ->
 
 def columns(descriptors: bytes, message: str, where: str) -> pa.StructType:
     """The fields of a message type. Raises ConfigError as `protobuf` does; `where` the descriptors are from."""
-    kind, _ = _message(_find(descriptors, message, where), ())
+    kind, _ = _message(_find(descriptors, message, where), (), _Budget())
     if not pa.types.is_struct(kind):
         raise ConfigError(f"the protobuf type {message} has no fields of its own: take it from a field of another type")
     return kind
@@ -75,7 +92,8 @@ def columns(descriptors: bytes, message: str, where: str) -> pa.StructType:
 def decoder(descriptors: bytes, message: str) -> Decode:
     """Decodes one body; made once for a task."""
     found = _find(descriptors, message, "the descriptor file")
-    _, convert = _message(found, ())
+    budget = _Budget()
+    _, convert = _message(found, (), budget)
     make = message_factory.GetMessageClass(found)
 
     def decode(body: bytes) -> Value:
@@ -83,6 +101,7 @@ def decoder(descriptors: bytes, message: str) -> Decode:
         parsed.MergeFromString(body)
         if not parsed.IsInitialized():
             raise DecodeError("a required field is missing")
+        budget.left = VALUES_MAX
         value: Value = convert(parsed)
         return value
 
@@ -115,7 +134,7 @@ def _find(descriptors: bytes, message: str, where: str) -> Descriptor:
         raise ConfigError(f"{where} has no message type {message}: {hint}") from None
 
 
-def _message(kind: Descriptor, around: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
+def _message(kind: Descriptor, around: tuple[str, ...], budget: _Budget) -> tuple[pa.DataType, Convert]:
     """The Arrow type of a message type, and what makes its values of messages."""
     name = kind.full_name
     if name == f"{_GOOGLE}Timestamp":
@@ -123,7 +142,7 @@ def _message(kind: Descriptor, around: tuple[str, ...]) -> tuple[pa.DataType, Co
     if name == f"{_GOOGLE}Duration":
         return pa.duration("us"), _micros
     if name in _WRAPPERS:
-        inner, convert = _single(kind.fields_by_name["value"], around)
+        inner, convert = _single(kind.fields_by_name["value"], around, budget)
         return inner, lambda message: convert(message.value)
     if name in _AS_JSON:
         return pa.string(), lambda message: json_format.MessageToJson(message, indent=None, ensure_ascii=False)
@@ -136,11 +155,12 @@ def _message(kind: Descriptor, around: tuple[str, ...]) -> tuple[pa.DataType, Co
     fields: list[pa.Field] = []
     converts: list[tuple[str, bool, Convert]] = []
     for field in kind.fields:
-        inner, convert = _field(field, (*around, name))
+        inner, convert = _field(field, (*around, name), budget)
         fields.append(pa.field(field.name, inner))
         converts.append((field.name, field.has_presence and not field.is_repeated, convert))
 
     def whole(message: Any) -> Value:
+        budget.take(len(converts))
         return {
             name: None if may_lack and not message.HasField(name) else convert(getattr(message, name))
             for name, may_lack, convert in converts
@@ -149,24 +169,31 @@ def _message(kind: Descriptor, around: tuple[str, ...]) -> tuple[pa.DataType, Co
     return pa.struct(fields), whole
 
 
-def _field(field: FieldDescriptor, around: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
+def _field(field: FieldDescriptor, around: tuple[str, ...], budget: _Budget) -> tuple[pa.DataType, Convert]:
     if not field.is_repeated:
-        return _single(field, around)
+        return _single(field, around, budget)
     entry = field.message_type
     if entry is not None and entry.GetOptions().map_entry:
-        key_type, key_of = _single(entry.fields_by_name["key"], around)
-        value_type, value_of = _single(entry.fields_by_name["value"], around)
-        return (
-            pa.map_(key_type, value_type),
-            lambda mapping: [(key_of(key), value_of(mapping[key])) for key in sorted(mapping)],
-        )
-    kind, convert = _single(field, around)
-    return pa.list_(kind), lambda items: [convert(item) for item in items]
+        key_type, key_of = _single(entry.fields_by_name["key"], around, budget)
+        value_type, value_of = _single(entry.fields_by_name["value"], around, budget)
+
+        def pairs(mapping: Any) -> list[tuple[Any, Any]]:
+            budget.take(2 * len(mapping))
+            return [(key_of(key), value_of(mapping[key])) for key in sorted(mapping)]
+
+        return pa.map_(key_type, value_type), pairs
+    kind, convert = _single(field, around, budget)
+
+    def values(items: Any) -> list[Any]:
+        budget.take(len(items))
+        return [convert(item) for item in items]
+
+    return pa.list_(kind), values
 
 
-def _single(field: FieldDescriptor, around: tuple[str, ...]) -> tuple[pa.DataType, Convert]:
+def _single(field: FieldDescriptor, around: tuple[str, ...], budget: _Budget) -> tuple[pa.DataType, Convert]:
     if field.message_type is not None:
-        return _message(field.message_type, around)
+        return _message(field.message_type, around, budget)
     if field.enum_type is not None:
         names = {number: value.name for number, value in field.enum_type.values_by_number.items()}
         return pa.string(), lambda number: names.get(number) or str(number)
