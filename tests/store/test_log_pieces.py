@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
+import os
 import shutil
 
 import pytest
@@ -320,6 +322,18 @@ def test_a_file_that_goes_while_it_is_read_is_told_apart(tmp_path, caplog):
     log_file(tmp_path, files[2].start).unlink()
     with pytest.raises(StoreCorrupt, match="is not any more"):
         gone(pieces[2], fault.value)
+
+
+def test_a_disk_that_fails_is_an_error_that_names_the_file(folder, monkeypatch):
+    """And the place."""
+    file = find_log_files(folder / "commitlog")[0]
+
+    def fail(*_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr(os, "preadv", fail)
+    with pytest.raises(OSError, match=f"Input/output error, at byte 0: '{file.path}'"):
+        list(read_piece(LogPiece(file, 0, file.end, 0)))
 
 
 def test_what_topics_have_let_go_of_is_known(tmp_path, caplog):

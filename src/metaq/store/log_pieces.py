@@ -114,8 +114,12 @@ class _Bytes:
         if size > len(self._block):
             self._block = bytearray(size)
         view, count = memoryview(self._block)[:size], 0
-        while count < size and (more := os.preadv(self._descriptor, [view[count:]], place + count)):
-            count += more
+        try:
+            while count < size and (more := os.preadv(self._descriptor, [view[count:]], place + count)):
+                count += more
+        except OSError as fault:
+            why = f"{fault.strerror}, at byte {place + count}"
+            raise OSError(fault.errno, why, self.file.path) from None
         return view[:count]
 
     def data_from(self, place: int, stop: int) -> Iterator[tuple[int, int]]:
