@@ -84,6 +84,24 @@ def test_a_broker_that_is_away_keeps_no_other_waiting_and_is_told_when_it_is_bac
     assert mirror.close(PATIENCE)
 
 
+def test_a_fault_that_nobody_thought_of_ends_no_thread(caplog):
+    """It is told, and the progress is stored by the next attempt."""
+    stored = []
+
+    def store(group, positions):
+        if not stored:
+            stored.append("a fault")
+            raise KeyError("nobody thought of it")
+        stored.append(positions)
+
+    mirror = Mirror(store, pause_seconds=0.001)
+    mirror.note("g", {A0: 1})
+    assert mirror.settled(PATIENCE)
+    assert stored == ["a fault", {A0: 1}]
+    assert "is not stored yet: KeyError('nobody thought of it')" in caplog.text
+    assert mirror.close(PATIENCE)
+
+
 def test_an_end_tries_once_more_and_says_whether_all_is_stored():
     """Closing waits for no pause between two attempts, and for no broker that stays away."""
     tries = []

@@ -70,9 +70,22 @@ def test_wrong_options_are_refused_with_what_is_wrong(changes, text):
 @pytest.mark.parametrize("value", ["[]", "x", '{"t": [0]}', '{"t": {"b": ["x"]}}'])
 def test_a_wrong_assign_is_refused_with_its_form(value):
     """The form is shown."""
-    options = SourceOptions.of({"nameServers": "a:1", "assign": value})
     with pytest.raises(ConfigError, match="is not of the form"):
-        _ = options.assigned
+        SourceOptions.of({"nameServers": "a:1", "assign": value})
+
+
+@pytest.mark.parametrize(
+    ("chosen", "text"),
+    [
+        ({"subscribe": " , "}, "subscribe=',' names no topic"),
+        ({"assign": "{}"}, "assign='{}' names no queue"),
+        ({"assign": '{"orders": {"broker-a": []}}'}, "assign=.* names no queue"),
+    ],
+)
+def test_a_query_of_nothing_is_refused(chosen, text):
+    """It would have no rows, and nobody would know why."""
+    with pytest.raises(ConfigError, match=text):
+        SourceOptions.of({"nameServers": "a:1"} | chosen)
 
 
 def test_columns_are_lean_all_or_named():

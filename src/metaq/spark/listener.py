@@ -39,7 +39,8 @@ class Mirror:
     """Stores positions as the progress of groups, on a thread of its own: of each queue the newest that was noted."""
 
     def __init__(self, store: Callable[[str, Positions], None], pause_seconds: float = PAUSE_SECONDS) -> None:
-        """Args: store: called with a group and positions of queues of one broker. A MetaqError means: try again later."""
+        """Args: store: called with a group and positions of queues of one broker. What it raises is told, and it is
+        called again later."""
         self._store, self._pause = store, pause_seconds
         self._due: dict[tuple[str, str], Positions] = {}
         """By group and broker."""
@@ -92,9 +93,10 @@ class Mirror:
     def _stored(self, group: str, broker: str, positions: Positions) -> bool:
         try:
             self._store(group, positions)
-        except MetaqError as fault:
+        except Exception as fault:  # noqa: BLE001  the thread must outlive it: nobody would see that it has ended
             text = "the progress of group %s at broker %s is not stored yet: %s"
-            self._faults.warning((group, broker), text, group, broker, fault)
+            told = fault if isinstance(fault, MetaqError) else repr(fault)
+            self._faults.warning((group, broker), text, group, broker, told)
             return False
         return True
 

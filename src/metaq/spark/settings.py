@@ -164,6 +164,10 @@ class SourceOptions(OptionTable):
         if self.rows == "slices" and (self.tags is not None or self.filter is not None):
             raise ConfigError("rows=slices reads no message, so there is nothing for tags or filter to choose from")
         _ = self.subscription
+        if self.subscribe and not self.topics:
+            raise ConfigError(f"subscribe={self.subscribe!r} names no topic")
+        if self.assign and not self.assigned:
+            raise ConfigError(f"assign={self.assign[:200]!r} names no queue")
         self.moments("starting_timestamp")
         self.moments("ending_timestamp")
         if self.trigger_delay is None:
