@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
@@ -17,6 +19,7 @@ from metaq.spark.source import MetaqStreamReader
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, reply
 from tests.scripted import ScriptedCluster
+from tests.support import PATIENCE, eventually
 
 Q0, Q1, Q2 = (MessageQueue("orders", "broker-a", i) for i in range(3))
 NO_LIMIT = ReadAllAvailable()
@@ -183,6 +186,50 @@ def test_an_idle_query_waits_for_news_and_asks_seldom(cluster, monkeypatch):
     assert stream.latestOffset(here, NO_LIMIT) == here
     assert len(cluster.requests) - before < 100
     assert stream.reportLatestOffset() == here
+
+
+def test_an_idle_query_comes_back_however_long_a_look_takes(cluster, monkeypatch):
+    """What it waits between two looks is a share of them, and ends with the time that it may take in all."""
+    monkeypatch.setattr(source, "IDLE_SECONDS", 0.1)
+    monkeypatch.setattr(source, "LOOK_SHARE", 1e-9)
+    here = offsets.to_json({Q0: 100, Q1: 300})
+    waiting = threading.Thread(target=reader(cluster).latestOffset, args=(here, NO_LIMIT), daemon=True)
+    waiting.start()
+    waiting.join(PATIENCE)
+    assert not waiting.is_alive()
+
+
+def test_a_query_with_too_few_messages_asks_as_seldom_as_an_idle_one(cluster, monkeypatch):
+    """It looks again itself, instead of coming back to Spark, which asks again at once."""
+    monkeypatch.setattr(source, "IDLE_SECONDS", PATIENCE)
+    stream = reader(cluster, minOffsetsPerTrigger="10", maxTriggerDelay="24h")
+    begin, found = offsets.to_json({Q0: 97, Q1: 300}), []
+    waiting = threading.Thread(target=lambda: found.append(stream.latestOffset(begin, NO_LIMIT)), daemon=True)
+    waiting.start()
+    eventually(lambda: cluster.count(RequestCode.GET_MIN_OFFSET) > 4, PATIENCE)
+    assert not found
+    cluster.put("orders", 1, [b"x"] * 7)
+    waiting.join(PATIENCE)
+    assert found == [offsets.to_json({Q0: 100, Q1: 307})]
+
+
+@pytest.mark.parametrize("careless", ["true", "false"])
+def test_a_target_that_lies_before_the_start_takes_no_query_back(cluster, careless):
+    """A slave told it that is behind. The queue itself is as long as it was: no topic was made anew, nothing is read again."""
+    plan = Planner(options(cluster, failOnDataLoss=careless))
+    assert plan.advance({Q0: 100, Q1: 7}, {Q0: 90, Q1: 300}, plan.watch()) == {Q0: 100, Q1: 300}
+
+
+def test_topics_that_a_restarted_query_names_no_more_are_left_where_they_are(cluster, caplog):
+    """Also if their broker is gone: nobody wants anything of it."""
+    old = MessageQueue("old", "broker-gone", 0)
+    plan = Planner(options(cluster, brokerAway="fail", progressGroup="fewer"))
+    watch = plan.watch()
+    assert plan.advance({Q0: 0, Q1: 0, old: 5}, None, watch) == {Q0: 100, Q1: 300, old: 5}
+    assert f"no longer named by the options, and wait where the query has come: {old}" in caplog.text
+    assert plan.completed({Q0: 100, Q1: 300}, {Q0: 0, Q1: 0, old: 5}, watch) == {Q0: 100, Q1: 300}
+    assert plan.report({Q0: 1, Q1: 2, old: 5}, watch)
+    assert cluster.progress("fewer", "orders") == {Q0: 1, Q1: 2}
 
 
 def test_available_now_ends_where_it_began_to_run(cluster):

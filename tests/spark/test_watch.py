@@ -7,6 +7,8 @@ import threading
 from contextlib import contextmanager
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+from pyspark.sql.types import StructType
 
 import metaq
 from metaq.clock import FakeClock
@@ -18,6 +20,7 @@ from metaq.spark.fetch import read_slice
 from metaq.spark.offsets import Slice
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
+from metaq.spark.source import MetaqStreamReader
 from metaq.spark.watch import PAUSE_MAX_SECONDS, PAUSE_SECONDS, Watch
 from metaq.testing import Cluster
 from metaq.wire.codes import RequestCode
@@ -210,6 +213,48 @@ def test_what_is_there_now_leaves_out_a_broker_that_stays_away(brokers, caplog):
     target = plan.target(watch)
     assert plan.advance(begin, plan.completed(target, begin, watch), watch) == {a: 3, b: 3}
     assert plan.completed({a: 3}, begin, watch) == {a: 3, b: 3}  # It came back between the two questions.
+
+
+def test_what_is_there_now_leaves_out_a_topic_with_all_its_brokers_away(brokers):
+    """Name servers do not know the topic then; the run has the others, and one that waits for nobody fails."""
+    with away(brokers, 0):
+        [b] = make(brokers, "now_there")
+    with away(brokers, 1):
+        [a] = make(brokers, "now_here")
+        send(brokers, [a], 3)
+        plan, begin = planner(brokers, "now_here,now_there"), {a: 1, b: 0}
+        watch = plan.watch()
+        target = plan.completed(plan.target(watch), begin, watch)
+        assert plan.advance(begin, target, watch) == {a: 3, b: 0}
+        strict = planner(brokers, "now_here,now_there", brokerAway="fail")
+        with pytest.raises(NoRoute, match="now_there"):
+            strict.target(strict.watch())
+
+
+def test_what_is_there_now_fails_for_a_topic_that_was_deleted(brokers):
+    queues = make(brokers, "now_deleted")
+    [a, *_] = make(brokers, "now_left")
+    with metaq.admin.Admin(brokers.namesrv) as admin:
+        admin.delete_topic("now_deleted")
+    asking = ClusterClient(brokers.namesrv, 0.0)
+    eventually(lambda: not found(asking, "now_deleted"), PATIENCE)
+    asking.close()
+    plan = planner(brokers, "now_deleted,now_left")
+    watch = plan.watch()
+    with pytest.raises(NoRoute, match="now_deleted"):
+        plan.completed(plan.target(watch), dict.fromkeys([*queues, a], 0), watch)
+
+
+def test_how_far_behind_a_query_is_at_a_broker_that_is_away_is_not_known(brokers):
+    """It does not look as if all of its messages were read."""
+    a, b = make(brokers, "unknown")
+    send(brokers, [a, b], 3)
+    options = planner(brokers, "unknown")._options
+    stream = MetaqStreamReader(options, StructType([]))
+    with away(brokers, 1):
+        end = stream.latestOffset(offsets.to_json({a: 0, b: 1}), ReadAllAvailable())
+        assert offsets.from_json(end) == {a: 3, b: 1}
+        assert offsets.from_json(stream.reportLatestOffset()) == {a: 3}
 
 
 def test_new_brokers_queues_and_topics_of_a_pattern_join_in(brokers):

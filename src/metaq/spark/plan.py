@@ -5,14 +5,15 @@
 
 from __future__ import annotations
 
+import fnmatch
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from metaq.client.conversation.sizes import SAMPLE_MESSAGES
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.queue import MessageQueue
 from metaq.spark import offsets
-from metaq.spark.cluster_client import ClusterClient, Tries, client_of
+from metaq.spark.cluster_client import ClusterClient, Tries, client_of, says_away
 from metaq.spark.fetch import tell_loss, tell_short
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pushdown import Pushed
@@ -94,8 +95,8 @@ class Planner:
             and brokerAway is fail.
         """
         seen = self._seen(start, target, watch or self.watch())
-        ends = seen.ends if target is None else target
         known = [queue for queue in seen.starts if queue in start]
+        ends = seen.ends if target is None else self._at_least(start, target, known)
         reached: Positions = {}
         for queue in known:
             if self.client.is_told_by_master(queue):
@@ -110,35 +111,60 @@ class Planner:
         }
         return dict(start) | reached | fresh
 
+    def _at_least(
+        self, start: Mapping[MessageQueue, int], target: Mapping[MessageQueue, int], known: list[MessageQueue]
+    ) -> Positions:
+        """`target`, but no less than `start` where a queue does not end before that.
+
+        A target lies before the start if a slave told it that is behind its master, or the query went on meanwhile. To go
+        back there would read messages twice.
+        """
+        behind = [queue for queue in known if target[queue] < start[queue] and self.client.is_told_by_master(queue)]
+        if not behind:
+            return dict(target)
+        try:
+            ends = self.client.ends(behind, 0.0)
+        except MetaqError as fault:
+            if not says_away(fault):
+                raise
+            ends = {queue: start[queue] for queue in behind}  # Not known now: nothing is read.
+        return dict(target) | {queue: min(start[queue], end) for queue, end in ends.items()}
+
     def watch(self) -> Watch:
         """For the brokers of one streaming query, to be kept by it."""
         return Watch(self._options.broker_away, self._options.retry_seconds)
 
     def target(self, watch: Watch) -> Positions:
-        """Where the queues end now, of brokers that answer. Raises ConnectionFailed as `advance` does."""
-        return self._seen({}, None, watch, patiently=True).ends
+        """Where the queues end now, of brokers that answer. Raises ConnectionFailed as `advance` does.
+
+        Without topics that no name server knows, if the query waits: their brokers may be away. `completed` finds out.
+        """
+        return self._seen(None, None, watch, patiently=True).ends
 
     def completed(self, target: Positions, start: Mapping[MessageQueue, int], watch: Watch) -> Positions:
         """`target`, and the queues of `start` whose broker was not there when that was made, if it is now.
 
-        Raises ConnectionFailed as `advance` does.
+        Raises: ConnectionFailed as `advance` does. NoRoute: a topic is gone, though its brokers are up.
         """
-        known = {queue.broker for queue in target}
-        missing = {queue for queue in start if queue.broker not in known}
+        missing = self._named(start) - set(target)
         if not missing:
             return target
         ends = self._seen(start, None, watch, patiently=True).ends
-        return target | {queue: max(ends[queue], start[queue]) for queue in missing & set(ends)}
+        return target | {queue: ends[queue] for queue in missing & set(ends)}
 
     def _seen(
         self,
-        start: Mapping[MessageQueue, int],
+        start: Mapping[MessageQueue, int] | None,
         target: Mapping[MessageQueue, int] | None,
         watch: Watch,
         *,
         patiently: bool = False,
     ) -> Look:
-        """What the brokers say that are there. Raises ConnectionFailed: one is not, and the query does not wait for it."""
+        """What the brokers say that are there. `start` is None if it is not known yet.
+
+        Raises ConnectionFailed: one is not, and the query does not wait for it.
+        """
+        begin = dict(start or {})
         tries = Tries(self._options.retry_seconds)
         while True:
             now, away = self._routed(start, watch) if target is None else (sorted(target), {})
@@ -146,15 +172,15 @@ class Planner:
             seen = watch.look(self.client, now, patiently=patiently or given, ends=not given)
             seen.away.update(away)
             if watch.waits:
-                watch.note(seen, dict(start))
+                watch.note(seen, begin)
             if watch.waits or not seen.away:
                 return seen
-            texts = [away_text(broker, fault, dict(start)) for broker, fault in sorted(seen.away.items())]
+            texts = [away_text(broker, fault, begin) for broker, fault in sorted(seen.away.items())]
             ways = "From its checkpoint the query goes on when it is back; with brokerAway=wait it goes on without it"
             tries.pause(ConnectionFailed(f"{'; '.join(texts)}. {ways}"))
 
     def _routed(
-        self, start: Mapping[MessageQueue, int], watch: Watch
+        self, start: Mapping[MessageQueue, int] | None, watch: Watch
     ) -> tuple[list[MessageQueue], dict[str, MetaqError]]:
         """The queues that the query reads and that have a route, and the brokers of those in `start` that have none.
 
@@ -162,13 +188,15 @@ class Planner:
         none, though the brokers are up that held it. What asking name servers raises.
         """
         seconds, began = watch.seconds_for_names(), watch.now()
+        wanted = self._named(start or {})
         if seconds is None:
-            return sorted(start), {}
+            return sorted(wanted), {}
         tries = Tries(seconds)
         while True:
+            now: list[MessageQueue] = []
             try:
                 now, unrouted = self._routed_now()
-                left = set(start) - set(now)
+                left = wanted - set(now)
                 gone = {queue.broker for queue in left} - {queue.broker for queue in now}
                 if gone:
                     gone -= set(self.client.masters())
@@ -181,11 +209,25 @@ class Planner:
                     if not watch.waits or not start:
                         raise
                     watch.note_names(fault, began)
-                    return sorted(start), {}
+                    return sorted(wanted), {}
+                except NoRoute:
+                    if not watch.waits or start is not None:
+                        raise
+                    return now, {}
             else:
                 watch.note_names(None, began)
-                watch.note_left([queue for queue in left if queue.broker not in gone])
+                watch.note_left([queue for queue in set(start or {}) - set(now) if queue.broker not in gone])
                 return now, {broker: NoRoute("no name server knows where it is") for broker in gone}
+
+    def _named(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:
+        """Those that the options name: the query may go on from a checkpoint of one that read more."""
+        options = self._options
+        if options.assign:
+            return set(queues).intersection(options.assigned)
+        if (pattern := options.subscribe_pattern) is not None:
+            return {queue for queue in queues if fnmatch.fnmatchcase(queue.topic, pattern)}
+        topics = set(options.topics)
+        return {queue for queue in queues if queue.topic in topics}
 
     def _routed_now(self) -> tuple[list[MessageQueue], NoRoute | None]:
         """The queues that have a route; if a topic has none, that."""
@@ -238,10 +280,11 @@ class Planner:
         """
         if not self._options.progress_group:
             return True
-        there = {queue: offset for queue, offset in done.items() if watch is None or not watch.is_away(queue.broker)}
+        named = self._named(done)
+        there = {queue: done[queue] for queue in named if watch is None or not watch.is_away(queue.broker)}
         seconds = FIRST_SECONDS if watch is not None and watch.waits else None
         self.client.report(self._options.progress_group, there, seconds)
-        return len(there) == len(done)
+        return len(there) == len(named)
 
     def _at(self, queues: list[MessageQueue], moments: dict[str, int] | int, what: str) -> Positions:
         """The first message of each queue stored at the given time, or its topic's, or later."""

@@ -33,7 +33,7 @@ class QueueLag(Struct, frozen=True):
     """How far a query has come in one queue, of one of its sources.
 
     `source`: number of the source in the query, from 0. `position`: offset of the next message to read. `end`: the queue's
-    max offset, None if it is not known yet. `waiting_since_ms`: store time of the first message that is not read; None if
+    max offset, None if it is not known: not yet, or its broker is away. `waiting_since_ms`: store time of the first message that is not read; None if
     there is none, it was not asked for, or it cannot be read any more.
     """
 

@@ -226,8 +226,6 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         if self._target is not None and not self._completed:
             self._target, self._completed = planner.completed(self._target, begin, self._watch), True
         end = self._news(planner, begin)
-        if not self._enough(begin, end):
-            return start
         if not isinstance(limit, ReadAllAvailable):
             end = planner.limited(begin, end)
         return offsets.to_json(end)
@@ -249,7 +247,9 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         return True
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        return offsets.to_json(self._seen) if self._seen else None
+        # Where the queues of a broker end that is away is not known: they only stay where they are.
+        known = {queue: end for queue, end in self._seen.items() if not self._watch.is_away(queue.broker)}
+        return offsets.to_json(known) if known else None
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         # Only a function of its arguments: a replayed batch must read the same.
@@ -258,15 +258,16 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
         return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
 
     def _news(self, planner: Planner, begin: Positions) -> Positions:
-        """The queues' ends; waits up to IDLE_SECONDS for them to move."""
+        """The queues' ends; waits up to IDLE_SECONDS for them to move far enough. `begin` if they have not."""
         give_up = SYSTEM.monotonic() + IDLE_SECONDS
         while True:
             asked_at = SYSTEM.monotonic()
             end = self._seen = planner.advance(begin, self._target, self._watch)
+            enough = self._enough(begin, end)
             now = SYSTEM.monotonic()
-            if end != begin or self._target is not None or now >= give_up:
-                return end
-            threading.Event().wait(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE))
+            if (enough and end != begin) or self._target is not None or now >= give_up:
+                return end if enough else begin
+            threading.Event().wait(min(max(LOOK_SECONDS, (now - asked_at) / LOOK_SHARE), give_up - now))
 
     def _report(self, done: Positions) -> None:
         # Spark's own commit() lags one batch behind and never comes for the last one. But it asks for the next offset
