@@ -145,3 +145,14 @@ def test_a_limit_is_kept_and_moves_on(ranges, messages_max):
     got = offsets.limit(start, end, messages_max)
     assert sum(got.values()) - sum(start.values()) == min(messages_max, sum(end.values()) - sum(start.values()))
     assert all(start[queue] <= got[queue] <= end[queue] for queue in end)
+
+
+def test_a_short_queue_does_not_wait_as_long_as_others_are_long():
+    """Its share of a limit is less than a message, in each batch again, for as long as producers are ahead of the query."""
+    queues = [MessageQueue("t", "b", number) for number in range(3)]
+    backlog = dict(zip(queues, [1_000_000, 1_000_000, 1], strict=True))
+    start = dict.fromkeys(queues, 0)
+    taken = offsets.limit(start, backlog, 1000)
+    assert (taken[queues[2]], sum(taken.values())) == (1, 1000)
+    ends = offsets.limit_bytes({queue: Profile(0, end, (), 100) for queue, end in backlog.items()}, 100_000)
+    assert (ends[queues[2]], sum(ends.values())) == (1, 1000)

@@ -9,7 +9,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from metaq.clock import FakeClock
-from metaq.errors import ConfigError, MessagesLost, NoRoute, OffsetOutOfRange
+from metaq.errors import ConfigError, MessagesLost, NoRoute, OffsetOutOfRange, RemoteProtocolError
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
 from metaq.spark import offsets, source
@@ -89,6 +89,16 @@ def test_a_group_says_where_a_query_begins_or_ends(cluster):
     assert Planner(options(cluster, startingGroup="audit")).start("latest") == {Q0: 60, Q1: 42}
     with pytest.raises(ConfigError, match="nobody has consumed nothing of what is read"):
         Planner(options(cluster, assign='{"orders": {"broker-a": [0]}}', startingGroup="nobody")).start("latest")
+
+
+def test_a_group_that_is_beyond_the_end_of_a_queue_is_told(cluster, caplog):
+    """Its topic was made anew: a query that began there would have no rows, and nobody would know why."""
+    Planner(options(cluster)).client.report("ahead", {Q0: 7, Q1: 500})
+    with pytest.raises(OffsetOutOfRange, match=r"orders@broker-a:1 keeps \[0, 300\), wanted 500"):
+        Planner(options(cluster, startingGroup="ahead")).start("latest")
+    careless = Planner(options(cluster, startingGroup="ahead", failOnDataLoss="false"))
+    assert careless.start("latest") == {Q0: 7, Q1: 300}
+    assert "keeps [0, 300), wanted 500" in caplog.text
 
 
 def test_a_small_batch_waits_for_more_or_for_its_delay(cluster, monkeypatch):
@@ -287,3 +297,19 @@ def test_progress_is_reported_when_the_next_batch_is_asked_for(cluster, caplog):
     stream.latestOffset(offsets.to_json({Q0: 51, Q1: 61}), NO_LIMIT)
     assert cluster.progress("readers", "orders") == {Q0: 51, Q1: 60}
     assert "the progress of group readers was not stored: code 1" in caplog.text
+
+
+def test_a_broker_that_refuses_progress_keeps_no_others_back(cluster, monkeypatch):
+    """Each is told for itself; then the fault is raised."""
+    told = []
+
+    def report(self, group, positions, seconds=None):
+        told.append(positions)
+        if Q0 in positions:
+            raise RemoteProtocolError("not today")
+
+    monkeypatch.setattr(clusters.ClusterClient, "report", report)
+    elsewhere = MessageQueue("orders", "broker-b", 0)
+    with pytest.raises(RemoteProtocolError, match="not today"):
+        Planner(options(cluster, progressGroup="readers")).report({Q0: 1, elsewhere: 2})
+    assert told == [{Q0: 1}, {elsewhere: 2}]

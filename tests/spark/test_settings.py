@@ -57,6 +57,7 @@ def test_assign_names_queues():
         ({"endingOffsets": "latest", "endingGroup": "g"}, "give endingOffsets or endingGroup"),
         ({"startingTimestamp": "soon"}, "need ms since 1970"),
         ({"startingTimestamp": "-1"}, "need ms since 1970"),
+        ({"startingTimestamp": "9", "endingTimestamp": "9"}, "endingTimestamp is not behind startingTimestamp"),
         ({"maxTriggerDelay": "often"}, "need a number with ms, s, m or h"),
         ({"minOffsetsPerTrigger": "10", "maxOffsetsPerTrigger": "9"}, "is above maxOffsetsPerTrigger"),
     ],

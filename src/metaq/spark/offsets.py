@@ -147,8 +147,10 @@ def limit_bytes(profiles: Mapping[MessageQueue, Profile], bytes_max: int) -> Pos
         return {queue: profile.end for queue, profile in profiles.items()}
     ends = {queue: profile.place(profile.bytes * bytes_max / total) for queue, profile in profiles.items()}
     left = bytes_max - sum(profile.until(ends[queue]) for queue, profile in profiles.items())
-    # What rounding left over goes to the queues that have most: a share may be less than a message.
-    for queue in sorted(profiles, key=lambda queue: (-profiles[queue].bytes, queue)):
+    # What rounding left over goes to the queues whose share is less than a message, or a short one would wait as long as
+    # others are long; then to those that have most.
+    none_yet = {queue: ends[queue] <= profile.start for queue, profile in profiles.items()}
+    for queue in sorted(profiles, key=lambda queue: (not none_yet[queue], -profiles[queue].bytes, queue)):
         profile, end = profiles[queue], ends[queue]
         if end < profile.end and (size := profile.until(end + 1) - profile.until(end)) <= left:
             ends[queue], left = end + 1, left - size
@@ -169,8 +171,10 @@ def limit(start: Mapping[MessageQueue, int], end: Mapping[MessageQueue, int], me
         return dict(end)
     shares = {queue: count * messages_max // total for queue, count in behind.items()}
     left = max(1, messages_max) - sum(shares.values())
-    # What rounding left over goes to the queues that are furthest behind.
-    for queue in sorted(behind, key=lambda queue: (shares[queue] - behind[queue], queue)):
+    # What rounding left over goes to the queues whose share is less than a message, or a short one would wait as long as
+    # others are long; then to those that are furthest behind.
+    none_yet = {queue: not share for queue, share in shares.items()}
+    for queue in sorted(behind, key=lambda queue: (not none_yet[queue], shares[queue] - behind[queue], queue)):
         extra = min(left, behind[queue] - shares[queue], 1 + left // len(behind))
         shares[queue] += extra
         left -= extra

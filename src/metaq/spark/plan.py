@@ -64,7 +64,7 @@ class Planner:
         if (moments := self._options.moments("starting_timestamp")) is not None:
             return self._at(queues, moments, "startingTimestamp")
         if self._options.starting_group is not None:
-            return self._reached(queues, self._options.starting_group, self.client.starts(queues))
+            return self._begun(queues, self._options.starting_group)
         text = self._options.starting_offsets or default
         if text in {EARLIEST, LATEST}:
             return self.client.starts(queues) if text == EARLIEST else self.client.ends(queues)
@@ -283,7 +283,15 @@ class Planner:
         named = self._named(done)
         there = {queue: done[queue] for queue in named if watch is None or not watch.is_away(queue.broker)}
         seconds = FIRST_SECONDS if watch is not None and watch.waits else None
-        self.client.report(self._options.progress_group, there, seconds)
+        faults: list[MetaqError] = []
+        for broker in sorted({queue.broker for queue in there}):  # One that refuses keeps no other's back.
+            mine = {queue: offset for queue, offset in there.items() if queue.broker == broker}
+            try:
+                self.client.report(self._options.progress_group, mine, seconds)
+            except MetaqError as fault:
+                faults.append(fault)
+        if faults:
+            raise faults[0]
         return len(there) == len(named)
 
     def _at(self, queues: list[MessageQueue], moments: dict[str, int] | int, what: str) -> Positions:
@@ -308,6 +316,15 @@ class Planner:
         return {
             queue: max(found[queue] or 0, kept[queue]) if found[queue] is not None else kept[queue] for queue in queues
         }
+
+    def _begun(self, queues: list[MessageQueue], group: str) -> Positions:
+        """Where a group has come. Raises OffsetOutOfRange: beyond the end of a queue, and failOnDataLoss is set."""
+        kept = self.client.starts(queues)
+        reached = self._reached(queues, group, kept)
+        ends = self.client.ends(queues)
+        for queue in queues:
+            self._check_kept(queue, reached[queue], kept[queue], ends[queue])
+        return {queue: min(offset, ends[queue]) for queue, offset in reached.items()}
 
     def _given(self, text: str, what: str, queues: list[MessageQueue]) -> Positions:
         given = offsets.from_json(text, what)

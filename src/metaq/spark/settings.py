@@ -50,7 +50,10 @@ class SourceOptions(OptionTable):
     starting_offsets: str | None = option(
         None, "`earliest`, `latest`, or the offsets JSON. Streams begin at `latest`, batch reads at `earliest`."
     )
-    ending_offsets: str | None = option(None, "Of a batch read: `latest` (default) or the offsets JSON.")
+    ending_offsets: str | None = option(
+        None,
+        "Of a batch read: `latest` (default) or the offsets JSON; nothing is read of a queue that it does not name.",
+    )
     starting_timestamp: str | None = option(
         None,
         "Begin at the first message stored at this time or later, in ms since 1970; where there is none yet, at the end. "
@@ -168,8 +171,9 @@ class SourceOptions(OptionTable):
             raise ConfigError(f"subscribe={self.subscribe!r} names no topic")
         if self.assign and not self.assigned:
             raise ConfigError(f"assign={self.assign[:200]!r} names no queue")
-        self.moments("starting_timestamp")
-        self.moments("ending_timestamp")
+        since, until = self.moments("starting_timestamp"), self.moments("ending_timestamp")
+        if isinstance(since, int) and isinstance(until, int) and until <= since:
+            raise ConfigError("endingTimestamp is not behind startingTimestamp: nothing can lie between them")
         if self.trigger_delay is None:
             raise ConfigError(
                 f"maxTriggerDelay={self.max_trigger_delay!r}: need a number with ms, s, m or h, such as 15m"
