@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import re
+import zipfile
 import zlib
 
 import pyarrow as pa
@@ -27,6 +28,7 @@ from metaq.spark.settings import markdown_table
 from metaq.spark.source import MetaqDataSource
 from metaq.spark.store_settings import FilesOptions, Topics
 from metaq.store.damage import Damage
+from metaq.wire.metaq1_frame import frame
 from tests.spark.files_support import ALL, bodies, planned, read, write_segment
 from tests.store.support import START_MS, log_file, message, open_store, overwrite, put
 from tests.support import ROOT
@@ -330,6 +332,21 @@ def test_a_log_file_that_goes_while_it_is_read_costs_its_messages(tmp_path, capl
     found = [one for part in parts for one in read_parts(part, options, ("body",))]
     assert sum(one.num_rows for one in found) == 6
     assert f"{log_file(tmp_path)} was deleted while the read ran" in caplog.text
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_zip_file_that_is_damaged_anywhere_is_damage_and_no_other_error(tmp_path, method):
+    """Of any compression: each byte changed to the largest there is."""
+    path = tmp_path / "t-0" / f"{0:020d}.meta.zip"
+    path.parent.mkdir()
+    with zipfile.ZipFile(path, "w", method) as archive:
+        archive.writestr("it.meta", b"".join(frame(n, 0, b"%d" % n) for n in range(8)))
+    whole = path.read_bytes()
+    for at in range(len(whole)):
+        path.write_bytes(whole[:at] + b"\xff" + whole[at + 1 :])
+        rows, damage = read(tmp_path, ("body",))
+        assert len(rows) <= 8
+        assert len(rows) == 8 or damage
 
 
 # ------------------------------------------------------------------ archives of the pipeline

@@ -16,7 +16,7 @@ from metaq.errors import ConfigError, StoreForeign
 from metaq.spark.pipelines.folder import MANIFESTS, ArchivedFile, ArchiveFolder, Manifest
 from metaq.store.damage import Damage
 from metaq.store.log_pieces import Borders, LogFile, find_end, find_log_files, hidden_below, is_log_name
-from metaq.store.segments import LIVE, Segment, find_segments
+from metaq.store.segments import LIVE, Segment, find_segments, is_zip_fault
 
 _LOG = logging.getLogger(__name__)
 
@@ -180,7 +180,9 @@ def _segments(segments: Sequence[Segment], seen: set[Path]) -> Iterator[Found]:
             end = segment.start + _size_of(segment)
         except FileNotFoundError:
             continue  # deleted by retention
-        except (zipfile.BadZipFile, OSError) as fault:
+        except Exception as fault:
+            if not isinstance(fault, OSError) and not is_zip_fault(fault):
+                raise
             yield Damage(str(segment.path), 0, 0, f"a zip file that cannot be read ({fault})")
             continue
         live = segment.path.name.endswith(LIVE)

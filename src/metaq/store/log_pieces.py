@@ -39,6 +39,8 @@ ROWS_MAX: Final = 10_000
 UNPUBLISHED_BYTES_MAX: Final = 8 * 1024 * 1024
 """Records behind an empty place are what a writer had not come to publish, if they are no more than this."""
 FLOORS: Final = "metaqFloors.json"
+_LOG_OFFSET_AT: Final = 28
+"""In a record."""
 _HEADS: Final = 4096
 _QUEUES_ASKED: Final = 64
 """Consume queues that are asked for a border near a place."""
@@ -163,6 +165,9 @@ class _Bytes:
         size = int.from_bytes(head[:4], "big", signed=True)
         if len(head) < RECORD_BYTES_MIN or head[4:8] != _MAGIC or not RECORD_BYTES_MIN <= size <= limit - place:
             return 0
+        # Before it is read: bodies may be full of heads that claim the rest of the file.
+        if int.from_bytes(head[_LOG_OFFSET_AT : _LOG_OFFSET_AT + 8], "big") != self.file.start + place:
+            return 0
         if size > BLOCK_BYTES and not self._parts_fit(place, size):
             return 0
         rows, _, _ = hot.record_run(self.read(place, size), 0, size, self.file.start + place, 1, size, check_crc)
@@ -187,7 +192,8 @@ class _Bytes:
         for begin, end in self.data_from(place, limit):
             at = begin
             while at < end:
-                read = self.read(at, min(BLOCK_BYTES, limit - at))
+                # Not far beyond what was written: a file that was copied without its zeros has a hole at each.
+                read = self.read(at, min(BLOCK_BYTES, limit - at, end - at + 2 * len(_MAGIC)))
                 if not read:
                     return limit
                 # Most is the blank rest of a file: telling so takes a tenth of looking for something in it.

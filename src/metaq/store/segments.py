@@ -8,6 +8,7 @@ or `.meta.arc`, `.arc` once archived, or `.meta.zip`, `.zip` with one such file 
 from __future__ import annotations
 
 import contextlib
+import errno
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,6 +28,10 @@ FRAME_BYTES_MAX: Final = 64 * 1024 * 1024
 _BLOCK_BYTES: Final = 1024 * 1024
 _RUN_FRAMES: Final = 10_000
 _RUN_BYTES: Final = 1024 * 1024
+_ZIP_FAULTS: Final = frozenset(
+    {"BadZipFile", "EOFError", "LZMAError", "NotImplementedError", "RuntimeError", "UnicodeDecodeError", "error"}
+)
+"""`error` is what zlib and struct raise."""
 _NAME: Final = re.compile(r"(\d{1,40})(\.meta|\.meta\.arc|\.arc|\.meta\.zip|\.zip)\Z", re.ASCII)
 _FOLDER: Final = re.compile(r"(.+)-(\d{1,9})\Z", re.ASCII)
 _POSITION_MAX: Final = (1 << 63) - 1
@@ -159,24 +164,22 @@ class SegmentReader:
             entry = stack.enter_context(archive.open(names[0]))
             while skip > 0 and (passed := len(entry.read(min(skip, _BLOCK_BYTES)))):
                 skip -= passed
-        except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError) as error:
+        except Exception as error:
+            if not is_zip_fault(error):
+                raise
             self.why = f"a zip file that cannot be read ({error})"
             return None
         return entry
 
     def more(self, file: IO[bytes], size: int) -> bytes:
         """So many bytes more, or as many as there are; a damaged zip file ends where it is damaged."""
-        import zlib
-
+        parts = []
         try:
-            parts = []
             while size > 0 and (part := file.read(size)):
                 parts.append(part)
                 size -= len(part)
-        except (EOFError, zlib.error) as error:
-            self.why = f"a zip file that cannot be read ({error})"
         except Exception as error:
-            if type(error).__name__ != "BadZipFile":  # its module is not loaded for other files
+            if not self.segment.is_zip or not is_zip_fault(error):
                 raise
             self.why = f"a zip file that cannot be read ({error})"
         return parts[0] if len(parts) == 1 else b"".join(parts)
@@ -184,6 +187,14 @@ class SegmentReader:
     def _stop_at(self, left: int, what: str) -> None:
         if left and not self.why:
             self.why = what % left
+
+
+def is_zip_fault(error: Exception) -> bool:
+    """Whether it says that a zip file is damaged, or is of a kind that cannot be read; a disk that fails is neither."""
+    if isinstance(error, OSError):  # a seek to where nothing can be, and what bz2 raises, which has no number
+        return error.errno in {None, errno.EINVAL}
+    # By name: the modules of zip, zlib, and lzma are not loaded for other files.
+    return type(error).__name__ in _ZIP_FAULTS
 
 
 class SegmentPiece(Struct, frozen=True):

@@ -60,7 +60,7 @@ def frame_columns(data, Py_ssize_t start, Py_ssize_t end):
     place = start
     for row in range(rows):
         at = held.data + place
-        size = get32(at)
+        size = get32(at) if end - place >= FRAME_HEADER_BYTES else -1
         if size < 0 or size > end - place - FRAME_HEADER_BYTES:  # somebody writes the buffer
             raise RemoteProtocolError(f"frame {row} at byte {place} changed while it was read")
         body = at + FRAME_HEADER_BYTES
