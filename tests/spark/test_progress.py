@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from metaq.clock import FakeClock
 from metaq.errors import ConfigError, MetaqError
 from metaq.model.queue import MessageQueue
 from metaq.spark import Lag, QueueLag, lag, offsets
+from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.progress import of_progress
 from tests.scripted import ScriptedCluster
 from tests.spark.conftest import finished
@@ -100,6 +102,20 @@ def test_brokers_tell_the_ends_of_now_and_how_old_the_first_unread_message_is(cl
     assert lag(later, name_servers=cluster.namesrv, clock=clock).seconds == 30.0
     done = report((offsets.to_json({Q0: 20, Q1: 5}), None))
     assert lag(done, name_servers=cluster.namesrv, clock=clock).seconds == 0.0
+
+
+@pytest.mark.parametrize("known", [False, True])
+def test_a_topic_that_was_deleted_keeps_no_others_back(cluster, known):
+    """A query of a pattern has it in its checkpoint for ever: nothing of it is left to read, and nowhere to tell progress."""
+    deleted = MessageQueue("a-deleted", "broker-a", 0)
+    reached = {Q0: 7, deleted: 3}
+    found = lag(report((offsets.to_json(reached), None)), name_servers=cluster.namesrv, retry_seconds=0.2)
+    assert [(one.queue, one.behind) for one in found.queues] == [(deleted, 0), (Q0, 13)]
+    with contextlib.closing(ClusterClient(cluster.namesrv, 0.2)) as client:
+        if known:
+            client.queues(["orders"])
+        client.report("readers", reached)
+    assert cluster.progress("readers", "orders")[Q0] == 7
 
 
 def test_two_sources_of_one_queue_do_not_share_the_age(cluster):

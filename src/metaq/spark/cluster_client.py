@@ -32,6 +32,7 @@ from metaq.spark.replicas import AUTO, Replicas
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
+V = TypeVar("V")
 
 TIMEOUT_SECONDS = 10.0
 REST_SECONDS = 2.0
@@ -194,9 +195,10 @@ class ClusterClient:
     def report(self, group: str, positions: Mapping[MessageQueue, int], seconds: float | None = None) -> None:
         """Store `positions` as the consumer group's progress, where `metaq group show` and mqadmin look for it.
 
-        `seconds` as in `ends`.
+        Queues that are no longer there are passed over. `seconds` as in `ends`.
         """
-        self._ask({queue: SetPosition(group, queue, offset) for queue, offset in positions.items()}, seconds)
+        calls = {queue: SetPosition(group, queue, offset) for queue, offset in positions.items()}
+        self.of_those_there(calls, functools.partial(self._ask, seconds=seconds))
         for broker, queue in {queue.broker: queue for queue in positions}.items():
             if (group, broker) not in self._introduced:
                 self._introduced.add((group, broker))  # Only once: the progress itself is stored.
@@ -204,6 +206,31 @@ class ClusterClient:
                     self._introduce(group, queue)
                 except MetaqError as fault:
                     _LOG.warning("RocketMQ's tools may not list the group %s at broker %s: %s", group, broker, fault)
+
+    def of_those_there(self, asked: Mapping[MessageQueue, T], ask: Callable[[Mapping[MessageQueue, T]], V]) -> V:
+        """`ask` of all, or where that fails of those that are left: a topic was deleted, a queue taken away.
+
+        A query that goes on from a checkpoint has such queues for ever. Raises what `ask` does.
+        """
+        try:
+            return ask(asked)
+        except (NoRoute, BrokerError):
+            left = self._left_of(asked)
+            if len(left) == len(asked):
+                raise
+            return ask({queue: asked[queue] for queue in left})
+
+    def _left_of(self, queues: Iterable[MessageQueue]) -> list[MessageQueue]:
+        """Without those that no route names, though their broker is up."""
+        up = self.masters()
+        left = []
+        for topic, mine in itertools.groupby(sorted(queues), lambda queue: queue.topic):
+            try:
+                readable = set(self._readable(topic))
+            except NoRoute:
+                readable = set()
+            left += [queue for queue in mine if queue in readable or queue.broker not in up]
+        return left
 
     def _introduce(self, group: str, queue: MessageQueue) -> None:
         """Have the broker of `queue` make the group's retry topic, as for any consumer: mqadmin finds groups by it.

@@ -33,8 +33,9 @@ class QueueLag(Struct, frozen=True):
     """How far a query has come in one queue, of one of its sources.
 
     `source`: number of the source in the query, from 0. `position`: offset of the next message to read. `end`: the queue's
-    max offset, None if it is not known: not yet, or its broker is away. `waiting_since_ms`: store time of the first message that is not read; None if
-    there is none, it was not asked for, or it cannot be read any more.
+    max offset, None if it is not known: not yet, or its broker is away; of a queue that is no longer there, `position`.
+    `waiting_since_ms`: store time of the first message that is not read; None if there is none, it was not asked for, or it
+    cannot be read any more.
     """
 
     queue: MessageQueue
@@ -165,8 +166,8 @@ def _called(progress: Mapping[str, Any]) -> str:
 
 
 def _asked(found: Lag, client: ClusterClient, clock: Clock) -> Lag:
-    ends = client.ends(found.positions)
-    queues = [structs.replace(one, end=ends[one.queue]) for one in found.queues]
+    ends = client.of_those_there(found.positions, client.ends)
+    queues = [structs.replace(one, end=ends.get(one.queue, one.position)) for one in found.queues]
     waiting = client.store_times({one.queue: one.position for one in queues if one.behind})
     # Of a queue that two sources read, the first message of the one behind is not the other's.
     queues = [
