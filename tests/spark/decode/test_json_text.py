@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 
 import pytest
 
 from metaq.errors import ConfigError
 from metaq.spark import decode
+from metaq.spark.decode.json_numbers import is_bounded
 from tests.spark.decode.bodies import anything, decoded
 
 SCHEMA = "a int not null, b string, c double, d timestamp, e array<int>, `f.g` struct<h: boolean>"
@@ -128,3 +130,61 @@ def test_a_schema_or_option_that_cannot_be_is_refused_in_one_sentence(spark, sch
     """Before any query runs."""
     with pytest.raises(ConfigError, match=text):
         decode.json(schema, options=options)
+
+
+BOMBS = [
+    b'{"p":1e500000000}',
+    b'{"p":-1.5E-500000000}',
+    b'{"p":"1e500000000"}',
+    b'{"p":"1e5\\u003000000000"}',
+    b'{"p":"1\\u0065500000000"}',
+    b'{"p":"1e5,00,00,00,00"}',
+    '{"p":"1e\u0665\u0660\u0660\u0660\u0660\u0660"}'.encode(),
+    b'{"p":1e500000000,"p":1}',
+    b'{"p":"1e500000000","p":1}',
+    b'{"list":[1,"1e500000000"]}',
+    b'{"p":1e500000000',
+]
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+def test_a_decimal_that_would_take_hours_is_found(bomb):
+    """Hidden however Spark's parser would still see it."""
+    assert not is_bounded(bomb, frozenset({"p", "list"}))
+
+
+def test_exponents_elsewhere_are_nobodys_matter():
+    """Ids often look like numbers; only a text that Spark would take for a decimal is looked at."""
+    for body in (
+        b'{"id":"12e45678","p":1.5e3}',
+        b'{"id":"\\u00e9","p":"-1.5e-30"}',
+        b'{"p":1,"x":{"id":"1e999999"}}',
+        b"{}",
+    ):
+        assert is_bounded(body, frozenset({"p"}))
+    assert not is_bounded(b'{"id":"12e45678"}', frozenset({"*"}))
+
+
+@pytest.mark.spark
+def test_bodies_that_hold_up_a_parser_or_no_python_can_show_are_corrupt(spark):
+    """Decimals of half a billion digits; dates that cannot be collected, at any depth."""
+    good = [
+        b'{"p":1.5}',
+        b'{"p":"2e1","id":"12e45678"}',
+        b'{"m":{"k":["2026-01-01"]}}',
+        b'{"t":"9999-12-31T00:00:00Z"}',
+    ]
+    far = [
+        b'{"n":"+10000-01-01T00:00:00"}',
+        b'{"t":"+294247-01-10T04:00:54Z"}',
+        b'{"m":{"k":["2026-01-01","+10000-01-01"]}}',
+    ]
+    schema = (
+        "p decimal(10,2), id string, t timestamp, m map<string,array<date>>, list array<decimal(5,1)>, n timestamp_ntz"
+    )
+    rows = decoded(spark, [*good, *BOMBS, *far], decode.json(schema))
+    assert rows[len(good) :] == [*BOMBS, *far]
+    assert [str(row["p"]) for row in rows[: len(good)]] == ["1.50", "20.00", "None", "None"]
+    assert rows[1]["id"] == "12e45678"
+    assert rows[2]["m"] == {"k": [dt.date(2026, 1, 1)]}
+    assert rows[3]["t"] is not None

@@ -17,7 +17,7 @@ CHUNK_BYTES = 1 << 20
 GROWTH_MAX, SMALL_BYTES = 64, 1 << 20
 """A body whose fields take more than 64 times its bytes, and more than 1 MiB, is a bomb and counts as corrupt."""
 
-_MICROS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
+MICROS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
 _DAYS = range(-719_162, 2_932_897)
 """From the year 1 to 9999: what Spark's timestamps and dates, and Python's, are made for."""
 
@@ -42,7 +42,7 @@ _SPARK_TYPES: dict[pa.DataType, types.DataType] = {
 
 def instant(micros: int) -> int:
     """Microseconds since 1970, if a timestamp can be made of them. Raises ValueError."""
-    if micros not in _MICROS:
+    if micros not in MICROS:
         raise ValueError("a time before the year 1 or after 9999")
     return micros
 

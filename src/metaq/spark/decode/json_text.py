@@ -2,15 +2,30 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 from pyspark.errors import ParseException
 from pyspark.sql import functions as sql
-from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DateType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
 
 from metaq.errors import ConfigError
+from metaq.spark.decode.batches import MICROS
 from metaq.spark.decode.columns import CORRUPT, body_of, checked_names, decoded
+from metaq.spark.decode.json_numbers import bounded
 from metaq.spark.decode.utf8 import utf8_of
 
 _OBJECTS = "objects"
@@ -26,7 +41,8 @@ OPTIONS = (
 def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str, str] | None = None) -> Any:
     """One JSON object in UTF-8: a struct of the schema's fields and `_corrupt binary`.
 
-    A body is corrupt if it is not one JSON object to its last byte, or if a field holds what its type cannot. Fields that
+    A body is corrupt if it is not one JSON object to its last byte, or if a field holds what its type cannot, or a time that is
+    not in the years 1 to 9999; with decimals in the schema also if a number has an exponent of more than 3 digits. Fields that
     are missing are null, fields that the schema does not name are passed over; of a field that comes twice the last one
     counts. Names are compared with their case.
 
@@ -45,6 +61,9 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
         raise ConfigError(f"decode.json has no option {', '.join(strange)}; there are {', '.join(OPTIONS)}")
     body = body_of(column)
     text = utf8_of(body)
+    harmless = bounded(wanted, body)
+    if harmless is not None:  # what is not is never seen by the parser
+        text = sql.when(harmless, text)
     # Spark's parser stops behind the first value: {"a":1}garbage is {"a":1} to it. In this array a body is whole if it is
     # the first of two elements and the second is ours, which carries a hash of the body so that no body can bring it along,
     # and if it begins as an object does, and so does not end the array that was opened for it.
@@ -74,7 +93,31 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
         & first.isNotNull()
         & (second.getField(_SEAL) == seal)
     )
+    beyond = _beyond(first, wanted)
+    if beyond is not None:
+        ok = ok & ~sql.coalesce(beyond, sql.lit(False))
     return decoded(first, ok, wanted.names, body)
+
+
+def _beyond(value: Any, kind: DataType) -> Any | None:
+    """A Column: whether a date or time in it is before the year 1 or after 9999. None: it holds none of either."""
+    if isinstance(kind, DateType):
+        return ~value.between(sql.make_date(*map(sql.lit, (1, 1, 1))), sql.make_date(*map(sql.lit, (9999, 12, 31))))
+    if isinstance(kind, TimestampType):
+        return ~sql.unix_micros(value).between(MICROS[0], MICROS[-1])
+    if isinstance(kind, TimestampNTZType):
+        return ~sql.year(value).between(1, 9999)
+    if isinstance(kind, (ArrayType, MapType)):
+        inner = kind.elementType if isinstance(kind, ArrayType) else kind.valueType
+        if _beyond(sql.lit(None), inner) is None:
+            return None
+        items = value if isinstance(kind, ArrayType) else sql.map_values(value)
+        return sql.exists(items, lambda item: sql.coalesce(_beyond(item, inner), sql.lit(False)))
+    if not isinstance(kind, StructType):
+        return None
+    found = [_beyond(value.getField(field.name), field.dataType) for field in kind.fields]
+    some = [sql.coalesce(one, sql.lit(False)) for one in found if one is not None]
+    return functools.reduce(operator.or_, some) if some else None
 
 
 def _struct(schema: Any) -> StructType:
