@@ -7,8 +7,11 @@ import threading
 import pytest
 from msgspec import structs
 
+from metaq.clock import FakeClock
 from metaq.errors import BrokerError, ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
 from metaq.model.queue import MessageQueue
+from metaq.spark import cluster_client as clusters
+from metaq.spark import fetch as reading
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.offsets import Slice
@@ -243,3 +246,19 @@ def test_a_pattern_is_a_glob_over_topic_names(tmp_path):
         assert asking.topics("*") == ["orders", "orders-old", "other"]
         assert asking.queues(["%RETRY%orders"]) == cluster.queues("%RETRY%orders")
         asking.close()
+
+
+def test_a_consumer_may_take_its_time_between_two_batches(cluster, monkeypatch):
+    """A connection that broke meanwhile is a fault of this moment, and not one that lasts since the last batch."""
+    clock = FakeClock()
+    monkeypatch.setattr(clusters, "SYSTEM", clock)
+    monkeypatch.setattr(reading, "BATCH_ROWS", 100)
+    cluster.script = at_most(100)
+    asking, taken = ClusterClient(cluster.namesrv, retry_seconds=30.0), 0
+    for number, decoded in enumerate(read_slice(asking, Slice(QUEUE, 0, 1000), FetchSettings())):
+        taken += len(decoded.queue_offsets)
+        if number == 3:
+            clock.advance(3600)
+            asking.link_to(QUEUE).close()
+    asking.close()
+    assert taken == 1000

@@ -236,10 +236,20 @@ def test_topics_that_a_restarted_query_names_no_more_are_left_where_they_are(clu
     plan = Planner(options(cluster, brokerAway="fail", progressGroup="fewer"))
     watch = plan.watch()
     assert plan.advance({Q0: 0, Q1: 0, old: 5}, None, watch) == {Q0: 100, Q1: 300, old: 5}
-    assert f"no longer named by the options, and wait where the query has come: {old}" in caplog.text
+    assert f"no longer named by the options, and wait: {old}" in caplog.text
     assert plan.completed({Q0: 100, Q1: 300}, {Q0: 0, Q1: 0, old: 5}, watch) == {Q0: 100, Q1: 300}
     assert plan.report({Q0: 1, Q1: 2, old: 5}, watch)
     assert cluster.progress("fewer", "orders") == {Q0: 1, Q1: 2}
+
+
+def test_a_queue_that_a_restarted_query_assigns_and_that_is_not_there_is_told(cluster, caplog):
+    """Nothing of it is read; when it is made it is read like any that is new."""
+    plan = Planner(options(cluster, assign='{"orders": {"broker-a": [1, 2]}}'))
+    watch = plan.watch()
+    assert plan.advance({Q1: 0}, None, watch) == {Q1: 300}
+    assert f"1 queues are not readable, or no longer named by the options, and wait: {Q2}" in caplog.text
+    cluster.put("orders", 2, [b"x"])
+    assert plan.advance({Q1: 0}, None, watch) == {Q1: 300, Q2: 0}
 
 
 def test_available_now_ends_where_it_began_to_run(cluster):

@@ -125,6 +125,8 @@ class _SliceReader:
         self._here = MASTER_ID
         """The id of the machine that is asked."""
         self._masters_fault: MetaqError | None = None
+        self._failed_at = wanted.start
+        """How far the slice was read when something failed last."""
 
     def records(self) -> Iterator[Records | Sifted]:
         """What is found until the end is reached, over broken connections and restarts of the broker."""
@@ -134,23 +136,32 @@ class _SliceReader:
                 try:
                     usable = self._client.usable(self._queue)
                 except MetaqError as fault:
+                    self._renew(tries)
                     self._pause(tries, fault)
                     continue
                 self._here = self._turn.choose(usable, self._slice.next_offset)
                 try:
                     for records in self._over(self._client.link_at(self._queue, self._here)):
-                        tries.renew()
                         self._masters_fault = None
                         yield records
                 except _Lacking as fault:
                     _LOG.info("%s: asking the master", fault)
                     self._turn.lacks(self._slice.next_offset, fault.kept)
                 except MetaqError as fault:
+                    self._renew(tries)
                     if not self._goes_on(tries, fault):
                         return
         finally:
             if not self._slice.done:  # Left early: nobody will read what is still under way on that connection.
                 self._client.forget(self._queue, self._here)
+
+    def _renew(self, tries: Tries) -> None:
+        """Something fails: anew, if messages came since the last fault. Not as they come: the consumer may take long, and a
+        filter may let nothing through for long.
+        """
+        if self._slice.next_offset != self._failed_at:
+            self._failed_at = self._slice.next_offset
+            tries.renew()
 
     def _goes_on(self, tries: Tries, fault: MetaqError) -> bool:
         """See to another try, elsewhere at once or after a pause; False for a queue that has stayed too short."""

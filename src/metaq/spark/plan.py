@@ -188,9 +188,10 @@ class Planner:
         none, though the brokers are up that held it. What asking name servers raises.
         """
         seconds, began = watch.seconds_for_names(), watch.now()
-        wanted = self._named(start or {})
+        known = sorted(self._named(start or {}))
+        wanted = {*known, *self._options.assigned}
         if seconds is None:
-            return sorted(wanted), {}
+            return known, {}
         tries = Tries(seconds)
         while True:
             now: list[MessageQueue] = []
@@ -209,14 +210,14 @@ class Planner:
                     if not watch.waits or not start:
                         raise
                     watch.note_names(fault, began)
-                    return sorted(wanted), {}
+                    return known, {}
                 except NoRoute:
                     if not watch.waits or start is not None:
                         raise
                     return now, {}
             else:
                 watch.note_names(None, began)
-                watch.note_left([queue for queue in set(start or {}) - set(now) if queue.broker not in gone])
+                watch.note_left([queue for queue in wanted.union(start or ()) - set(now) if queue.broker not in gone])
                 return now, {broker: NoRoute("no name server knows where it is") for broker in gone}
 
     def _named(self, queues: Iterable[MessageQueue]) -> set[MessageQueue]:

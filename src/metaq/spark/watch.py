@@ -135,16 +135,13 @@ class Watch:
             _LOG.warning("the broker %s is back after %.0f s", broker, now - self._absences.pop(broker).since)
 
     def note_left(self, left: Collection[MessageQueue]) -> None:
-        """Log, once, queues that cannot be read any more although their broker is up, or that the query names no more."""
+        """Log, once, queues that cannot be read although their broker is up, or that the query names no more."""
         fresh = sorted(set(left) - self._left)
         self._left = set(left)
         if fresh:
             named = ", ".join(map(str, fresh[:QUEUES_TOLD]))
-            _LOG.warning(
-                "%d queues are no longer readable, or no longer named by the options, and wait where the query has come: %s",
-                len(fresh),
-                named,
-            )
+            text = "%d queues are not readable, or no longer named by the options, and wait: %s"
+            _LOG.warning(text, len(fresh), named)
 
     def is_away(self, broker: str) -> bool:
         """Whether the broker was away when it was last looked at."""
