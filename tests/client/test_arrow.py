@@ -128,6 +128,25 @@ def test_a_compressed_body_is_inflated_short_or_long():
     assert [row["body"] for row in rows(data)] == bodies
 
 
+def test_batches_are_cut_where_expanded_bodies_are_large(monkeypatch):
+    """A few MB of compressed bodies may be gigabytes: no row is lost at a cut, and none that is not wanted comes in."""
+    monkeypatch.setattr(arrow, "EXPANDED_BYTES", 25_000)
+    bodies = [bytes([i]) * (1000 * i + 5) for i in range(12)]
+    data = b"".join(
+        record(i, zlib.compress(body) if i % 4 else body, sys_flag=int(i % 4 > 0)) for i, body in enumerate(bodies)
+    )
+    decoded = arrow.decode(data, QUEUE)
+    batches = list(decoded.to_batches(("queue_offset", "body")))
+    assert pa.Table.from_batches(batches).to_pylist() == decoded.to_batch(("queue_offset", "body")).to_pylist()
+    assert [batch["queue_offset"].to_pylist() for batch in batches] == [[*range(9)], [9, 10], [11]]
+    assert len(list(decoded.to_batches(("queue_offset",)))) == 1
+    some = [batch["body"].to_pylist() for batch in decoded.sifted(9).to_batches(("body",))]
+    assert some == [bodies[:9], [], []]
+    monkeypatch.setattr(arrow, "EXPANDED_BYTES_MAX", 25_000)
+    with pytest.raises(BadRequest, match="12 messages are more than 25000 bytes once they are expanded"):
+        decoded.to_batch()
+
+
 def test_a_compression_bomb_is_refused_with_its_place(monkeypatch):
     """A body that grows beyond the bound stops with queue and offset, before the memory is taken."""
     monkeypatch.setattr(arrow, "INFLATED_BYTES_MAX", 1000)

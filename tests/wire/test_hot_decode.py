@@ -239,6 +239,68 @@ def test_decode_columns(hot):
     assert hot.decode_columns(data, 4, 4)["rows"] == 0
 
 
+def double(body, sys_flag):
+    assert sys_flag in {1, 0x301}
+    return body * 2
+
+
+def expanded_texts(got, data, count):
+    views, texts, _ = got
+    found = []
+    for row in range(count):
+        size, _, buffer, at = struct.unpack_from("=i4sii", views, 16 * row)
+        inline = views[16 * row + 4 : 16 * row + 4 + size]
+        found.append(inline if size <= 12 else (data, texts)[buffer][at : at + size])
+        assert size <= 12 or found[-1][:4] == inline[:4]
+    return found
+
+
+@both
+def test_bodies_are_expanded_up_to_a_limit(hot):
+    """Those that were compressed, whatever size they get, lie in a buffer of their own; the others stay where they are."""
+    run = run_of(
+        {"body": b"x" * 40, "sys_flag": 0x301},
+        {"body": b"y" * 40},
+        {"body": b"short", "sys_flag": 1},
+        {"body": b"z" * 7, "sys_flag": 1},
+        {"body": b"w" * 50, "sys_flag": 1},
+    )
+    found = hot.decode_columns(run, 0, len(run))
+    ask = (run, found["body"], found["sys_flag"], found["compressed"])
+    got = hot.expand_bodies(*ask, 1 << 20, double)
+    assert got[2] == 4
+    assert expanded_texts(got, run, 5) == [b"x" * 80, b"y" * 40, b"short" * 2, b"z" * 14, b"w" * 100]
+    got = hot.expand_bodies(*ask, 100, double)
+    assert got[1:] == (b"x" * 80 + b"z" * 14, 3)
+    assert expanded_texts(got, run, 5)[:4] == [b"x" * 80, b"y" * 40, b"short" * 2, b"z" * 14]
+    assert hot.expand_bodies(*ask, 0, double)[1:] == (b"x" * 80, 1)
+    assert hot.expand_bodies(run, found["body"], found["sys_flag"], (), 0, double) == (found["body"], b"", 0)
+
+
+@both
+def test_views_that_are_not_of_the_data_are_refused(hot):
+    run = run_of({"body": b"x" * 40, "sys_flag": 1})
+    found = hot.decode_columns(run, 0, len(run))
+    views, flags = found["body"], found["sys_flag"]
+    for row in (1, -1, 1 << 40):
+        with pytest.raises(IndexError):
+            hot.expand_bodies(run, views, flags, (row,), 100, double)
+    with pytest.raises(IndexError):
+        hot.expand_bodies(run, views, b"", (0,), 100, double)
+    for size, at in ((40, len(run) - 39), (40, -1), (-1, 0), (2**31 - 1, 0), (2**31 - 1, 2**31 - 1)):
+        with pytest.raises(ValueError, match="row 0 is not in the data"):
+            hot.expand_bodies(run, struct.pack("=i4sii", size, b"xxxx", 0, at), flags, (0,), 100, double)
+
+
+@needs_native
+@given(st.lists(st.tuples(st.binary(max_size=30), st.booleans()), max_size=8), st.integers(0, 200))
+def test_bodies_are_expanded_by_both_alike(bodies, limit):
+    run = run_of(*({"body": body, "sys_flag": int(packed)} for body, packed in bodies))
+    found = NATIVE.decode_columns(run, 0, len(run))
+    ask = (run, found["body"], found["sys_flag"], found["compressed"], limit, double)
+    assert NATIVE.expand_bodies(*ask) == TWIN.expand_bodies(*ask)
+
+
 texts = st.one_of(
     st.binary(max_size=40),
     st.sampled_from([GOLDEN_RECORD[-89:], b"TAGS\x01a\x02TAGS\x01bb\x02KEYS\x01", b"TAGS\x01\x02KEYS\x01k"]),

@@ -2,7 +2,8 @@
 
 The hot decoder finds where each field lies; a variable-size column is a *view* array (16 bytes a row: length, prefix,
 buffer, offset) over the pull's own bytes, and casting it to `binary` or `string` is one gather in C++. Nothing is done per
-row in Python, except for what is rare: compressed bodies, text that is not UTF-8, messages without a unique id.
+row in Python, except for what is rare: text that is not UTF-8, messages without a unique id. Compressed bodies are expanded by
+`hot.expand_bodies`, which only leaves zlib (or LZ4, ZSTD) to Python's modules.
 
 Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 """
@@ -10,7 +11,7 @@ Needs pyarrow and numpy (`pip install 'pymetaq[arrow]'`).
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -28,6 +29,10 @@ from metaq.wire.compression import decompress
 
 INFLATED_BYTES_MAX = 64 * 1024 * 1024
 """A compressed body may not grow beyond this: a few KB of zeros would else fill a worker's memory."""
+EXPANDED_BYTES = 64 * 1024 * 1024
+"""A batch is cut where its expanded bodies are more than this."""
+EXPANDED_BYTES_MAX = 1024 * 1024 * 1024
+"""Of one that cannot be cut. Arrow's offsets end at 2 GiB."""
 INLINE_BYTES_MAX = 12
 """Arrow keeps values up to this size inside the view itself."""
 
@@ -88,6 +93,8 @@ class Decoded(Struct, frozen=True):
     max_offset: int
     wanted: Any = None
     """A mask over the records: which of them become rows. None: all."""
+    expanded: bytes | None = None
+    """The bodies that were compressed, one behind the other: buffer 1 of the column's views. None: they still are."""
 
     def __len__(self) -> int:
         return int(self.parts["rows"])
@@ -104,12 +111,49 @@ class Decoded(Struct, frozen=True):
         """One row a record.
 
         Raises: BadRequest: a body that says it is compressed does not inflate within INFLATED_BYTES_MAX; the text names
-            queue and offset.
+            queue and offset. Or all of them together do not within EXPANDED_BYTES_MAX.
         """
         makers = _MAKERS if self.queue is not None else _LOG_MAKERS
         arrays = [makers[name](self) for name in columns]
         batch = pa.RecordBatch.from_arrays(arrays, schema=schema_of(columns))
         return batch if self.wanted is None else batch.filter(self.wanted)
+
+    def to_batches(self, columns: Sequence[str] = LEAN) -> Iterator[pa.RecordBatch]:
+        """One row a record, in batches that are cut where expanded bodies exceed EXPANDED_BYTES: a few MB of compressed ones
+        may be gigabytes.
+
+        Raises: BadRequest: as `to_batch`.
+        """
+        return (piece.to_batch(columns) for piece in self.pieces(columns))
+
+    def pieces(self, columns: Sequence[str]) -> Iterator[Decoded]:
+        """The records in pieces, each small enough for one batch. Raises: BadRequest: as `to_batch`."""
+        left, whole = self, "body" not in columns
+        while not whole:
+            done, whole = left.expand(EXPANDED_BYTES)
+            left = done if whole else left.only(np.arange(len(left)) >= len(done))
+            if not whole:
+                yield done
+        yield left
+
+    def expand(self, limit: int) -> tuple[Decoded, bool]:
+        """The first records, with bodies as they were before compression, and whether they are all.
+
+        So many that their bodies are at most `limit` bytes together, but one of them at least. Raises: BadRequest: as `to_batch`.
+        """
+        rows: tuple[int, ...] = self.parts["compressed"]
+        if not rows or self.expanded is not None:
+            return self, True
+        try:
+            views, expanded, done = hot.expand_bodies(
+                self.data, self.parts["body"], self.parts["sys_flag"], rows, limit, _expand_body
+            )
+        except BadRequest:
+            for row in rows:  # It is not told which; there is time to look.
+                self.expanded_body(row)
+            raise
+        here = structs.replace(self, parts={**self.parts, "body": views}, expanded=expanded)
+        return (here, True) if done == len(rows) else (here.only(np.arange(len(self)) < rows[done]), False)
 
     def only(self, chosen: np.ndarray[Any, np.dtype[np.bool_]]) -> Decoded:
         """The records for which `chosen` is true."""
@@ -126,7 +170,8 @@ class Decoded(Struct, frozen=True):
             elif name != "rows":
                 values = np.frombuffer(part, np.uint8).reshape(len(self), -1)
                 parts[name] = values[chosen].tobytes()
-        return structs.replace(self, parts=parts)
+        wanted = None if self.wanted is None else self.wanted.filter(pa.array(chosen))
+        return structs.replace(self, parts=parts, wanted=wanted)
 
     def place(self, row: int) -> str:
         """Where a record is stored, for errors."""
@@ -134,11 +179,11 @@ class Decoded(Struct, frozen=True):
             return f"{self.queue} offset {int(self.queue_offsets[row])}"
         return f"the record at log offset {int(self.log_offsets[row])}"
 
-    def expanded(self, row: int) -> bytes:
+    def expanded_body(self, row: int) -> bytes:
         """The body of a record that is compressed. Raises: BadRequest: as `to_batch`."""
         sys_flag = int(np.frombuffer(self.parts["sys_flag"], np.int32, len(self))[row])
         try:
-            return bytes(decompress(_stored_body(self, row), sys_flag, INFLATED_BYTES_MAX))
+            return _expand_body(_stored_body(self, row), sys_flag)
         except BadRequest as fault:
             raise BadRequest(f"the compressed body of {self.place(row)} cannot be read: {fault}") from None
 
@@ -283,19 +328,22 @@ def _stored_body(decoded: Decoded, row: int) -> bytes:
     return bytes(memoryview(decoded.data)[at : at + size])
 
 
+def _expand_body(body: bytes, sys_flag: int) -> bytes:
+    return decompress(body, sys_flag, INFLATED_BYTES_MAX)
+
+
 def _body(decoded: Decoded) -> pa.Array:
-    compressed: tuple[int, ...] = decoded.parts["compressed"]
-    if not compressed:
-        return _bytes(decoded, "body")
-    views, inflated = bytearray(decoded.parts["body"]), bytearray()
-    for row in compressed:
-        body = decoded.expanded(row)
-        if len(body) <= INLINE_BYTES_MAX:
-            struct.pack_into("<i12s", views, 16 * row, len(body), body)
-        else:
-            struct.pack_into("<i4sii", views, 16 * row, len(body), body[:4], 1, len(inflated))
-            inflated += body
-    buffers = [None, pa.py_buffer(bytes(views)), pa.py_buffer(decoded.data), pa.py_buffer(bytes(inflated))]
+    if decoded.expanded is None:
+        if not decoded.parts["compressed"]:
+            return _bytes(decoded, "body")
+        count = len(decoded)
+        decoded, whole = decoded.expand(EXPANDED_BYTES_MAX)
+        if not whole:
+            raise BadRequest(
+                f"the bodies of {count} messages are more than {EXPANDED_BYTES_MAX} bytes once they are expanded: "
+                "ask for fewer messages at once"
+            )
+    buffers = [None, *map(pa.py_buffer, (decoded.parts["body"], decoded.data, decoded.expanded))]
     return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers).cast(pa.binary())
 
 

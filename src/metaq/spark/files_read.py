@@ -74,33 +74,38 @@ def _read_log(part: LogPart, options: FilesOptions, columns: Sequence[str]) -> I
             if isinstance(found, Damage):
                 yield found
                 continue
-            decoded = chosen.of(arrow.decode_log(found.data))
-            if not len(decoded):
-                continue
-            try:
-                yield decoded.to_batch(columns)
-            except BadRequest:
-                yield from _without_unreadable(part, decoded, columns)
+            yield from _rows(part, chosen.of(arrow.decode_log(found.data)), columns)
     except FileNotFoundError as fault:
         gone(part.piece, fault)
 
 
-def _without_unreadable(
-    part: LogPart, decoded: arrow.Decoded, columns: Sequence[str]
-) -> Iterator[pa.RecordBatch | Damage]:
-    """The rows whose bodies can be expanded, and the others as damage."""
-    readable = np.ones(len(decoded), np.bool_)
+def _rows(part: LogPart, left: arrow.Decoded, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
+    while len(left):
+        try:
+            done, whole = left.expand(arrow.EXPANDED_BYTES) if "body" in columns else (left, True)
+        except BadRequest:
+            readable, damage = _readable(part, left)
+            yield from damage
+            left = left.only(readable)
+            continue
+        yield done.to_batch(columns)
+        if whole:
+            return
+        left = left.only(np.arange(len(left)) >= len(done))
+
+
+def _readable(part: LogPart, decoded: arrow.Decoded) -> tuple[Any, list[Damage]]:
+    """Which of the records have bodies that can be expanded, as a mask; and the others."""
+    readable, damage = np.ones(len(decoded), np.bool_), []
     sizes = np.frombuffer(decoded.parts["size"], np.int32, len(decoded))
     for row in decoded.parts["compressed"]:
         try:
-            decoded.expanded(row)
+            decoded.expanded_body(row)
         except BadRequest as fault:
             readable[row] = False
             place = int(decoded.log_offsets[row]) - part.piece.file.start
-            yield Damage(part.piece.file.path, place, int(sizes[row]), str(fault))
-    kept = decoded.only(readable)
-    if len(kept):
-        yield kept.to_batch(columns)
+            damage.append(Damage(part.piece.file.path, place, int(sizes[row]), str(fault)))
+    return readable, damage
 
 
 class _Chosen:

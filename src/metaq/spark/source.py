@@ -132,7 +132,7 @@ class _SliceReading:
             return
         client = self.planner.client
         for decoded in read_slice(client, partition.wanted, self.fetch):
-            yield decoded.to_batch(self.columns)
+            yield from decoded.to_batches(self.columns)
 
 
 class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]

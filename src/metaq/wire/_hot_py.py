@@ -40,6 +40,7 @@ from metaq.wire._hot_py_read import (
     Selection,
     check,
     decode_columns,
+    expand_bodies,
     decode_records,
     gather,
     read,
@@ -71,7 +72,7 @@ __all__ = [
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch", "Condition",
     "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "QueueTail", "RecordHead", "Replies", "RowColumns", "Selection", "TopicGate",
     "TransactionGate",
-    "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand",
+    "append", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
     "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "index_hash", "java_hash",
     "position_of", "position_units", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

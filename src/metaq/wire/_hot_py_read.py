@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import struct
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from metaq.errors import LocalProtocolError, RemoteProtocolError
@@ -208,6 +208,34 @@ def decode_columns(data: Any, start: int, end: int, check_crc: bool = True) -> d
         columns[column] = b"".join(binary_view(view, *pair) for pair in pairs)
     columns["compressed"] = tuple(row for row, fields in enumerate(found) if fields[6] & 1)
     return columns
+
+
+def expand_bodies(
+    data: Any, views: Any, sys_flags: Any, rows: tuple[int, ...], limit: int, expand: Callable[[bytes, int], bytes]
+) -> tuple[bytes, bytes, int]:
+    view, made = memoryview(data).cast("B"), bytearray(views)
+    flags = memoryview(sys_flags).cast("B").cast("i")
+    found: list[bytes] = []
+    total = 0
+    for number, row in enumerate(rows):
+        if not 0 <= row < min(len(made) // 16, len(flags)):
+            raise IndexError(f"row {row} of {len(made) // 16}")
+        size, _, _, at = _VIEW_LONG.unpack_from(made, 16 * row)
+        if size < 0 or (size > 12 and not 0 <= at <= len(view) - size):
+            raise ValueError(f"the body of row {row} is not in the data")
+        stored = made[16 * row + 4 : 16 * row + 4 + size] if size <= 12 else view[at : at + size]
+        body = expand(bytes(stored), flags[row])
+        if found and total + len(body) > limit:
+            return bytes(made), b"".join(found), number
+        if total + len(body) > _MASK31:
+            raise ValueError(f"{total + len(body)} bytes: Arrow views reach 2 GiB")
+        if len(body) <= 12:
+            _VIEW_SHORT.pack_into(made, 16 * row, len(body), body)
+        else:
+            _VIEW_LONG.pack_into(made, 16 * row, len(body), body[:4], 1, total)
+            found.append(body)
+            total += len(body)
+    return bytes(made), b"".join(found), len(rows)
 
 
 def _property_span(view: memoryview, start: int, stop: int, name: bytes) -> tuple[int, int]:

@@ -407,3 +407,42 @@ def decode_columns(data, Py_ssize_t start, Py_ssize_t end, bint check_crc=True):
         "store_host": store_views, "tag": tag_views, "tag_valid": tag_bits, "keys": keys_views, "keys_valid": keys_bits,
         "unique_id": unique_views, "unique_id_valid": unique_bits, "compressed": tuple(compressed),
     }
+
+
+def expand_bodies(data, views, sys_flags, tuple rows, Py_ssize_t limit, expand):
+    cdef Exported held = Exported(), cells = Exported(), flags = Exported()
+    cdef bytes made
+    cdef uint8_t *out
+    cdef list found = []
+    cdef Py_ssize_t number, row, total = 0, fresh
+    cdef int32_t size, at, flag
+    cdef bytes body
+    held.hold(data, PyBUF_SIMPLE)
+    cells.hold(views, PyBUF_SIMPLE)
+    flags.hold(sys_flags, PyBUF_SIMPLE)
+    made = to_bytes(cells.data, cells.size)  # our own, which nobody has seen yet
+    out = column(made)
+    for number in range(len(rows)):
+        row = rows[number]
+        if not 0 <= row < cells.size // 16 or row >= flags.size // 4:
+            raise IndexError(f"row {row} of {cells.size // 16}")
+        memcpy(&size, cells.data + 16 * row, 4)
+        memcpy(&at, cells.data + 16 * row + 12, 4)
+        memcpy(&flag, flags.data + 4 * row, 4)
+        if size < 0 or (size > 12 and not 0 <= at <= held.size - size):
+            raise ValueError(f"the body of row {row} is not in the data")
+        body = to_bytes(cells.data + 16 * row + 4 if size <= 12 else held.data + at, size)
+        body = expand(body, flag)
+        fresh = len(body)
+        if found and total + fresh > limit:
+            return made, b"".join(found), number
+        if total + fresh > INT32_MAX:
+            raise ValueError(f"{total + fresh} bytes: Arrow views reach 2 GiB")
+        put_view(out + 16 * row, column(body), column(body), <int32_t>fresh)
+        if fresh > 12:
+            size, at = 1, <int32_t>total
+            memcpy(out + 16 * row + 8, &size, 4)
+            memcpy(out + 16 * row + 12, &at, 4)
+            found.append(body)
+            total += fresh
+    return made, b"".join(found), len(rows)

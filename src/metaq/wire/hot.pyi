@@ -542,6 +542,21 @@ def decode_columns(data: Buffer, start: int, end: int, check_crc: bool = True) -
     `tag_valid`, `keys_valid`, `unique_id_valid`; `compressed` = tuple of row numbers whose body is compressed.
     """
 
+def expand_bodies(
+    data: Buffer,
+    views: Buffer,
+    sys_flags: Buffer,
+    rows: tuple[int, ...],
+    limit: int,
+    expand: Callable[[bytes, int], bytes],
+) -> tuple[bytes, bytes, int]:
+    """Expand compressed bodies of `decode_columns`, as many of `rows` as have `limit` bytes together; one at least.
+
+    `views`, `sys_flags`: those columns; `expand(body, SYSFLAG)`: a body as it was. Returns: the views, in which expanded bodies lie
+    in buffer 1; that buffer; and how many of `rows` are done. Raises what `expand` raises; IndexError,
+    ValueError: views that are not of `data`, or bodies beyond 2 GiB.
+    """
+
 # ------------------------------------------------------------------ pulls
 class Condition:
     """A compiled expression on properties (`metaq.model.sql`). Made once per subscription; threads may share it."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 import errno
+import itertools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -84,7 +85,8 @@ class SliceWriter:
         client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
         files: dict[int, _DayFile] = {}
         try:
-            for decoded in read_slice(client, wanted, self.settings):
+            slices = read_slice(client, wanted, self.settings)
+            for decoded in itertools.chain.from_iterable(found.pieces(COLUMNS) for found in slices):
                 batch = decoded.to_batch(COLUMNS)
                 store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
                 days = store_ms // _DAY_MS
