@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -94,7 +95,7 @@ def _rows(part: LogPart, left: arrow.Decoded, columns: Sequence[str]) -> Iterato
         left = left.only(np.arange(len(left)) >= len(done))
 
 
-def _readable(part: LogPart, decoded: arrow.Decoded) -> tuple[Any, list[Damage]]:
+def _readable(part: LogPart, decoded: arrow.Decoded) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], list[Damage]]:
     """Which of the records have bodies that can be expanded, as a mask; and the others."""
     readable, damage = np.ones(len(decoded), np.bool_), []
     sizes = np.frombuffer(decoded.parts["size"], np.int32, len(decoded))

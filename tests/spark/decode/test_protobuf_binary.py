@@ -122,7 +122,7 @@ FULL = EMPTY | {
     "a_uint64": decimal.Decimal(2**64 - 1), "a_fixed64": decimal.Decimal(2**63), "a_uint32": 2**32 - 1, "a_string": "é",
     "a_bytes": b"\xff", "kind": "7", "lines": [{"n": 0.5, "kind": "OLD"}], "numbers": [1, -2],
     "by_name": [("a", {"n": 0.0, "kind": "OLD"}), ("b", {"n": 2.0, "kind": "NEW"})], "other": "",
-    "g_timestamp": dt.datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=dt.UTC), "g_duration": dt.timedelta(seconds=3),
+    "g_timestamp": dt.datetime(1969, 12, 31, 23, 59, 59, 999000, tzinfo=dt.UTC), "g_duration": dt.timedelta(0, 3),
     "g_struct": '{"x": [1.0, null]}', "g_int32value": 0, "g_stringvalue": "s", "g_empty": True, "maybe": 0,
 }  # fmt: skip
 
