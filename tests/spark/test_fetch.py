@@ -262,3 +262,25 @@ def test_a_consumer_may_take_its_time_between_two_batches(cluster, monkeypatch):
             asking.link_to(QUEUE).close()
     asking.close()
     assert taken == 1000
+
+
+def test_each_hole_in_an_answer_is_told_for_itself(cluster, caplog):
+    """With the offsets that are gone, and none between them that are there."""
+    gone = {5, 9, 10}
+
+    def without(answer: Command) -> Verdict:
+        if "nextBeginOffset" not in answer.ext or not (body := bytes(answer.body)):
+            return None
+        records = []
+        while body:
+            size = int.from_bytes(body[:4], "big")
+            records, body = [*records, body[:size]], body[size:]
+        first = int(answer.ext["nextBeginOffset"]) - len(records)
+        kept = b"".join(record for at, record in enumerate(records, first) if at not in gone)
+        return structs.replace(answer, body=kept)
+
+    cluster.answer_script = without
+    wanted = [b"%d" % i for i in range(100) if i not in gone]
+    assert fetch(cluster, 0, 100, fail_on_data_loss=False) == wanted
+    assert "1 messages of orders@broker-a:0 are gone: offsets [5, 6)" in caplog.text
+    assert "2 messages of orders@broker-a:0 are gone: offsets [9, 11)" in caplog.text

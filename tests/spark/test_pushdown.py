@@ -226,6 +226,13 @@ def test_tags_are_left_to_spark_where_brokers_choose_already_or_cannot(cluster):
         assert narrow.fetch == narrow.options.fetch
 
 
+def test_more_tags_than_a_pull_can_name_are_left_to_spark():
+    """Brokers refuse a subscription that is too long, and the query would fail that does not without pushFilters."""
+    few, many = (In(("tag",), tuple(f"{number:010d}" for number in range(count))) for count in (1000, 2000))
+    pushed, left = push([few, many], by_tag=True)
+    assert (len(pushed.tags), left) == (1000, [many])
+
+
 def test_only_a_reader_that_was_asked_to_has_push_filters(cluster):
     """Spark refuses every read of one that has it where its own setting is off; a stream would not heed the option."""
     assert "pushFilters" not in vars(type(reader(cluster)))

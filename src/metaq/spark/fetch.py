@@ -252,7 +252,8 @@ class _SliceReader:
             if np.any(np.diff(offsets) <= 0) or (len(offsets) and not start <= offsets[0] <= offsets[-1] < stop):
                 raise RemoteProtocolError(f"asked for {self._queue} [{start}, {stop}), the answer holds other offsets")
             missing = np.setdiff1d(wanted, offsets)
-            self._tell_loss(int(missing[0]), int(missing[0]) + len(missing))
+            for run in np.split(missing, np.flatnonzero(np.diff(missing) > 1) + 1):
+                self._tell_loss(int(run[0]), int(run[-1]) + 1)
         return decoded
 
     def decode_sifted(self, part: Sifted) -> arrow.Decoded:

@@ -35,6 +35,8 @@ from metaq.spark.offsets import Slice
 
 CLOCK_BACK_MS = 60_000
 """How far a broker's clock may have been set back: so much more is read on either side of a time."""
+TAGS_BYTES_MAX = 16 * 1024
+"""Of all tags that brokers are asked to choose by: each pull names them, and ours take 64 KiB."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _REPLACED = "\ufffd"
@@ -181,7 +183,7 @@ class _Gathered:
                 check_tag(tag)
         except LocalProtocolError:  # No subscription can name it.
             return False
-        if any(_REPLACED in tag for tag in tags):
+        if any(_REPLACED in tag for tag in tags) or sum(len(tag.encode()) + 4 for tag in tags) > TAGS_BYTES_MAX:
             return False
         self._tags = tags if self._tags is None else self._tags & tags
         return True
