@@ -97,6 +97,22 @@ def test_a_store_in_which_nothing_is_yet_has_no_rows(tmp_path):
         assert read(tmp_path / "c") == ([], [])
 
 
+def test_files_that_only_have_the_names_of_a_log_are_told_and_not_read_as_an_empty_one(tmp_path):
+    """A consume queue, a log of another kind; a store's other folders with such names are passed over."""
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, b"one")
+    (tmp_path / "timerlog").mkdir()
+    (tmp_path / "timerlog" / f"{0:020d}").write_bytes(b"\1" * 100)
+    (tmp_path / "commitlog" / f"{1:020d}").mkdir()
+    assert bodies(tmp_path) == [b"one"]
+    rows, damage = read(tmp_path / "timerlog", ("body",))
+    assert rows == []
+    assert [(one.path, one.size) for one in damage] == [(str(tmp_path / "timerlog" / f"{0:020d}"), 100)]
+    assert "not a commit log" in damage[0].why
+    with pytest.raises(StoreForeign, match="is a consume queue"):
+        bodies(tmp_path / "consumequeue")
+
+
 def test_all_kinds_below_one_folder_are_found_each_file_once(tmp_path):
     """By looking; also by a glob, by a file's name, and however often it is named."""
     with open_store(tmp_path / "store") as store:

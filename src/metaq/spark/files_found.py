@@ -15,16 +15,19 @@ from msgspec import Struct
 from metaq.errors import ConfigError, StoreForeign
 from metaq.spark.pipelines.folder import MANIFESTS, ArchivedFile, ArchiveFolder, Manifest
 from metaq.store.damage import Damage
-from metaq.store.log_pieces import Borders, LogFile, find_end, find_log_files, hidden_below, is_log_name
+from metaq.store.log_pieces import Borders, LogFile, find_end, find_log_files, hidden_below, is_log_name, may_begin
 from metaq.store.segments import LIVE, Segment, find_segments, is_zip_fault
 
 _LOG = logging.getLogger(__name__)
 
 _DEPTH_MAX: Final = 6
 _NOT_LOOKED_INTO: Final = frozenset(
-    {"commitlog", "consumequeue", "consumequeue_ext", "index", "config", "positions", "transactions"}
-)
-"""Parts of a store's folder in which no data of another kind lies."""
+    {
+        "commitlog", "consumequeue", "consumequeue_ext", "index", "config", "positions", "transactions",
+        "timerlog", "compactionLog", "compactionCq",
+    }
+)  # fmt: skip
+"""Parts of a store's folder in which no data of another kind lies; the last three are of RocketMQ 5."""
 _SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
 _PREFERRED: Final = (".meta", ".meta.arc", ".arc", ".meta.zip", ".zip")
 
@@ -152,11 +155,17 @@ def _is_new(path: Path, seen: set[Path]) -> bool:
 
 
 def _log(folder: Path, seen: set[Path]) -> Iterator[Found]:
+    if folder.parent.parent.name in {"consumequeue", "consumequeue_ext"}:
+        raise StoreForeign(f"{folder} is a consume queue, which holds no messages: name the folder of its store")
     files = [file for file in find_log_files(folder) if _is_new(Path(file.path), seen)]
     if not files or not _is_new(folder, seen):
         return
     borders = Borders(folder.parent / "consumequeue")
     end = find_end(files, borders)
+    if end.place == files[0].start and not may_begin(files[0]):
+        text = "neither a record nor untouched bytes begin here, and no record follows: damaged, or not a commit log"
+        yield Damage(files[0].path, 0, files[0].size, text)
+        return
     if end.why:
         _LOG.warning("the log in %s ends at log offset %d; behind it lie %s", folder, end.place, end.why)
     yield FoundLog(folder, files, end.place, borders, hidden_below(folder.parent, end.place))

@@ -29,7 +29,7 @@ from metaq.store.log_scan import BACKWARDS_MS_MAX, WHY
 from metaq.store.mapped_file import NAME_DIGITS
 from metaq.wire import hot
 from metaq.wire.files import DELETED_TOPICS
-from metaq.wire.record import HOST_V4, HOST_V6, MAGIC, RECORD_BYTES_MIN, TOPIC_BYTES_MAX
+from metaq.wire.record import BLANK_MAGIC, HOST_V4, HOST_V6, MAGIC, RECORD_BYTES_MIN, TOPIC_BYTES_MAX
 
 log = logging.getLogger(__name__)
 
@@ -86,10 +86,17 @@ def find_log_files(folder: Path) -> list[LogFile]:
     """The files of a `commitlog` folder, oldest first; empty ones, and other names, are passed over."""
     found = []
     for path in folder.iterdir():
-        if is_log_name(path.name):
+        if is_log_name(path.name) and path.is_file():
             with contextlib.suppress(FileNotFoundError):  # retention took it
                 found.append(LogFile(int(path.name), str(path), path.stat().st_size))
     return sorted((file for file in found if file.size), key=lambda file: file.start)
+
+
+def may_begin(file: LogFile) -> bool:
+    """Whether its first bytes are those of a log file: a record's, blank ones, or untouched."""
+    with _Bytes(file) as source:
+        head = bytes(source.read(0, 8))
+    return head[:4] == bytes(4) or head[4:] in {_MAGIC, BLANK_MAGIC.to_bytes(4, "big")}
 
 
 def is_log_name(name: str) -> bool:
