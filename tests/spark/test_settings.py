@@ -68,7 +68,18 @@ def test_wrong_options_are_refused_with_what_is_wrong(changes, text):
         SourceOptions.of(GOOD | changes)
 
 
-@pytest.mark.parametrize("value", ["[]", "x", '{"t": [0]}', '{"t": {"b": ["x"]}}'])
+@pytest.mark.parametrize(
+    "value",
+    [
+        "[]",
+        "x",
+        '{"t": [0]}',
+        '{"t": {"b": ["x"]}}',
+        '{"t": {"b": [1.7]}}',
+        '{"t": {"b": "12"}}',
+        '{"t": {"b": {"0": 5}}}',
+    ],
+)
 def test_a_wrong_assign_is_refused_with_its_form(value):
     """The form is shown."""
     with pytest.raises(ConfigError, match="is not of the form"):

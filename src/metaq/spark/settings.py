@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from metaq.errors import ConfigError, Refused
 from metaq.model import SubscriptionData
@@ -257,10 +257,10 @@ class SourceOptions(OptionTable):
         """The queues of `assign`. Raises ConfigError: not of its form."""
         try:
             return sorted(
-                MessageQueue(topic, broker, int(queue_id))
+                MessageQueue(topic, broker, _queue_id(queue_id))
                 for topic, brokers in json.loads(self.assign or "{}").items()
                 for broker, queue_ids in brokers.items()
-                for queue_id in queue_ids
+                for queue_id in _listed(queue_ids)
             )
         except (ValueError, TypeError, AttributeError):
             form = '{"TOPIC": {"BROKER": [0, 1]}}'
@@ -281,6 +281,18 @@ class SourceOptions(OptionTable):
     def fetch_of_stream(self) -> FetchSettings:
         """A batch that was planned must be read, however long its broker stays away, if the query is to wait for it."""
         return dataclasses.replace(self.fetch, waits=self.broker_away == WAIT)
+
+
+def _listed(value: Any) -> list[Any]:
+    if not isinstance(value, list):  # A text and an object are walked as well, and give other queues than were meant.
+        raise TypeError(f"{value!r} is no list")
+    return value
+
+
+def _queue_id(value: Any) -> int:
+    if isinstance(value, bool | float):
+        raise TypeError(f"the queue id {value!r} is not a whole number")
+    return int(value)
 
 
 def markdown_table(table: type[OptionTable] = SourceOptions) -> str:
