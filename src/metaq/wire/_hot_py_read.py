@@ -220,10 +220,10 @@ def expand_bodies(
     for number, row in enumerate(rows):
         if not 0 <= row < min(len(made) // 16, len(flags)):
             raise IndexError(f"row {row} of {len(made) // 16}")
-        size, _, _, at = _VIEW_LONG.unpack_from(made, 16 * row)
+        size, _, _, at = _VIEW_LONG.unpack_from(views, 16 * row)
         if size < 0 or (size > 12 and not 0 <= at <= len(view) - size):
             raise ValueError(f"the body of row {row} is not in the data")
-        stored = made[16 * row + 4 : 16 * row + 4 + size] if size <= 12 else view[at : at + size]
+        stored = views[16 * row + 4 : 16 * row + 4 + size] if size <= 12 else view[at : at + size]
         body = expand(bytes(stored), flags[row])
         if found and total + len(body) > limit:
             return bytes(made), b"".join(found), number

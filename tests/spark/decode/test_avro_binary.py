@@ -305,3 +305,18 @@ def test_single_objects_of_avros_own_java_library_are_read(tmp_path):
     subprocess.run(java, cwd=tmp_path, check=True, timeout=600)
     body = (tmp_path / "body").read_bytes()
     assert read(ORDER, [body], "single-object", {fingerprint(ORDER): ORDER}) == [FULL]
+
+
+def test_a_schema_of_records_that_double_is_refused_at_once():
+    """Thirty of them make a thousand million fields: of no bytes, if the first holds nothing but null."""
+    schema = {"type": "record", "name": "R0", "fields": [{"name": "x", "type": "null"}]}
+    for number in range(1, 31):
+        fields = [{"name": "a", "type": schema}, {"name": "b", "type": f"R{number - 1}"}]
+        schema = {"type": "record", "name": f"R{number}", "fields": fields}
+    with pytest.raises(ConfigError, match="more than 10000 fields"):
+        decode.avro(schema)
+    deep = "int"
+    for _ in range(20_000):
+        deep = {"type": "array", "items": deep}
+    with pytest.raises(ConfigError, match="nested too deep"):
+        avro_schema.smallest(deep, {})

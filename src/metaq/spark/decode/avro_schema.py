@@ -30,6 +30,7 @@ _TIMES: dict[tuple[str, str], tuple[pa.DataType, Convert | None]] = {
     ("long", "local-timestamp-micros"): (_LOCAL, instant),
     ("long", "local-timestamp-nanos"): (_LOCAL, lambda value: instant(value // 1000)),
 }
+FIELDS_MAX = 10_000
 _DECIMAL_DIGITS_MAX = 38
 _DECIMAL_BYTES_MAX = 16
 
@@ -58,31 +59,50 @@ def bare(schema: Any) -> Any:
     return kept
 
 
-def smallest(schema: Any, named: dict[str, Any], around: tuple[str, ...] = ()) -> int:
+def smallest(schema: Any, named: dict[str, Any]) -> int:
     """The fewest bytes that a value takes.
 
     Raises: ConfigError: a body could make a worker fail by it: the schema holds itself, so that nesting has no bound, or
-        an array of items of no bytes, of which 2 billion fit into a body of 5.
+        an array of items of no bytes, of which 2 billion fit into a body of 5; or records within records, twice in each, so
+        that the smallest body has more than FIELDS_MAX fields.
     """
+    try:
+        return _least(schema, named, (), {})[0]
+    except RecursionError:
+        raise ConfigError("it is nested too deep") from None
+
+
+def _least(
+    schema: Any, named: dict[str, Any], around: tuple[str, ...], done: dict[str, tuple[int, int]]
+) -> tuple[int, int]:
+    """The fewest bytes, and the most fields, lists having one item. `done`: of the records that have been looked at."""
     if isinstance(schema, list):
-        return 1 + min((smallest(branch, named, around) for branch in schema), default=0)
+        found = [_least(branch, named, around, done) for branch in schema]
+        return 1 + min((size for size, _ in found), default=0), 1 + max((fields for _, fields in found), default=0)
     kind = schema["type"] if isinstance(schema, dict) else schema
     if isinstance(kind, (dict, list)):
-        return smallest(kind, named, around)
+        return _least(kind, named, around, done)
     if kind in _SMALLEST:
-        return _SMALLEST[kind]
-    if kind in {"enum", "map", "array", "fixed"}:
-        if kind == "array" and smallest(schema["items"], named, around) == 0:
+        return _SMALLEST[kind], 1
+    if kind in {"enum", "fixed"}:
+        return int(schema["size"]) if kind == "fixed" else 1, 1
+    if kind in {"map", "array"}:
+        size, fields = _least(schema["items" if kind == "array" else "values"], named, around, done)
+        if kind == "array" and size == 0:
             raise ConfigError("it has an array of items that take no bytes")
-        if kind == "map":
-            smallest(schema["values"], named, around)
-        return int(schema["size"]) if kind == "fixed" else 1
+        return 1, fields + 1
     whole = schema if kind in {"record", "error"} else named[kind]
     if whole["type"] not in {"record", "error"}:
-        return smallest(whole, named, around)
-    if whole["name"] in around:
-        raise ConfigError(f"its record {whole['name']} holds itself")
-    return sum(smallest(field["type"], named, (*around, whole["name"])) for field in whole["fields"])
+        return _least(whole, named, around, done)
+    name = whole["name"]
+    if name in around:
+        raise ConfigError(f"its record {name} holds itself")
+    if name not in done:
+        inner = [_least(field["type"], named, (*around, name), done) for field in whole["fields"]]
+        done[name] = sum(size for size, _ in inner), 1 + sum(fields for _, fields in inner)
+        if done[name][1] > FIELDS_MAX:
+            raise ConfigError(f"its record {name} has more than {FIELDS_MAX} fields, with those of the records in it")
+    return done[name]
 
 
 def column(schema: Any, named: dict[str, Any], path: str) -> tuple[pa.DataType, Convert | None]:
