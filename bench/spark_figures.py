@@ -18,6 +18,7 @@ alternates by round; a round that warms Spark up is left out. Prints one JSON ob
 """
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
@@ -71,19 +72,27 @@ def cpu_ms(pids: list[int]) -> float:
     """CPU time of all threads of these processes, in the scheduler's nanoseconds where /proc/PID/stat has ticks of 10 ms."""
     total = 0
     for pid in pids:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            total += int((task / "schedstat").read_text().split()[0])
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+            for task in Path(f"/proc/{pid}/task").iterdir():
+                total += int((task / "schedstat").read_text().split()[0])
     return total / 1e6
 
 
 def planners(root: int) -> Iterator[int]:
     """The processes below `root` in which Spark runs the Python of its driver: all of its daemons but the executors'."""
     for child in Path(f"/proc/{root}/task").glob("*/children"):
-        for pid in map(int, child.read_text().split()):
-            line = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
-            if "pyspark.daemon" in line and line[-1] != "pyspark.worker":
-                yield pid
-            yield from planners(pid)
+        for pid in _children(child):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
+                line = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+                if "pyspark.daemon" in line and line[-1] != "pyspark.worker":
+                    yield pid
+                yield from planners(pid)
+
+
+def _children(file: Path) -> list[int]:
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        return [int(word) for word in file.read_text().split()]
+    return []
 
 
 class Series:
