@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pathlib
 import sys
@@ -9,6 +10,7 @@ import threading
 
 import pytest
 
+from metaq.store.disk import SyncNotBegun
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import checkpoint, crash, open_store, put, read_all
 
@@ -113,3 +115,57 @@ def test_a_file_that_is_opened_while_its_name_changes_hands_is_not_taken_for_the
         with pytest.raises(FileNotFoundError):
             getattr(file, what)
         assert read_all(store, "T", 0) == [b"new"]
+
+
+class MeddledDisk(FaultyDisk):
+    """Does something, once, before a folder of a given path is synced; or cannot open that folder."""
+
+    def __init__(self):
+        super().__init__()
+        self.place, self.act = "", None
+        self.synced = []
+
+    def sync_folder(self, path: pathlib.Path) -> None:
+        if self.act and path.as_posix().endswith(self.place):
+            act, self.act = self.act, None
+            act()
+        super().sync_folder(path)
+        self.synced.append(path.name)
+
+    def out_of_descriptors(self) -> None:
+        raise SyncNotBegun(errno.EMFILE, "Too many open files")
+
+
+@pytest.mark.parametrize("place", ["consumequeue/T/0", "consumequeue/T"])
+def test_a_topic_that_is_deleted_while_its_queues_are_synced_stops_nothing(tmp_path, place):
+    """Its folders are gone, which is no disk that fails: the store would take nothing until it is restarted."""
+    disk = MeddledDisk()
+    with open_store(tmp_path, disk=disk) as store:
+        put(store, "T", 0, b"x")
+        put(store, "U", 0, b"y")
+        disk.place, disk.act = place, lambda: store.delete_topic("T")
+        checkpoint(store)
+        assert disk.act is None
+        assert store.failed is None
+        put(store, "T", 0, b"new")
+        checkpoint(store)
+        assert store.failed is None
+        assert (read_all(store, "T", 0), read_all(store, "U", 0)) == ([b"new"], [b"y"])
+
+
+@pytest.mark.parametrize("place", ["consumequeue/T/0", "consumequeue/T", "consumequeue", "index"])
+def test_a_sync_that_could_not_begin_is_made_up_for_by_the_next(tmp_path, place):
+    """For want of descriptors: nothing is lost by it, and nothing taken for durable."""
+    disk = MeddledDisk()
+    with open_store(tmp_path, disk=disk) as store:
+        put(store, "T", 0, b"x", key="k")
+        store.clock.advance(60)  # the index is due too
+        disk.place, disk.act = place, disk.out_of_descriptors
+        with pytest.raises(SyncNotBegun):
+            checkpoint(store)
+        assert disk.act is None
+        assert store.failed is None
+        disk.synced.clear()
+        checkpoint(store)
+        assert store.failed is None
+        assert pathlib.Path(place).name in disk.synced

@@ -179,12 +179,7 @@ class ConsumeQueue:
         """Make all units durable, and the names of their files. Raises OSError."""
         stop = self.max_offset
         if self.run.unsynced:
-            self.run.sync_folder()
-            for folder in (
-                self.run.folder.parent,
-                self.run.folder.parent.parent,
-            ):  # the folder may be new, the topic's too
-                self.run.disk.sync_folder(folder)
+            self.run.sync_folder(above=2)  # the folder may be new, the topic's too
         for file in self.run.files:
             if file.end > self.synced * UNIT_BYTES:
                 file.sync(max(file.start, self.synced * UNIT_BYTES), min(file.end, stop * UNIT_BYTES))

@@ -109,10 +109,13 @@ class Disk:
     def sync_folder(self, path: Path) -> None:
         """Make a folder's entries durable: the names of files that were made, renamed or deleted.
 
-        Raises SyncNotBegun: the folder could not be opened, for want of descriptors perhaps. OSError: the sync failed.
+        Raises FileNotFoundError: there is no such folder. SyncNotBegun: it could not be opened, for want of descriptors
+        perhaps. OSError: the sync failed.
         """
         try:
             descriptor = self.open(path, os.O_RDONLY)
+        except FileNotFoundError:
+            raise
         except OSError as error:
             raise SyncNotBegun(error.errno, error.strerror, str(path)) from error
         try:

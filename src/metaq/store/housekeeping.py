@@ -13,6 +13,7 @@ from typing import Final
 from metaq.log import RateLimitedLog
 from metaq.store.checkpoint import Checkpoint, IndexMark, Tails
 from metaq.store.consume_queue import ConsumeQueue
+from metaq.store.disk import SyncNotBegun
 from metaq.store.floors import Floors
 from metaq.store.flush import Flusher
 from metaq.store.index_file import Index
@@ -110,6 +111,8 @@ class Housekeeper:
                 self._sync_queues([end.queue for end in snapshot.queues if not end.queue.is_synced])
                 if parts.index and snapshot.index:
                     self._sync_index(parts.index, snapshot.index, closing=closing)
+            except SyncNotBegun:  # nothing is lost by it, and nothing is written down
+                raise
             except OSError as error:
                 # Final as for the log: the kernel takes the pages for written now, and a second try would say so too.
                 parts.state.fail(f"consume queues and index could not be made durable: {os.strerror(error.errno or 0)}")

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from msgspec import structs
 
 from metaq.store.checkpoint import IndexMark
-from metaq.store.disk import Disk
+from metaq.store.disk import Disk, SyncNotBegun
 from metaq.store.mapped_file import TEMPORARY, MappedFile
 from metaq.wire import hot
 
@@ -287,8 +287,12 @@ class Index:
         if last:
             if self._unsynced and mark.files:
                 self._unsynced = False
-                self._disk.sync_folder(self.folder)
-                self._disk.sync_folder(self.folder.parent)
+                try:
+                    self._disk.sync_folder(self.folder)
+                    self._disk.sync_folder(self.folder.parent)
+                except SyncNotBegun:
+                    self._unsynced = True
+                    raise
             self.durable = mark
 
     def drop_below(self, log_min: int) -> list[Path]:

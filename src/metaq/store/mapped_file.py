@@ -355,11 +355,15 @@ class FileRun:
             self.disk.sync_folder(self.folder)  # deleting is what a full disk needs most
         self._settled = True
 
-    def sync_folder(self) -> None:
-        """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError."""
+    def sync_folder(self, above: int = 0) -> None:
+        """Make the folder's entries durable: a file that is lost with its name is lost. Raises OSError.
+
+        Args: above: how many of the folders above it may be new, and are synced too.
+        """
         self.unsynced = False  # first: what is made meanwhile is due again
         try:
-            self.disk.sync_folder(self.folder)
+            for folder in (self.folder, *self.folder.parents[:above]):
+                self.disk.sync_folder(folder)
         except SyncNotBegun:
             self.unsynced = True
             raise

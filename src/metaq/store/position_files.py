@@ -150,9 +150,7 @@ class PositionFiles:
     def sync(self, first: int, stop: int) -> None:
         """Make units [first, stop) durable, and the names of their files. Raises OSError."""
         if self.run.unsynced:
-            self.run.sync_folder()
-            for folder in (self.run.folder.parent, self.run.folder.parent.parent, self.run.folder.parent.parent.parent):
-                self.run.disk.sync_folder(folder)
+            self.run.sync_folder(above=3)
         for file in self.run.files:
             start, end = max(file.start, first * UNIT_BYTES), min(file.end, stop * UNIT_BYTES)
             if start < end:
