@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pathlib
+import re
+import shlex
 import shutil
 import subprocess
 import sys
+import warnings
 
 import pytest
 
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, WHOLE_TEST_SECONDS
 
+UNSTEADY_MAX = 3
+"""So many tests of a run may fail and pass alone; more is no accident."""
 COREUTILS = [
     "arch",
     "base64",
@@ -187,6 +193,12 @@ def test_old_python_is_refused_by_name(bare_path, tmp_path):
 
 
 @pytest.mark.slow
+def last_failed(clone: pathlib.Path) -> list[str]:
+    """The tests that failed in the clone's last run. Beside each other, those of a group are named TEST@GROUP; alone they are not."""
+    found = clone / ".pytest_cache/v/cache/lastfailed"
+    return [re.sub(r"@\w+$", "", name) for name in json.loads(found.read_text())] if found.exists() else []
+
+
 @pytest.mark.timeout(4 * WHOLE_TEST_SECONDS)
 @pytest.mark.skipif(
     os.environ.get("METAQ_FRESH_CLONE") != "1",
@@ -215,6 +227,10 @@ def test_both_targets_work_from_a_fresh_clone_without_compiler_and_java(bare_pat
     test = make(
         clone, bare_path, "test", timeout=2 * WHOLE_PATIENCE
     )  # METAQ_FRESH_CLONE is not set in there: no clone in the clone
+    if test.returncode != 0 and 1 <= len(failed := last_failed(clone)) <= UNSTEADY_MAX:
+        # As .ci/run does: of thousands of tests a busy machine fails one now and then. It is named, and must pass alone.
+        warnings.warn(f"failed in the clone, and are run again: {failed}\n{test.stdout[-6000:]}", stacklevel=1)
+        test = make(clone, bare_path, "test", timeout=WHOLE_PATIENCE, ARGS=shlex.join(failed))
     assert test.returncode == 0, test.stdout[-6000:] + test.stderr[-2000:]
     assert " passed" in test.stdout
     assert set(tmp_path.iterdir()) - before == {old_java}
