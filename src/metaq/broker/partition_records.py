@@ -6,9 +6,8 @@ own, and a block that no property can hold stays in the body.
 
 from __future__ import annotations
 
-from metaq.errors import InvalidMessage
 from metaq.model import properties as props
-from metaq.model.message import check_tag
+from metaq.model.message import is_tag
 from metaq.model.partition import HAS_ATTRIBUTE
 
 _LENGTH_BYTES = 4
@@ -29,13 +28,5 @@ def without_attribute(flag: int, body: bytes) -> tuple[dict[str, str], bytes]:
             pass
         else:
             if not (props.NAME_END in text or props.PAIR_END in text):
-                return {props.TAGS if _is_tag(text) else props.METAQ_ATTRIBUTE: text}, body[stop:]
+                return {props.TAGS if is_tag(text) else props.METAQ_ATTRIBUTE: text}, body[stop:]
     return {props.METAQ_BLOCK: "1"}, body
-
-
-def _is_tag(text: str) -> bool:
-    try:
-        check_tag(text)
-    except InvalidMessage:
-        return False
-    return True

@@ -128,13 +128,15 @@ class Decoded(Struct, frozen=True):
 
     def pieces(self, columns: Sequence[str]) -> Iterator[Decoded]:
         """The records in pieces, each small enough for one batch. Raises: BadRequest: as `to_batch`."""
-        left, whole = self, "body" not in columns
-        while not whole:
-            done, whole = left.expand(EXPANDED_BYTES)
-            left = done if whole else left.only(np.arange(len(left)) >= len(done))
-            if not whole:
-                yield done
-        yield left
+        left: Decoded | None = self
+        while left is not None:
+            piece, left = left.cut(columns)
+            yield piece
+
+    def cut(self, columns: Sequence[str]) -> tuple[Decoded, Decoded | None]:
+        """The first of `pieces`, and the records behind it; None: there are none. Raises: BadRequest: as `to_batch`."""
+        done, whole = self.expand(EXPANDED_BYTES) if "body" in columns else (self, True)
+        return done, None if whole else self.only(np.arange(len(self)) >= len(done))
 
     def expand(self, limit: int) -> tuple[Decoded, bool]:
         """The first records, with bodies as they were before compression, and whether they are all.

@@ -168,6 +168,15 @@ def check_tag(tag: str) -> str:
     return _check_text("tag", tag)
 
 
+def is_tag(text: str) -> bool:
+    """Whether `check_tag` takes it."""
+    try:
+        check_tag(text)
+    except InvalidMessage:
+        return False
+    return True
+
+
 def check_user_properties(pairs: Mapping[str, str]) -> None:
     """Raises TypeError: not all text. InvalidMessage: a reserved name, an empty name or value, a separator character."""
     if not isinstance(pairs, Mapping):

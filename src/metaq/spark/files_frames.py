@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from metaq.client import arrow
-from metaq.errors import InvalidMessage
-from metaq.model.message import check_tag
+from metaq.model.message import is_tag
 from metaq.store.segments import FrameRun
 from metaq.wire import hot
 
@@ -44,18 +43,10 @@ def _tag(run: FrameRun, parts: Parts) -> pa.Array:
     """The attribute, where it is a tag as our import takes it."""
     attributes = _attribute(run, parts)
     distinct = pc.unique(attributes)
-    tags = [text for text in distinct.to_pylist() if text and _is_tag(text)]
+    tags = [text for text in distinct.to_pylist() if text and is_tag(text)]
     if len(tags) == len(distinct):
         return attributes
     return pc.if_else(pc.is_in(attributes, pa.array(tags, pa.string())), attributes, pa.scalar(None, pa.string()))
-
-
-def _is_tag(text: str) -> bool:
-    try:
-        check_tag(text)
-    except InvalidMessage:
-        return False
-    return True
 
 
 def _position(run: FrameRun, parts: Parts) -> pa.Array:

@@ -80,19 +80,18 @@ def _read_log(part: LogPart, options: FilesOptions, columns: Sequence[str]) -> I
         gone(part.piece, fault)
 
 
-def _rows(part: LogPart, left: arrow.Decoded, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
-    while len(left):
+def _rows(part: LogPart, decoded: arrow.Decoded, columns: Sequence[str]) -> Iterator[pa.RecordBatch | Damage]:
+    left: arrow.Decoded | None = decoded
+    while left is not None and len(left):
         try:
-            done, whole = left.expand(arrow.EXPANDED_BYTES) if "body" in columns else (left, True)
+            piece, rest = left.cut(columns)
         except BadRequest:
             readable, damage = _readable(part, left)
             yield from damage
             left = left.only(readable)
-            continue
-        yield done.to_batch(columns)
-        if whole:
-            return
-        left = left.only(np.arange(len(left)) >= len(done))
+        else:
+            yield piece.to_batch(columns)
+            left = rest
 
 
 def _readable(part: LogPart, decoded: arrow.Decoded) -> tuple[np.ndarray[Any, np.dtype[np.bool_]], list[Damage]]:
