@@ -11,6 +11,7 @@ import pickle
 import threading
 import warnings
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,6 +19,8 @@ import metaq
 from metaq import Message, aio
 from metaq.admin import Admin
 from metaq.client import core as cores
+from metaq.client.consumer.replying import Replying
+from metaq.client.names import Namespace
 from metaq.client.requests import AwaitedReply, Requests
 from metaq.clock import SYSTEM
 from metaq.log import RateLimitedLog
@@ -236,6 +239,24 @@ def test_several_requests_of_one_pull_and_replies_that_never_come_hold_no_pull_u
         for one in asked:
             with pytest.raises(metaq.RequestTimeout):
                 one.result(PATIENCE)
+
+
+def test_a_reply_goes_out_before_the_next_pull_is_made():
+    """What is written in a turn of the loop leaves at its end: what a reply lets go on begins behind it."""
+    happened: list[str] = []
+
+    async def send():
+        happened.append("reply")
+
+    async def turns():
+        core = SimpleNamespace(shared=lambda: core, spawn=asyncio.ensure_future, namespace=Namespace(), clock=SYSTEM)
+        Replying(core, "g")._start(send, lambda: happened.append("pull"))
+        assert not happened
+        while len(happened) < 2:
+            await asyncio.sleep(0)
+
+    asyncio.run(turns())
+    assert happened == ["reply", "pull"]
 
 
 def test_a_late_reply_is_said_in_the_log(caplog):

@@ -93,6 +93,33 @@ def test_a_reply_is_only_handed_on_where_replies_are_not_stored(tmp_path, clock)
         assert broker.store.log_end == before
 
 
+@pytest.mark.parametrize("confirmed_first", [False, True])
+def test_a_reply_is_handed_on_before_it_is_stored(door, monkeypatch, confirmed_first):
+    """In a later turn of the loop, or when it is confirmed, and once; whoever waits for messages of its topic gets it then."""
+    asker, responder, watcher = requester(door), Client(door), Client(door)
+    replying(responder)
+    confirm(asker, the_one(asker.received()))
+    assert the_one(responder.received()).code == 0
+    assert watcher.pull(TOPIC, offset=1, sys_flag=6, suspend_ms=15_000) == []
+    later = []
+    monkeypatch.setattr(door.broker, "_call_soon", later.append)
+    end = door.broker.store.log_end
+    replying(responder)
+    push = the_one(asker.received())
+    assert door.broker.store.log_end == end
+    if confirmed_first:
+        confirm(asker, push)
+    for work in later:
+        work()
+    if not confirmed_first:
+        confirm(asker, push)
+    answer = the_one(responder.received())
+    assert (answer.code, answer.ext["queueOffset"]) == (0, "1")
+    stored = decode_record(the_one(watcher.received()).body)
+    assert (stored.queue_offset, stored.offset_id) == (1, answer.ext["msgId"])
+    assert watcher.pull(TOPIC, offset=2)[0].code == ResponseCode.PULL_NOT_FOUND
+
+
 def test_a_compressed_reply_keeps_its_mark(door):
     """On the way, and in the log: RocketMQ stores it as if it were plain."""
     asker, responder = requester(door), Client(door)

@@ -128,7 +128,7 @@ class Broker:
         self.bases = Bases(environment, self.appender, self.topics.closed, call_soon)
         store.owes(self.bases)
         self.sends = SendService(environment, tables, self.appender, self.schedule, self.transactions)
-        self.replies = ReplyService(environment, tables, self.sends, self.appender)
+        self.replies = ReplyService(environment, tables, self.sends, self.appender, self._append_soon)
         self.retries = RetryService(environment, tables, self.appender, self.schedule)
         self.predicates = Predicates(options, clock, make_helper)
         self.pulls = PullService(
@@ -276,6 +276,15 @@ class Broker:
         if self.hold.grown:
             for pull, answer in self.pulls.woken():
                 pull.channel.answer_pull(pull, answer)
+
+    def _append_soon(self, work: Callable[[], object]) -> None:
+        """Call what appends in another turn of the loop, when what this one has written is out."""
+
+        def append() -> None:
+            work()
+            self.answer_pulls()
+
+        self._call_soon(append)
 
     def reset_offsets(self, group: str, topic: str, time_ms: int, *, force: bool) -> dict[MessageQueue, int]:
         """Tell the members of a group where to go on. Raises Refused, see `OffsetResets.reset`."""

@@ -56,9 +56,17 @@ Done: TypeAlias = Callable[[Outcome], None]
 class ReplyService:
     """Takes what responders send."""
 
-    def __init__(self, environment: Environment, tables: Tables, sends: SendService, appender: Appender) -> None:
+    def __init__(
+        self,
+        environment: Environment,
+        tables: Tables,
+        sends: SendService,
+        appender: Appender,
+        call_soon: Callable[[Callable[[], object]], None],
+    ) -> None:
+        """Args: call_soon: calls a function when what was written is out, and answers the pulls that wait for what it appends."""
         self._environment, self._members = environment, tables.members
-        self._sends, self._appender = sends, appender
+        self._sends, self._appender, self._call_soon = sends, appender, call_soon
         self._log = RateLimitedLog(log, environment.clock)
 
     def tick(self) -> None:
@@ -77,10 +85,17 @@ class ReplyService:
         if send.batch:
             raise Refused(Reason.ILLEGAL_MESSAGE, "no batch may be a reply: send replies singly")
         pairs = props.parse(send.properties)
-        stored = Pushed(queue_id)
-        refused = self._push(send, pairs, lambda: done(stored), done)
-        if self._environment.options.store_reply_message_enable:
-            stored = self._store(send, queue_id, pairs)  # When the reply is on its way: somebody waits for it.
+        pushed: Pushed | None = None
+
+        def keep() -> Pushed:
+            nonlocal pushed
+            if pushed is None:
+                wanted = self._environment.options.store_reply_message_enable
+                pushed = self._store(send, queue_id, pairs) if wanted else Pushed(queue_id)
+            return pushed
+
+        refused = self._push(send, pairs, lambda: done(keep()), done)
+        self._call_soon(keep)  # When the reply is on its way: somebody waits for it.
         if refused is not None:
             done(refused)
 

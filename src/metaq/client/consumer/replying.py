@@ -95,8 +95,8 @@ class Replying:
 
     def _start(self, work: Callable[[], Coroutine[Any, Any, None]], on_its_way: Callable[[], None] | None) -> None:
         self._core.spawn(work())
-        if on_its_way is not None:
-            on_its_way()
+        if on_its_way is not None:  # A turn later: what it makes others do at once would keep the reply from going out.
+            asyncio.get_running_loop().call_soon(on_its_way)
 
     async def _send(
         self, future: ReplyFuture, request: StoredMessage, outgoing: Outgoing, seconds: float, message_id: str
