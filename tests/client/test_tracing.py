@@ -14,11 +14,11 @@ from metaq.client.futures import SendBatch
 from metaq.client.observing import Sends
 from metaq.client.tracing import KEYS_BYTES_MAX, Tracer, _messages
 from metaq.clock import FakeClock
-from metaq.errors import ConfigError, SendFailed
+from metaq.errors import BadRequest, ConfigError, SendFailed
 from metaq.model import MessageQueue, SendStatus, StoredMessage
-from metaq.model.trace import Begun
+from metaq.model.trace import Begun, Sent
 from metaq.wire import compression
-from metaq.wire.trace import decode, text_of
+from metaq.wire.trace import batch_texts, decode, text_of
 from tests.support import eventually
 
 OK = SendStatus.SEND_OK
@@ -347,20 +347,24 @@ def test_nothing_is_lost_by_a_close_in_the_midst_of_a_writing():
 def test_records_are_shared_out_over_messages_that_fit():
     """At most 400 in one, 118 000 characters, and keys that fit the properties; one that is larger goes alone."""
     records = [Begun(time_ms=1, request_id="r", message_id=f"id{number}", keys="k") for number in range(1000)]
-    found = list(_messages([(text_of(one), one.message_id, "k") for one in records]))
+    found = list(_messages([([text_of(one)], [one.message_id], "k") for one in records]))
     assert [len(decode(body).records) for body, _ in found] == [400, 400, 200]
     assert found[0][1].split().count("k") == 1
-    long = [("x" * 60_000 + "\x02", "id", ""), ("y" * 60_000 + "\x02", "id2", ""), ("z" * 200_000 + "\x02", "id3", "")]
+    for run in (7, 400, 1000):
+        texts, ids = [text_of(one) for one in records], [one.message_id for one in records]
+        runs = [(texts[start : start + run], ids[start : start + run], "k") for start in range(0, 1000, run)]
+        assert list(_messages(runs)) == found
+    long = [(["x" * 60_000 + "\x02"], ["id"], ""), (["y" * 60_000, "z" * 200_000 + "\x02"], ["id2", "id3"], "")]
     assert len(list(_messages(long))) == 3
     for word, message_id in (
         ("w" * 99, "the-id"),
         ("\N{OLD ITALIC LETTER A}" * 99, "\N{GREEK SMALL LETTER MU}" * 9000),
     ):
-        lines = [("x\x02", f"{message_id[:7500]}{number}", word + str(number)) for number in range(1000)]
+        lines = [(["x\x02"], [f"{message_id[:7500]}{number}"], word + str(number)) for number in range(1000)]
         found = list(_messages(lines))
         assert sum(body.count(b"\x02") for body, _ in found) == 1000
         assert max(len(keys.encode()) for _, keys in found) <= KEYS_BYTES_MAX
-    [(_, keys)] = _messages([("x\x02", "the-id", " ".join(f"{number:0100}" for number in range(1000)))])
+    [(_, keys)] = _messages([(["x\x02"], ["the-id"], " ".join(f"{number:0100}" for number in range(1000)))])
     assert keys.startswith("the-id ")
     assert len(keys) <= KEYS_BYTES_MAX
 
@@ -382,7 +386,31 @@ def test_a_batch_is_traced_like_its_messages_one_by_one():
     )
     whole = Sends.of(Outgoing("t", body, batch=True), batch, 1000, 2)
     one_by_one = [(text_of(record), record.message_id, record.keys) for record in made._records(whole)]
-    assert list(made._lines([whole])) == one_by_one
+    found = [
+        (text, message_id, keys)
+        for texts, ids, keys in made._lines([whole])
+        for text, message_id in zip(texts, ids, strict=True)
+    ]
+    assert found == one_by_one
+
+
+@pytest.mark.parametrize("change", ["cut", "size", "body", "properties"])
+def test_a_batch_that_is_broken_is_not_read_as_the_one_before(change):
+    """The quick way believes nothing of an entry because the one before was well."""
+    batch = SendBatch(b"7F00000100000000000000000001", 1 << 22)
+    for _ in range(3):
+        batch.add_message(b"x" * 9, None, None)
+    whole = batch.take()
+    body, last = bytearray(whole), len(whole) // 3 * 2
+    if change == "cut":
+        del body[last + 25 :]
+    else:
+        place = {"size": last, "body": last + 16, "properties": last + 20 + 9}[change]
+        body[place] ^= 0x80
+    shared = Sent(time_ms=1, region="r", group="g", topic="t", message_id="")
+    assert len(next(batch_texts(shared, whole[:last], batch.prefix, ""))[0]) == 2
+    with pytest.raises(BadRequest, match="batch entry 2"):
+        next(batch_texts(shared, bytes(body), batch.prefix, ""))
 
 
 def test_a_listener_that_says_later_is_a_failure(metaq_broker):

@@ -11,7 +11,7 @@ import itertools
 import logging
 from collections import deque
 from collections.abc import Container, Iterable, Iterator, Sequence
-from typing import Self
+from typing import Self, TypeAlias
 
 from msgspec import Struct
 
@@ -48,6 +48,10 @@ _STATES = {
     TransactionOutcome.ROLLBACK: "ROLLBACK_MESSAGE",
     TransactionOutcome.UNKNOWN: "UNKNOW",
 }
+
+
+Lines: TypeAlias = tuple[list[str], list[str], str]
+"""Records, the id of each one's message, and the keys that all have: words that they are to be found by."""
 
 
 class TracedEnd(Struct, frozen=True):
@@ -176,16 +180,15 @@ class Tracer:
         for _ in range(len(self._waiting)):
             yield self._waiting.popleft()
 
-    def _lines(self, taken: Iterable[Sends | tuple[Record, ...]]) -> Iterator[tuple[str, str, str]]:
-        """Records, each with the message id and the keys that it is to be found by."""
+    def _lines(self, taken: Iterable[Sends | tuple[Record, ...]]) -> Iterator[Lines]:
         for one in taken:
             if isinstance(one, Sends) and one.outgoing.batch and one.batch.stored is not None:
                 yield from self._whole(one, one.batch.stored)
             else:
                 for record in self._records(one) if isinstance(one, Sends) else one:
-                    yield text_of(record), record.message_id, record.keys
+                    yield [text_of(record)], [record.message_id], record.keys
 
-    def _whole(self, sends: Sends, stored: Stored) -> Iterator[tuple[str, str, str]]:
+    def _whole(self, sends: Sends, stored: Stored) -> Iterator[Lines]:
         """Of a batch that was stored as it is."""
         shared = Sent(
             time_ms=sends.began_ms, region=stored.region, group=self._group, topic=sends.outgoing.topic, message_id="",
@@ -241,27 +244,69 @@ class Tracer:
         return True
 
 
-def _messages(lines: Iterable[tuple[str, str, str]]) -> Iterator[tuple[bytes, str]]:
-    """Body and keys of trace messages that hold all of the records."""
-    texts: list[str] = []
-    words: dict[str, None] = {}
-    chars = word_bytes = 0
-    for text, message_id, keys in lines:
-        fresh = _fresh(message_id, keys, words)
+class _Page:
+    """What fits one trace message."""
+
+    def __init__(self) -> None:
+        self._texts: list[str] = []
+        self._words: dict[str, None] = {}
+        self._chars = self._word_bytes = 0
+
+    def __bool__(self) -> bool:
+        return bool(self._texts)
+
+    def content(self) -> tuple[bytes, str]:
+        """Body and keys."""
+        return "".join(self._texts).encode("utf-8", "replace"), " ".join(self._words)
+
+    def takes(self, text: str, message_id: str, keys: str) -> bool:
+        """Add a record, if it fits or is the first."""
+        fresh = _fresh(message_id, keys, self._words)
         more = sum(map(_size, fresh))
-        if texts and (
-            len(texts) >= RECORDS_MAX or chars + len(text) > BODY_CHARS_MAX or word_bytes + more > KEYS_BYTES_MAX
+        if self._texts and (
+            len(self._texts) >= RECORDS_MAX
+            or self._chars + len(text) > BODY_CHARS_MAX
+            or self._word_bytes + more > KEYS_BYTES_MAX
         ):
-            yield "".join(texts).encode("utf-8", "replace"), " ".join(words)
-            texts, words, chars, word_bytes = [], {}, 0, 0
-            fresh = _fresh(message_id, keys, words)
-            more = sum(map(_size, fresh))
-        texts.append(text)
-        words.update(dict.fromkeys(fresh))
-        chars += len(text)
-        word_bytes += more
-    if texts:
-        yield "".join(texts).encode("utf-8", "replace"), " ".join(words)
+            return False
+        self._add([text], fresh, len(text), more)
+        return True
+
+    def takes_all(self, texts: list[str], ids: list[str], keys: str) -> bool:
+        """Add them, if they are sure to fit, which is told without a look at each."""
+        chars = sum(map(len, texts))
+        words = [ids[0], *keys.split(), *ids[1:]]
+        more = sum(map(len, words)) + len(words)
+        if (
+            len(self._texts) + len(texts) > RECORDS_MAX
+            or self._chars + chars > BODY_CHARS_MAX
+            or self._word_bytes + more > KEYS_BYTES_MAX
+            or not "".join(words).isascii()
+        ):
+            return False
+        self._add(texts, words, chars, more)
+        return True
+
+    def _add(self, texts: list[str], words: Sequence[str], chars: int, word_bytes: int) -> None:
+        self._texts += texts
+        self._words.update(dict.fromkeys(words))
+        self._chars += chars
+        self._word_bytes += word_bytes
+
+
+def _messages(lines: Iterable[Lines]) -> Iterator[tuple[bytes, str]]:
+    """Body and keys of trace messages that hold all of the records."""
+    page = _Page()
+    for texts, ids, keys in lines:
+        if page.takes_all(texts, ids, keys):
+            continue
+        for text, message_id in zip(texts, ids, strict=True):
+            if not page.takes(text, message_id, keys):
+                yield page.content()
+                page = _Page()
+                page.takes(text, message_id, keys)
+    if page:
+        yield page.content()
 
 
 def _kept_bytes(outgoing: Outgoing) -> int:
