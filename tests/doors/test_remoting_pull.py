@@ -13,6 +13,7 @@ from metaq.doors.remoting_messages import pull_of
 from metaq.doors.remoting_session import CODE_OF, REMARK_OF
 from metaq.model import StoredMessage
 from metaq.store.pull import ReadStatus
+from metaq.testing import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import SerializeType, encode, request
@@ -383,11 +384,29 @@ def test_who_does_not_read_gets_no_more_answers_until_it_does(door, client):
 # -------------------------------------------------------------------- old messages
 
 
+def on_disk() -> FaultyDisk:
+    """None of what is old is in memory."""
+    disk = FaultyDisk()
+    disk.cached = False
+    return disk
+
+
+def test_old_messages_that_are_in_memory_are_answered_at_once(tmp_path):
+    """No thread is asked."""
+    with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+        client = Client(door)
+        for n in range(40):
+            client.send("orders", b"%d" % n)
+        (found,) = client.pull("orders", offset=4)
+        assert [message.body for message in messages(found)] == [b"%d" % n for n in range(4, 36)]
+        assert offsets(found) == (36, 0, 40)
+
+
 def test_old_messages_are_read_off_the_loop(tmp_path):
     """A pull of messages behind hotBytes is answered a little later, from another thread's read, and complete."""
 
     async def main() -> None:
-        with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+        with open_door(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, door):
             client = Client(door)
             for n in range(40):
                 client.send("orders", b"%d" % n)
@@ -405,7 +424,7 @@ def test_reads_of_old_messages_take_turns(tmp_path, monkeypatch):
     monkeypatch.setattr(pieces, "UNDER_WAY_MAX", 1)
 
     async def main() -> None:
-        with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+        with open_door(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, door):
             greedy, modest, gone = Client(door), Client(door), Client(door)
             greedy.send("orders")
             order = list[str]()
@@ -430,7 +449,7 @@ def test_connection_that_asks_for_too_much_of_the_past_is_told(tmp_path, monkeyp
     monkeypatch.setattr(pieces, "WAITING_MAX", 2)
 
     async def main() -> None:
-        with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+        with open_door(tmp_path, store={"hot_bytes": 0}, disk=on_disk()) as (_, door):
             client, other = Client(door), Client(door)
             client.send("orders")
             told = [client.pull("orders") for _ in range(4)]  # one under way, two wait

@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 from metaq.errors import StoreError
 from metaq.store import long_body
-from metaq.store.long_body import PIECE_BYTES, LongBody, MappedBody
+from metaq.store.long_body import PIECE_BYTES, ColdBody, LongBody, MappedBody
 from metaq.store.pull import ReadStatus
+from metaq.testing import FaultyDisk
 from metaq.wire import hot
-from tests.store.support import answer, bodies_of, message, open_store, put
+from tests.store.support import answer, bodies_of, checkpoint, message, open_store, put
 
 BIG_FILES = {"mapped_file_size_commit_log": 4 << 20, "mapped_file_size_consume_queue": 20 * 50_000, "max_index_num": 10}
 MIB = 1 << 20
@@ -99,6 +100,32 @@ def test_pieces_are_readable_after_their_files_are_deleted(tmp_path: pathlib.Pat
         assert store.pull("T", 0, 0, 32).status is not ReadStatus.FOUND
         bodies = bodies_of(b"".join([first, *pulled.long]))
         assert bodies == [b"%d" % number * 1000 for number in range(pulled.count)]
+
+
+def test_old_pieces_that_are_in_memory_are_had_at_once(tmp_path: pathlib.Path) -> None:
+    """`next_cached` waits for no disk: it gives what `next` would, or None and stays where it was. They may take turns."""
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk=disk, **BIG_FILES, hot_bytes=0) as store:
+        for number in range(400):
+            put(store, "T", 0, b"%d" % number * 1000)
+            put(store, "T", 1, b"y" * 1000)
+        checkpoint(store)
+        disk.cached = False
+        pulled = store.pull("T", 0, 0, 65_535, 8 * MIB, in_pieces=True)
+        assert pulled.status is ReadStatus.COLD
+        assert pulled.cached() is None
+        disk.cached = True
+        pulled = pulled.cached()
+        assert isinstance(pulled.long, ColdBody)
+        pieces: list[bytes] = []
+        while sum(map(len, pieces)) < len(pulled.long):
+            disk.cached = len(pieces) % 3 != 0
+            piece = pulled.long.next_cached()
+            assert (piece is not None) is disk.cached
+            pieces.append(bytes(piece if piece is not None else pulled.long.next()))
+        assert len(pieces) > 6
+        assert bodies_of(b"".join(pieces)) == [b"%d" % number * 1000 for number in range(pulled.count)]
+        assert pulled.long.next_cached() == b""
 
 
 def test_bytes_that_are_not_where_they_were_are_an_error(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from metaq.store.pull import ReadStatus
+from metaq.testing import FaultyDisk
 from metaq.wire import hot
 from tests.store.support import answer, bodies_of, checkpoint, message, open_store, put, read_all
 
@@ -88,14 +89,20 @@ def test_a_batch_larger_than_the_rest_of_a_queue_file_is_contiguous(store):
 
 
 def test_cold_records_are_read_by_a_job_and_are_the_same(tmp_path):
-    """Older than hotBytes: the loop gets a job, whose answer equals the one through the mapping."""
+    """Older than hotBytes: the loop gets a job, whose answer equals the one through the mapping; or has it at once, if it is
+    in memory."""
     bodies = [b"%d" % i * 50 for i in range(300)]
-    with open_store(tmp_path, hot_bytes=10_000) as store:
+    disk = FaultyDisk()
+    with open_store(tmp_path, disk=disk, hot_bytes=10_000) as store:
         for i, body in enumerate(bodies):
             put(store, "T", 0, body, tag="ab"[i % 2])
         cold = store.pull("T", 0, 0, 32)
         assert cold.status is ReadStatus.COLD
         assert bodies_of(cold.job().body) == bodies[:32]
+        disk.cached = False
+        assert cold.cached() is None
+        disk.cached = True
+        assert cold.cached() == cold.job()
         assert store.pull("T", 0, 290, 32).status is ReadStatus.FOUND
         assert read_all(store, "T", 0) == bodies
         only_a = answer(store.pull("T", 0, 0, 32, None, hot.Filter({hot.java_hash(b"a")})))

@@ -9,7 +9,7 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
-from metaq.store.long_body import LongBody
+from metaq.store.long_body import ColdBody, LongBody
 
 UNDER_WAY_MAX = 8
 """Reads of old messages at a time: what each brings into memory is at most 256 KiB, or one message."""
@@ -79,9 +79,9 @@ class Pieces:
 
 
 class ColdPieces:
-    """A `net.turns.Source` of old records: read one piece at a time, in a thread."""
+    """A `net.turns.Source` of old records: one piece at a time, read in a thread where the disk has to be waited for."""
 
-    def __init__(self, body: LongBody, connection: object, reads: ColdReads) -> None:
+    def __init__(self, body: ColdBody, connection: object, reads: ColdReads) -> None:
         self._body, self._connection, self._reads = body, connection, reads
         self._read: asyncio.Future[bytes | memoryview] | None = None
         self._reading = False
@@ -91,6 +91,8 @@ class ColdPieces:
         if read is not None:
             return read.result()
         if not self._reading:
+            if (piece := self._body.next_cached()) is not None:
+                return piece
             self._reading = self._reads.read(self._connection, self._body.next, partial(self._done, ready))
             if not self._reading:
                 raise RuntimeError("too many reads of old messages wait for this connection")

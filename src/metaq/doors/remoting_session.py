@@ -29,7 +29,7 @@ from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.peer import Peer
 from metaq.net.turns import Source
 from metaq.saved import Saving
-from metaq.store.long_body import LONG_BYTES, LongBody
+from metaq.store.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.pull import ReadResult, ReadStatus
 from metaq.wire import bodies, hot
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -296,6 +296,10 @@ class BrokerSession(RemotingSession):
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
         """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
         assert pulled.job is not None
+        assert pulled.cached is not None
+        if (found := pulled.cached()) is not None:
+            self._after_cold(pull, found)
+            return
         if not self._workspace.cold_reads.read(self, pulled.job, functools.partial(self._cold_done, pull)):
             text = "[OVERLOAD]system busy: too many pulls of old messages of this connection wait for the disk"
             self.pull_failed(pull, Refused(Reason.BUSY, text))
@@ -320,7 +324,7 @@ class BrokerSession(RemotingSession):
 
     def _pieces(self, body: LongBody) -> Source:
         """The pieces of a long answer, read where they may be."""
-        return ColdPieces(body, self, self._workspace.cold_reads) if body.cold else Pieces(body)
+        return ColdPieces(body, self, self._workspace.cold_reads) if isinstance(body, ColdBody) else Pieces(body)
 
     # -- answers
     def write(self, data: bytes) -> None:

@@ -30,9 +30,12 @@ _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """glibc refuses more (HEAP_MAX_SIZE / 2)."""
 NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 """What a full disk, a quota or a file system without room for such a file answer."""
+_NO_WAIT: Final = getattr(os, "RWF_NOWAIT", 0)  # Linux 4.14
+_NOT_IN_MEMORY: Final = {errno.EAGAIN, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL}
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.msync.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
+_libc.mincore.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p]
 _libc.madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
@@ -63,6 +66,31 @@ class Disk:
             return Mapped(buffer, ctypes.addressof(ctypes.c_char.from_buffer(buffer)), os.fstat(descriptor).st_ino)
         finally:
             os.close(descriptor)
+
+    def read_cached(self, descriptor: int, into: memoryview, place: int) -> bool:
+        """Fill `into` from `place` of a file on if all of it is in memory; False: the disk would have to be waited for.
+
+        Raises OSError. Where the kernel or the file system cannot say it is False.
+        """
+        if not _NO_WAIT:
+            return False
+        try:
+            return os.preadv(descriptor, [into], place, _NO_WAIT) == len(into)
+        except OSError as error:
+            if error.errno in _NOT_IN_MEMORY:
+                return False
+            raise
+
+    def is_cached(self, mapped: Mapped, start: int, size: int) -> bool:
+        """Whether [start, start + size) of a mapped file is in memory: who reads it through the mapping need not wait.
+
+        Good for the next moment only. False where the kernel does not say.
+        """
+        first = start - start % PAGE_BYTES
+        pages = ctypes.create_string_buffer(-(-(start + size - first) // PAGE_BYTES))
+        if _libc.mincore(mapped.address + first, start + size - first, pages) != 0:
+            return False
+        return b"\0" not in pages.raw  # the lowest bit says it; Linux sets no other
 
     def make_folder(self, path: Path) -> None:
         """Make a folder and those above it, as far as they are missing, with durable entries. Raises OSError."""

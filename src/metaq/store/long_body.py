@@ -50,6 +50,31 @@ class Extent(NamedTuple):
     """Units that point below or behind are passed over, or end it."""
 
 
+class NotInMemory(Exception):
+    """The disk would have to be waited for."""
+
+
+class Scratch:
+    """Memory for what is read, looked at and not kept: the next read takes it again. For the event loop's reads."""
+
+    def __init__(self) -> None:
+        self._memory = memoryview(bytearray())
+
+    def reader(self, file: MappedFile) -> Callable[[int, int], memoryview]:
+        """Takes an offset of the file and a size. Raises NotInMemory instead of waiting for the disk, OSError."""
+
+        def read(offset: int, size: int) -> memoryview:
+            if (view := file.view_cached(offset, size)) is not None:
+                return view  # not a copy of all that lies between the records
+            if len(self._memory) < size:
+                self._memory = memoryview(bytearray(size))
+            if not file.read_cached(offset, self._memory[:size]):
+                raise NotInMemory
+            return self._memory[:size]
+
+        return read
+
+
 class LongBody:
     """`len` of it are the bytes that all pieces have together; `bytes` of it is all of them."""
 
@@ -115,32 +140,46 @@ class ColdBody(LongBody):
 
     cold = True
 
-    def __init__(self, queue_file: MappedFile, extent: Extent) -> None:
+    def __init__(self, queue_file: MappedFile, extent: Extent, scratch: Scratch) -> None:
         super().__init__(extent)
-        self._queue_file, self._log_file = queue_file, extent.log_file
+        self._read_units: Callable[[int, int], bytes | memoryview] = queue_file.read
+        self._read_log: Callable[[int, int], bytes | memoryview] = extent.log_file.read
+        self._cached = scratch.reader(queue_file), scratch.reader(extent.log_file)
+        self._path = extent.log_file.path
         self._log_min, self._log_stop = extent.log_min, extent.log_stop
         _ = queue_file.descriptor, extent.log_file.descriptor  # open from now on, whatever retention deletes
 
+    def next_cached(self) -> bytes | memoryview | None:
+        """The next piece, as `next`, if all of it is in memory; None: call `next`, in a thread. Raises OSError, StoreError."""
+        before, old = self._unit, (self._read_units, self._read_log)
+        self._read_units, self._read_log = self._cached
+        try:
+            return self.next()
+        except NotInMemory:
+            self._unit = before
+            return None
+        finally:
+            self._read_units, self._read_log = old
+
     def _read(self) -> bytes:
         count = min(self._stop - self._unit, _UNITS_READ)
-        units = self._queue_file.read(self._unit * UNIT_BYTES, count * UNIT_BYTES)
+        units = self._read_units(self._unit * UNIT_BYTES, count * UNIT_BYTES)
         found = hot.select(
             units, self._unit, self._unit, self._unit + count, self._wanted, _COUNT_MAX, PIECE_BYTES,
             self._log_min, self._log_stop,
         )  # fmt: skip
-        self._unit = found.next_offset
-        body = read_cold(self._log_file.read, found) if found.count else b""
+        body = read_cold(self._read_log, found) if found.count else b""
         if body is None:
-            raise StoreError(f"{self._log_file.path} is shorter than the queue says")
+            raise StoreError(f"{self._path} is shorter than the queue says")
         _, size, self._unit = hot.check(found, body, self._guard.owner, self._guard.fresh_from)
         return body[:size]
 
 
-def read_cold(read: Callable[[int, int], bytes], found: hot.Selection) -> bytes | None:
+def read_cold(read: Callable[[int, int], bytes | memoryview], found: hot.Selection) -> bytes | None:
     """The records found, by `read(log offset, size)`; None if some of it is not there any more."""
     extent = found.last_log_end - found.first_log
     if extent <= _EXTENT_MAX * found.size:  # one read costs less than many, also when others' records lie between
         data = read(found.first_log, extent)
         return hot.gather(found, data, found.first_log) if len(data) == extent else None
-    parts = [read(offset, size) for offset, size in found.spans()]
+    parts = [bytes(read(offset, size)) for offset, size in found.spans()]
     return b"".join(parts) if sum(map(len, parts)) == found.size else None

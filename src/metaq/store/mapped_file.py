@@ -108,6 +108,21 @@ class MappedFile:
         """Up to `size` bytes from `offset` (counted as the file's name is) by pread: no page fault, no GIL held."""
         return os.pread(self.descriptor, min(size, self.end - offset), offset - self.start)
 
+    def read_cached(self, offset: int, into: memoryview) -> bool:
+        """Fill `into` with what is from `offset` on, if it is all in memory: True. Waits for no disk. Raises OSError."""
+        return offset + len(into) <= self.end and self.disk.read_cached(self.descriptor, into, offset - self.start)
+
+    def view_cached(self, offset: int, size: int) -> memoryview | None:
+        """[offset, offset + size) of the mapping, if all of it is in memory."""
+        place = offset - self.start
+        if offset + size > self.end:
+            return None
+        try:
+            mapped = self._mapping()
+        except OSError:  # no descriptors, no room for mappings; or the file is gone, whose descriptor is still open
+            return None
+        return memoryview(mapped.buffer)[place : place + size] if self.disk.is_cached(mapped, place, size) else None
+
     def peek(self, offset: int, size: int) -> bytes:
         """The same, and a file that nobody has open is not kept open for it."""
         if self._descriptor >= 0:

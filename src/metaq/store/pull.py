@@ -12,7 +12,17 @@ from msgspec import Struct
 from metaq.options import StoreOptions
 from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
-from metaq.store.long_body import LONG_BYTES, ColdBody, Extent, Guard, LongBody, MappedBody, read_cold
+from metaq.store.long_body import (
+    LONG_BYTES,
+    ColdBody,
+    Extent,
+    Guard,
+    LongBody,
+    MappedBody,
+    NotInMemory,
+    Scratch,
+    read_cold,
+)
 from metaq.store.mapped_file import MappedFile
 from metaq.store.queues import Queues
 from metaq.store.repair import Repairs
@@ -57,6 +67,8 @@ class ReadResult(Struct):
     last_log: int = 0
     """LogOffset behind the last record found."""
     job: Callable[[], ReadResult] | None = None
+    cached: Callable[[], ReadResult | None] | None = None
+    """Of COLD, for the event loop: what `job` returns if nothing of it has to come from the disk, else None."""
     long: LongBody | None = None
     """The records, instead of in `body`, of a pull in pieces that found more than `LONG_BYTES`."""
 
@@ -75,6 +87,7 @@ class Puller:
         """Records behind it were written by this process; those before it come from a disk, and their checksums are
         looked at whenever they are served."""
         self._hot_bytes = options.hot_bytes
+        self._scratch = Scratch()
         self.take_options()
 
     def take_options(self) -> None:
@@ -185,14 +198,24 @@ class Puller:
         return self._log.end - self._log.min <= self.options.hot_bytes
 
     def _cold(self, file: MappedFile, look: _Look) -> ReadResult:
+        place, size = look.offset * UNIT_BYTES, (look.stop - look.offset) * UNIT_BYTES
+
         def read() -> ReadResult:
             try:
-                units = file.read(look.offset * UNIT_BYTES, (look.stop - look.offset) * UNIT_BYTES)
-                return self._answer(units, look.offset, look, file)
+                return self._answer(file.read(place, size), look.offset, look, file)
             except FileNotFoundError:
                 return ReadResult(ReadStatus.OFFSET_FOUND_NULL, look.offset, look.low, look.high)
 
-        return ReadResult(ReadStatus.COLD, look.offset, look.low, look.high, job=read)
+        def cached() -> ReadResult | None:
+            if look.wanted is not None and look.wanted.reads:  # many records, for a few of them
+                return None
+            try:
+                units = bytes(self._scratch.reader(file)(place, size))
+                return self._answer(units, look.offset, look, file, self._scratch)
+            except (NotInMemory, FileNotFoundError):
+                return None
+
+        return ReadResult(ReadStatus.COLD, look.offset, look.low, look.high, job=read, cached=cached)
 
     def _answer(
         self,
@@ -200,8 +223,13 @@ class Puller:
         first_unit: int,
         look: _Look,
         cold: MappedFile | None,
+        scratch: Scratch | None = None,
     ) -> ReadResult:
-        """Select and read. `cold`: the queue's file, for records that are read by pread and not through the mapping."""
+        """Select and read.
+
+        Args: cold: the queue's file, for records that are read by pread and not through the mapping. scratch: for reads that do
+            not wait for the disk. Raises NotInMemory: they would have to.
+        """
         log_min, log_end = self._log.min, self._log.end
         first_log, _, _ = UNIT.unpack_from(units, (look.offset - first_unit) * UNIT_BYTES)
         count_max, bytes_max = self._limits(first_log, look)
@@ -229,9 +257,12 @@ class Puller:
                 look.offset, found.next_offset, found.size, look.wanted, guard,
                 log_file=log_file, log_min=log_min, log_stop=log_stop,
             )  # fmt: skip
-            long = ColdBody(cold, extent) if cold else MappedBody(units, first_unit, extent)
+            long = ColdBody(cold, extent, self._scratch) if cold else MappedBody(units, first_unit, extent)
         elif found.count:
-            body = read_cold(self._log.read, found) if cold else self._read_mapped(found)
+            if scratch is not None and log_file is not None:
+                body = read_cold(scratch.reader(log_file), found)
+            else:
+                body = read_cold(self._log.read, found) if cold else self._read_mapped(found)
         if body is None:  # retention was faster than the reader
             return ReadResult(ReadStatus.MESSAGE_WAS_REMOVING, found.next_offset, look.low, look.high)
         if found.count:

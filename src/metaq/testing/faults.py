@@ -16,6 +16,7 @@ class FaultyDisk(Disk):
     `sync_error`: errno that every sync raises, `open_error`: that every opening of a file raises, `make_error`: that
     every opening raises which may make the file; 0 for none.
     `used`: what `used_percent` answers, None for the truth.
+    `cached`: False if nothing of what is old is in memory, so that it has to be waited for.
     """
 
     def __init__(self, room: int | None = None) -> None:
@@ -23,6 +24,7 @@ class FaultyDisk(Disk):
         self.sync_error = 0
         self.open_error = self.make_error = 0
         self.used: float | None = None
+        self.cached = True
         self.synced: list[tuple[int, int, int]] = []
         """(inode, where it begins in the file, bytes) of each range synced, in order."""
 
@@ -30,6 +32,12 @@ class FaultyDisk(Disk):
         if error := self.open_error or (self.make_error if flags & os.O_CREAT else 0):
             raise OSError(error, os.strerror(error), str(path))
         return super().open(path, flags)
+
+    def read_cached(self, descriptor: int, into: memoryview, place: int) -> bool:
+        return self.cached and super().read_cached(descriptor, into, place)
+
+    def is_cached(self, mapped: Mapped, start: int, size: int) -> bool:
+        return self.cached and super().is_cached(mapped, start, size)
 
     def reserve(self, descriptor: int, start: int, size: int) -> None:
         if self.room is not None:

@@ -38,7 +38,8 @@ PREPAREDTRANSACTIONOFFSET, BODYLENGTH."""
 _STORE_TIME = struct.Struct(">q")
 _BEFORE_BODY = struct.Struct(">iqi")
 _PROPERTIES_LENGTH = struct.Struct(">h")
-_BATCH_ENTRY = struct.Struct(">iIIii")
+BATCH_HEAD = struct.Struct(">iIIii")
+"""An entry of a batch up to its body: its size, two numbers that nobody reads, its flag, its body's size."""
 BATCH_ENTRY_BYTES_MIN: Final = 22
 
 
@@ -175,7 +176,7 @@ def encode_batch(entries: Iterable[tuple[int, bytes, bytes]]) -> bytes:
         if len(properties) > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(f"{len(properties)} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
         size = BATCH_ENTRY_BYTES_MIN + len(body) + len(properties)
-        parts += _BATCH_ENTRY.pack(size, 0, 0, flag, len(body)), body
+        parts += BATCH_HEAD.pack(size, 0, 0, flag, len(body)), body
         parts += _PROPERTIES_LENGTH.pack(len(properties)), properties
     return b"".join(parts)
 
@@ -199,18 +200,28 @@ def batch_places(data: bytes | memoryview) -> Iterator[tuple[int, int, int, int]
     """
     start, end, number = 0, len(data), 0
     while start < end:
-        if end - start < BATCH_ENTRY_BYTES_MIN:
-            raise BadRequest(f"batch entry {number} is cut off after {end - start} bytes")
-        size, _, _, flag, body_bytes = _BATCH_ENTRY.unpack_from(data, start)
-        if not (BATCH_ENTRY_BYTES_MIN <= size <= end - start and 0 <= body_bytes <= size - BATCH_ENTRY_BYTES_MIN):
-            raise BadRequest(f"batch entry {number}: size {size}, body {body_bytes}, bytes left {end - start}")
-        middle = start + 20 + body_bytes
-        (properties_bytes,) = _PROPERTIES_LENGTH.unpack_from(data, middle)
-        if BATCH_ENTRY_BYTES_MIN + body_bytes + properties_bytes != size:
-            raise BadRequest(f"batch entry {number}: properties of {properties_bytes} bytes do not fit its size")
-        yield flag, start + 20, middle, start + size
+        flag, to_middle, size = batch_place(data, start, number)
+        yield flag, start + BATCH_HEAD.size, start + to_middle, start + size
         start += size
         number += 1
+
+
+def batch_place(data: bytes | memoryview, start: int, number: int) -> tuple[int, int, int]:
+    """Of the entry that begins at `start`: its flag, and how far from there its body and its properties end.
+
+    Raises BadRequest, which names it by its number: it is malformed.
+    """
+    left = len(data) - start
+    if left < BATCH_ENTRY_BYTES_MIN:
+        raise BadRequest(f"batch entry {number} is cut off after {left} bytes")
+    size, _, _, flag, body_bytes = BATCH_HEAD.unpack_from(data, start)
+    if not (BATCH_ENTRY_BYTES_MIN <= size <= left and 0 <= body_bytes <= size - BATCH_ENTRY_BYTES_MIN):
+        raise BadRequest(f"batch entry {number}: size {size}, body {body_bytes}, bytes left {left}")
+    to_middle = BATCH_HEAD.size + body_bytes
+    (properties_bytes,) = _PROPERTIES_LENGTH.unpack_from(data, start + to_middle)
+    if BATCH_ENTRY_BYTES_MIN + body_bytes + properties_bytes != size:
+        raise BadRequest(f"batch entry {number}: properties of {properties_bytes} bytes do not fit its size")
+    return flag, to_middle, size
 
 
 def tags_code(tag: str | None) -> int:
