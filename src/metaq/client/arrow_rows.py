@@ -13,9 +13,9 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
+from metaq.client.arrow_compute import compute as pc
 from metaq.errors import ConfigError, InvalidMessage, Refused
 from metaq.model import MessageQueue
 from metaq.model import properties as props

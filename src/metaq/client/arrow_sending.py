@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from msgspec import Struct
 
 from metaq.client.accumulator import Accumulator, BatchStream, Stay
+from metaq.client.arrow_compute import compute as pc
 from metaq.client.arrow_rows import MessageRows, Numbers, bodies_of, check_columns, rows_of
 from metaq.client.futures import SendBatch
 from metaq.client.options import checked_seconds

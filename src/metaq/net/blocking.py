@@ -14,12 +14,17 @@ from typing import Self
 from metaq.errors import ConnectionFailed, RequestTimeout
 from metaq.net.address import split_address
 
+_SMALL_BYTES = 64 * 1024
+_AT_ONCE_BYTES_MAX = 256 * 1024
+"""What comes of a large answer is taken when so much of it is there: to be woken for each 64 KiB costs more than they do."""
+
 
 class BlockingStream:
     """A plain connection for a thread that may wait, such as a Spark reader. Made by `dial_blocking`."""
 
     def __init__(self, raw: socket.socket, address: str) -> None:
         self._socket = raw
+        self._low_water = 1
         self.address = address
 
     def send(self, data: bytes | bytearray | memoryview) -> None:
@@ -27,13 +32,40 @@ class BlockingStream:
         with self._errors("send to"):
             self._socket.sendall(data)
 
-    def receive_into(self, buffer: bytearray | memoryview) -> int:
-        """Receive at least one byte, at most the buffer's. Raises RequestTimeout, ConnectionFailed (also at its end)."""
+    def receive_into(self, buffer: bytearray | memoryview, awaited: int = 1) -> int:
+        """Receive at least one byte, at most the buffer's; `awaited` bytes are sure to come, and may be waited for.
+
+        Raises RequestTimeout, ConnectionFailed (also at its end).
+        """
         with self._errors("receive from"):
-            count = self._socket.recv_into(buffer)
+            self._wake_at(min(awaited, len(buffer), _AT_ONCE_BYTES_MAX) if awaited > _SMALL_BYTES else 1)
+            try:
+                count = self._socket.recv_into(buffer)
+            except TimeoutError:
+                if self._low_water == 1:
+                    raise
+                count = self._receive_some(buffer)
         if not count:
             raise ConnectionFailed(f"{self.address} closed the connection")
         return count
+
+    def _wake_at(self, size: int) -> None:
+        """Wait until so many bytes are there, or the other side has closed."""
+        if size != self._low_water:
+            self._low_water = size
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, size)
+
+    def _receive_some(self, buffer: bytearray | memoryview) -> int:
+        """What has come, on a line too slow for what was waited for. Raises TimeoutError: nothing."""
+        timeout = self._socket.gettimeout()
+        self._wake_at(1)
+        self._socket.settimeout(0)
+        try:
+            return self._socket.recv_into(buffer)
+        except BlockingIOError:
+            raise TimeoutError from None
+        finally:
+            self._socket.settimeout(timeout)
 
     def close(self) -> None:
         self._socket.close()

@@ -31,9 +31,9 @@ _LOG = logging.getLogger(__name__)
 GROUP = "metaq-spark"
 """The consumer group that pulls are made for when no `progressGroup` is named."""
 MIB = 1024 * 1024
-PULL_BYTES = MIB
+PULL_BYTES = 2 * MIB
 """What one pull should bring: at this size the cost of a request is noise, and the pages are still in the cache."""
-BATCH_ROWS = 5_000
+BATCH_ROWS = 1000
 BATCH_BYTES = 8 * MIB
 """An Arrow batch is handed on with this many rows or bytes (pulls are never cut, so it may hold one pull more)."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from metaq.errors import ConfigError
-from metaq.options import MIB
+from metaq.option_table import MIB
 from metaq.spark.files_found import Found, FoundArchived, FoundLog, FoundSegment
 from metaq.spark.store_settings import FilesOptions
 from metaq.store.damage import Damage

@@ -111,6 +111,17 @@ def is_this_python(command: str, environ: Mapping[str, str]) -> bool:
     return places[0] == places[1]
 
 
+def has(python: str, module: str, environ: Mapping[str, str]) -> bool:
+    """Whether a Python that is started with this environment finds a module. Costs a start of it."""
+    program = "import importlib.util, sys; sys.exit(importlib.util.find_spec(sys.argv[1]) is None)"
+    command = [python, "-c", program, module]
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, timeout=_TRY_SECONDS, check=False)  # noqa: S603  what Spark will run
+    except (OSError, subprocess.SubprocessError):
+        return False
+    return done.returncode == 0
+
+
 @functools.cache
 def _tried(python: str) -> str | None:
     """What is wrong with a Python, by asking it; None if nothing is."""

@@ -62,7 +62,8 @@ class Link:
         while number not in self._early:
             command = self._connection.next_command()
             if command is None:
-                self._connection.received(self._stream.receive_into(self._connection.room()))
+                connection = self._connection
+                connection.received(self._stream.receive_into(connection.room(), connection.missing_bytes))
             elif command.is_response:  # A push of the broker's (group changed, ...) is not for us.
                 self._early[command.opaque] = command
                 if len(self._early) > LOST_ANSWERS_MAX:

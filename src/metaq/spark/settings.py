@@ -16,7 +16,7 @@ from metaq.model.queue import MessageQueue
 from metaq.model.sql import Sql
 from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.topic import check_group, check_partition_topic
-from metaq.options import OptionTable, camel, option
+from metaq.option_table import MIB, OptionTable, camel, option
 from metaq.spark.fetch import GROUP, PULL_BYTES, FetchSettings
 from metaq.spark.replicas import AUTO, READ_FROM
 from metaq.spark.watch import BROKER_AWAY, WAIT
@@ -121,7 +121,7 @@ class SourceOptions(OptionTable):
         PULL_BYTES,
         "Bytes that one pull should bring; a RocketMQ gives 32 messages at most.",
         low=1,
-        high=8 * PULL_BYTES,
+        high=8 * MIB,
     )
 
     @classmethod

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 from metaq.errors import ConfigError, Refused
 from metaq.model.topic import check_topic
-from metaq.options import OptionTable, option
+from metaq.option_table import OptionTable, option
 from metaq.spark.settings import spelled
 
 EFFECTIVELY_ONCE: Final = "effectively-once"

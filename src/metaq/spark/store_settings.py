@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from metaq.errors import ConfigError
 from metaq.model.topic import users_topics
-from metaq.options import MIB, OptionTable, option
+from metaq.option_table import MIB, OptionTable, option
 from metaq.spark.settings import SourceOptions, spelled
 
 

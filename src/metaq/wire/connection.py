@@ -84,6 +84,11 @@ class Connection:
         """Bytes of the unfinished frame at hand."""
         return self._filled + self._end - self._start
 
+    @property
+    def missing_bytes(self) -> int:
+        """So many at least the other side still has to send: what a large frame lacks, and one byte of any other."""
+        return max(1, len(self._large) - self._filled)
+
     def _next_small(self) -> Command | None:
         have = self._end - self._start
         size = frame_bytes(self._buffer, self._start, self._end, self._frame_bytes_max)

@@ -1,8 +1,8 @@
 """Reading one slice of a queue: every record of [start, end), once, in order, or a report of what is gone.
 
-Two pulls are under way at a time, so that the broker gathers the next megabyte while this one is decoded. The second is
-sent before the first is answered, so its offset is a guess: the first asks for a *count* of messages that should fill
-the wanted bytes, the second begins behind that count. When an answer is shorter than asked (a RocketMQ gives 32 messages
+Several pulls are under way at a time, so that the broker gathers the next megabytes while this one is decoded, and while
+whoever takes what was decoded is busy with it. Each is sent before the one ahead of it is answered, so its offset is a guess:
+that one asks for a *count* of messages that should fill the wanted bytes, the next begins behind that count. When an answer is shorter than asked (a RocketMQ gives 32 messages
 and 256 KiB at most, our broker what `maxMsgBytes` says), what is missing is asked for again before going on.
 """
 
@@ -18,7 +18,9 @@ from metaq.model import MessageQueue, SubscriptionData
 
 COUNT_FIRST = 1024
 COUNT_MAX = 65_535
-PULLS_UNDER_WAY = 2
+PULLS_UNDER_WAY = 4
+_GUESSES = 2
+"""Pulls under way before an answer has told how large the messages are."""
 
 
 class Post(NamedTuple):
@@ -84,7 +86,7 @@ class SliceReading:
         """Args: pull_bytes: what one pull should bring. subscription: what the broker is to let through."""
         self.queue, self.next_offset, self.end = queue, start, end
         self._group, self._pull_bytes, self._subscription = group, pull_bytes, subscription
-        self._count = COUNT_FIRST
+        self._count, self._under_way_max = COUNT_FIRST, _GUESSES
         self._leaving = self._of_slave = False
 
     @property
@@ -110,7 +112,7 @@ class SliceReading:
         under_way: deque[Receive] = deque()
         ask_at = self.next_offset
         while not self.done and (under_way or not self._leaving):
-            while len(under_way) < PULLS_UNDER_WAY and ask_at < self.end and not self._leaving:
+            while len(under_way) < self._under_way_max and ask_at < self.end and not self._leaving:
                 pull = self._pull(ask_at, min(self._count, self.end - ask_at))
                 under_way.append(Receive((yield Post(pull)), pull))
                 ask_at += pull.count
@@ -189,4 +191,5 @@ class SliceReading:
         got = found.stop - found.start
         fitting = got * self._pull_bytes // max(1, len(found.body))
         # A short answer is the peer's limit, which is lower than ours: do not guess beyond it.
+        self._under_way_max = PULLS_UNDER_WAY
         self._count = max(1, min(fitting, COUNT_MAX, pull.count * 8 if got == pull.count else got))

@@ -1,0 +1,229 @@
+"""What a table of options is: typed fields with a sentence, bounds and spellings each, read from text, changed while running.
+
+Apart from the servers' tables (`metaq.options`), which take longer to make than all that a client or a Spark worker imports.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, Self
+
+from metaq.errors import ConfigError
+
+KIB, MIB, GIB = 1024, 1024 * 1024, 1024 * 1024 * 1024
+
+
+def option(
+    default: Any,
+    doc: str,
+    *,
+    aliases: tuple[str, ...] = (),
+    low: float | None = None,
+    high: float | None = None,
+    choices: tuple[str, ...] = (),
+    hot: bool = False,
+) -> Any:
+    """A field of an option table. `hot`: may be changed while running (`apply`). `low`, `high`: inclusive bounds."""
+    facts = {"doc": doc, "aliases": aliases, "low": low, "high": high, "choices": choices, "hot": hot}
+    return field(default=default, metadata=facts)
+
+
+def camel(name: str) -> str:
+    """The spelling in RocketMQ's files: `broker_ip1` is `brokerIP1`, `store_path_root_dir` is `storePathRootDir`."""
+    head, *tail = name.split("_")
+    return head + "".join("IP" + word[2:] if re.fullmatch(r"ip\d?", word) else word.capitalize() for word in tail)
+
+
+def nearest(key: str, names: Iterable[str]) -> str:
+    """What to add to an error about a name that there is not: `; the nearest is ...`, or nothing."""
+    import difflib  # here and not above: a start that meets no wrong key goes without
+
+    lowered = {name.lower(): name for name in names if "_" not in name}
+    near = difflib.get_close_matches(key.lower(), lowered, n=1, cutoff=0.6)
+    return f"; the nearest is {lowered[near[0]]}" if near else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptionTable:
+    """Base of the tables: checks bounds when made, reads any accepted spelling."""
+
+    def __post_init__(self) -> None:
+        for item in fields(self):
+            value, facts = getattr(self, item.name), item.metadata
+            if value is None:
+                continue
+            if facts.get("low") is not None and value < facts["low"]:
+                raise ConfigError(f"{camel(item.name)}={value}: the smallest allowed value is {facts['low']}")
+            if facts.get("high") is not None and value > facts["high"]:
+                raise ConfigError(f"{camel(item.name)}={value}: the largest allowed value is {facts['high']}")
+            if facts.get("choices") and value not in facts["choices"]:
+                raise ConfigError(f"{camel(item.name)}={value}: allowed are {', '.join(facts['choices'])}")
+
+    @classmethod
+    def spellings(cls) -> dict[str, str]:
+        """Every accepted key → field name."""
+        table: dict[str, str] = {}
+        for item in fields(cls):
+            for key in (item.name, camel(item.name), *item.metadata.get("aliases", ())):
+                table[key] = item.name
+        return table
+
+    @classmethod
+    def read(cls, pairs: Mapping[str, Any], where: str = "") -> tuple[Self, set[str]]:
+        """Make a table of `pairs` (text or typed values, any spelling).
+
+        Returns: the table and the keys that it took; the caller decides what the others mean.
+        Raises: ConfigError: a value of the wrong type or out of bounds; `where` names the file or flag.
+        """
+        table, hints = cls.spellings(), typing.get_type_hints(cls)
+        values: dict[str, Any] = {}
+        for key, value in pairs.items():
+            if key in table:
+                values[table[key]] = _typed(key, value, hints[table[key]], where)
+        return cls(**values), {key for key in pairs if key in table}
+
+    def values(self) -> dict[str, Any]:
+        """Field name → value."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
+
+    def properties(self) -> dict[str, str]:
+        """All values that are set, as texts under RocketMQ's names."""
+        return {camel(name): _text(value) for name, value in self.values().items() if value is not None}
+
+    def properties_text(self) -> str:
+        """All values as Java properties, the form in which RocketMQ tells its configuration (codes 26 and 319)."""
+        return "".join(f"{key}={value}\n" for key, value in self.properties().items())
+
+    def replace(self, **changes: Any) -> Self:
+        return dataclasses.replace(self, **changes)
+
+    @classmethod
+    def hot_names(cls) -> frozenset[str]:
+        """The fields that may be changed while running."""
+        return frozenset(item.name for item in fields(cls) if item.metadata["hot"])
+
+
+def _text(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_TRUE, _FALSE = {"true", "1", "yes", "on"}, {"false", "0", "no", "off"}
+
+
+def _typed(key: str, value: Any, hint: Any, where: str) -> Any:
+    if isinstance(hint, types.UnionType):
+        kinds = [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        if value is None or (isinstance(value, str) and value.strip() == ""):
+            return None
+        hint = kinds[0]
+    place = f" in {where}" if where else ""
+    if hint is bool:
+        text = str(value).strip().lower()
+        if text in _TRUE | _FALSE:
+            return text in _TRUE
+        raise ConfigError(f"{key}={value!r}{place}: need true or false")
+    if hint in (int, float):
+        try:
+            if isinstance(value, bool) or (hint is int and isinstance(value, float)):
+                raise ValueError  # noqa: TRY301  Python would take both, silently changed
+            return hint(value.strip() if isinstance(value, str) else value)
+        except (TypeError, ValueError):
+            raise ConfigError(
+                f"{key}={value!r}{place}: need {'a whole number' if hint is int else 'a number'}"
+            ) from None
+    if not isinstance(value, str):
+        raise ConfigError(f"{key}={value!r}{place}: need a text in quotes")
+    return value.strip()
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An option, under RocketMQ's key, that has or is to have another value."""
+
+    key: str
+    old: Any
+    new: Any
+
+    def __str__(self) -> str:
+        return f"{self.key}={_text(self.new)} (it was {_text(self.old)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """What became of changes: those in force, by field name, and those that need a restart. What is as it was is neither."""
+
+    changed: Mapping[str, Change]
+    refused: Mapping[str, Change]
+
+
+def judge(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
+    """What `apply` would do. Changes nothing."""
+    wanted, taken = type(options).read({**options.values(), **changes}, where)
+    if unknown := changes.keys() - taken:
+        raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
+    found = {
+        name: Change(camel(name), old, getattr(wanted, name))
+        for name, old in options.values().items()
+        if getattr(wanted, name) != old
+    }
+    hot = options.hot_names()
+    return Applied(
+        {name: change for name, change in found.items() if name in hot},
+        {name: change for name, change in found.items() if name not in hot},
+    )
+
+
+def apply(options: OptionTable, changes: Mapping[str, Any], where: str = "") -> Applied:
+    """Change the hot options of a table that a server runs with; the others stay as they are.
+
+    Everybody who has the table sees the new values; who keeps something made of them is told by `Settings`. Nothing else
+    changes a table.
+
+    Args: changes: any spelling → text or typed value. where: names the file or request in errors.
+    Raises: ConfigError: an unknown key, a wrong type, a value out of bounds; nothing was changed.
+    """
+    applied = judge(options, changes, where)
+    for name, change in applied.changed.items():
+        object.__setattr__(options, name, change.new)
+    return applied
+
+
+class Settings:
+    """The option tables that one server runs with, and who must hear of a change."""
+
+    def __init__(self, *tables: OptionTable) -> None:
+        self.tables = tables
+        self._watchers: list[Callable[[frozenset[str]], None]] = []
+
+    def watch(self, changed: Callable[[frozenset[str]], None]) -> None:
+        """From now on, call `changed` with the names of options that have changed: for whoever keeps what was made of them."""
+        self._watchers.append(changed)
+
+    def change(self, changes: Mapping[str, Any], where: str = "") -> Applied:
+        """`apply` to the tables, each key to the one that knows it, and tell everybody who watches.
+
+        Raises ConfigError: nothing was changed. What a watcher raises comes when all others have been told: the options
+        are changed then, and would not be told again.
+        """
+        known = [{key: value for key, value in changes.items() if key in table.spellings()} for table in self.tables]
+        if unknown := changes.keys() - set().union(*known):
+            raise ConfigError(f"there is no option {', '.join(sorted(unknown))}{f' in {where}' if where else ''}")
+        for table, own in zip(self.tables, known, strict=True):
+            judge(table, own, where)
+        results = [apply(table, own, where) for table, own in zip(self.tables, known, strict=True)]
+        changed = {name: change for applied in results for name, change in applied.changed.items()}
+        refused = {name: change for applied in results for name, change in applied.refused.items()}
+        failures = []
+        for watcher in self._watchers if changed else ():
+            try:
+                watcher(frozenset(changed))
+            except Exception as error:  # noqa: BLE001  raised below
+                failures.append(error)
+        if failures:
+            raise failures[0]
+        return Applied(changed, refused)
