@@ -14,7 +14,8 @@ alternates by round; a round that warms Spark up is left out. Prints one JSON ob
   once_100, once_1000        written at least once
   floor_empty, floor_one     median ms of micro-batches (triggerExecution) that read nothing, as the broker filters, and one row
   floor_spark                the same of Spark's own rate-micro-batch with one row
-  driver_big, driver_small   CPU ms of the driver's Python and the planner's processes for a micro-batch of 1 M rows and of 10 k
+  driver_big, driver_small   CPU ms of the driver's Python and the planners' processes for a micro-batch of 1 M rows and of 10 k,
+                             without the timers of Spark's own that run whether there is a query or not
 """
 
 import argparse
@@ -27,7 +28,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
@@ -41,13 +42,15 @@ from metaq.spark import session
 from metaq.spark.slow_start import run_through
 
 PARTS = ("source", "files", "sink", "floor", "driver")
-ROWS = {1000: 500_000, 100: 2_000_000}
-"""By the size of their bodies. Some 0.2 s of each query are the same for any number of rows."""
-SINK_SHARE = 2
+ROWS = {1000: 1_500_000, 100: 6_000_000}
+"""By the size of their bodies. Some 0.5 s of CPU of each query are the same for any number of rows: the JVM compiles."""
+SINK_SHARE = 6
 """One in so many of the Parquet files is written into topics: that takes room on the disk."""
 BATCH_ROWS, BATCH_ROWS_SMALL = 1_000_000, 10_000
-BATCHES = 5
-"""Micro-batches of each of these sizes."""
+BATCHES = 6
+"""Micro-batches of each of these sizes. What the first and the last of them cost is left out."""
+TRIES = 5
+STREAM_PLANNER = "pyspark.sql.streaming.python_streaming_source_runner"
 FLOOR_BATCHES, FLOOR_SKIPPED = 25, 5
 LOOK_SECONDS = 0.05
 
@@ -63,30 +66,54 @@ def noop(frame: Any) -> None:
     frame.write.format("noop").mode("overwrite").save()
 
 
+def touch(folder: Path) -> None:
+    """Bring a folder's files into the page cache: some machines take back what nobody has read for seconds."""
+    room = bytearray(8 * 1024 * 1024)
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with contextlib.suppress(FileNotFoundError), path.open("rb", buffering=0) as file:
+                while file.readinto(room):
+                    pass
+
+
 def in_turn(number: int, *acts: Callable[[], None]) -> None:
     for act in acts if number % 2 else reversed(acts):
         act()
 
 
-def cpu_ms(pids: list[int]) -> float:
-    """CPU time of all threads of these processes, in the scheduler's nanoseconds where /proc/PID/stat has ticks of 10 ms."""
-    total = 0
+def cpu_ns(pids: Iterable[int]) -> dict[tuple[int, int], int]:
+    """CPU of each thread of these processes but the one that asks, by process and thread.
+
+    In the scheduler's nanoseconds where /proc/PID/stat has ticks of 10 ms.
+    """
+    found = {}
     for pid in pids:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
             for task in Path(f"/proc/{pid}/task").iterdir():
-                total += int((task / "schedstat").read_text().split()[0])
-    return total / 1e6
+                found[pid, int(task.name)] = int((task / "schedstat").read_text().split()[0])
+    found.pop((os.getpid(), threading.get_native_id()), None)  # What it costs to look is not what is looked for.
+    return found
 
 
-def planners(root: int) -> Iterator[int]:
-    """The processes below `root` in which Spark runs the Python of its driver: all of its daemons but the executors'."""
+def spent_ms(before: dict[tuple[int, int], int], after: dict[tuple[int, int], int]) -> float:
+    """CPU between two looks, of all that is there in the second: what has ended meanwhile is neither added nor taken away."""
+    return sum(now - before.get(thread, 0) for thread, now in after.items()) / 1e6
+
+
+def planners(root: int) -> dict[int, str]:
+    """The processes below `root` in which Spark runs the Python of its driver, by what they run.
+
+    One for each stream, and all daemons with their forks but the executors'.
+    """
+    found = {}
     for child in Path(f"/proc/{root}/task").glob("*/children"):
         for pid in _children(child):
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it has ended
                 line = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
-                if "pyspark.daemon" in line and line[-1] != "pyspark.worker":
-                    yield pid
-                yield from planners(pid)
+                if line[-1].startswith("pyspark.sql.") and "-m" in line:
+                    found[pid] = line[-1]
+                found |= planners(pid)
+    return found
 
 
 def _children(file: Path) -> list[int]:
@@ -112,8 +139,17 @@ class Series:
     def note(self, name: str, value: float) -> None:
         self.found.setdefault(name, []).append(value)
 
-    def rates(self, name: str, body: int, rows: int, act: Callable[[], object]) -> Callable[[], None]:
-        return lambda: self.note(f"{name}_{body}", rows * body / 1e6 / seconds_of(act))
+    def rates(
+        self, name: str, body: int, rows: int, act: Callable[[], object], reads: Path | None = None
+    ) -> Callable[[], None]:
+        """Notes MB/s of bodies. `reads`: a folder whose files are to be in memory: how fast the disk is is not asked here."""
+
+        def measure() -> None:
+            if reads is not None:
+                touch(reads)
+            self.note(f"{name}_{body}", rows * body / 1e6 / seconds_of(act))
+
+        return measure
 
     def count(self, full: int, least: int = 1000) -> int:
         return max(least, int(full * self.scale))
@@ -157,8 +193,8 @@ class Series:
             rows = self.count(ROWS[body])
             in_turn(
                 number,
-                self.rates("source", body, rows, lambda topic=topic: noop(self.rows(topic))),
-                self.rates("parquet", body, rows, lambda topic=topic: noop(self.parquet(topic))),
+                self.rates("source", body, rows, lambda topic=topic: noop(self.rows(topic)), self.data),
+                self.rates("parquet", body, rows, lambda topic=topic: noop(self.parquet(topic)), self.folder / topic),
             )
 
     def files(self, number: int) -> None:
@@ -167,7 +203,7 @@ class Series:
         stored = self.spark.read.format("metaq").options(path=str(self.log), topics=topic).load()
         if number == 0:
             assert (found := stored.count()) == rows, f"{found} rows are in the log, {rows} were sent"
-        self.rates("files", body, rows, lambda: noop(stored))()
+        self.rates("files", body, rows, lambda: noop(stored), self.log)()
 
     def sink(self, number: int) -> None:
         for body, (bodies, rows) in self.to_write.items():
@@ -230,20 +266,36 @@ class Series:
         )
 
     def planning_ms(self, topic: str, rows: int) -> float:
-        """CPU of a micro-batch of so many rows in the driver's Python: the second to the last of BATCHES."""
+        """As `_planning_ms`, of a query whose planner was seen at work twice."""
+        for _ in range(TRIES):
+            if (found := self._planning_ms(topic, rows)) is not None:
+                return found
+        raise AssertionError(f"{TRIES} queries over {topic} had ended before they were looked at a second time")
+
+    def _planning_ms(self, topic: str, rows: int) -> float | None:
+        """CPU of a micro-batch of so many rows in the driver's Python: the second to the last but one of BATCHES.
+
+        With the last one the query ends, and the process that plans it. None: it ended before it was looked at.
+        """
         self.filled(topic, rows * BATCHES)
         options = self.options(topic, startingOffsets="earliest", maxOffsetsPerTrigger=str(rows))
-        seen: list[float] = []
+        seen: list[dict[tuple[int, int], int]] = []
+        planning: list[set[int]] = []
+        before = self.timers()
 
         def watch(query: Any) -> None:
             over = threading.Event()
             seen.clear()
+            planning.clear()
 
             def look() -> None:  # At files, not at the query: to ask that costs the driver CPU.
-                for batch in (1, BATCHES):
+                for batch in (1, BATCHES - 1):
                     while not self.committed(batch) and not over.wait(LOOK_SECONDS):
                         pass
-                    seen.append(cpu_ms([os.getpid(), *planners(os.getpid())]))
+                    running = planners(os.getpid())
+                    counted = cpu_ns([os.getpid(), *running])
+                    seen.append({thread: spent for thread, spent in counted.items() if thread not in before})
+                    planning.append({pid for pid, module in running.items() if module == STREAM_PLANNER})
 
             looking = threading.Thread(target=look)
             looking.start()
@@ -256,7 +308,23 @@ class Series:
         self.run(self.spark.readStream.format("metaq").options(**options).load(), watch, availableNow=True)
         assert self.committed(BATCHES)
         assert not self.committed(BATCHES + 1)
-        return (seen[1] - seen[0]) / (BATCHES - 1)
+        if not planning[0] & planning[1]:
+            return None
+        return spent_ms(*seen) / (BATCHES - 2)
+
+    def timers(self) -> set[tuple[int, int]]:
+        """Threads that Spark and py4j wake once or twice a second, whether there is a query or not.
+
+        Those of this process but the main one, for accumulators and for what is collected, and the daemons that wait to fork.
+        """
+        idle = {thread for thread in cpu_ns([os.getpid()]) if thread[0] != thread[1]}
+        running = planners(os.getpid())
+        for pid in running:
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+                if running[pid] != STREAM_PLANNER and parent not in running:
+                    idle.add((pid, pid))
+        return idle
 
     def run(self, frame: Any, watch: Callable[[Any], None], **trigger: Any) -> Any:
         """A query into Spark's `noop` sink with a checkpoint of its own, watched to its end."""
