@@ -100,7 +100,7 @@ def test_several_pulls_are_under_way(tmp_path):
         cluster.put("orders", 0, [b"more"] * 5000)
         under_way: list[int] = []
         most = asked_for = 0
-        second = threading.Event()
+        second, last = threading.Event(), threading.Event()
 
         def asked(command: Command) -> Verdict:
             nonlocal most, asked_for
@@ -111,7 +111,9 @@ def test_several_pulls_are_under_way(tmp_path):
             most = max(most, len(under_way))
             if asked_for == 2:
                 second.set()
-            return Later(second) if asked_for == 1 else None
+            if asked_for == 1 + PULLS_UNDER_WAY:
+                last.set()
+            return Later(second) if asked_for == 1 else Later(last) if asked_for <= PULLS_UNDER_WAY else None
 
         def answered(answer: Command) -> Verdict:
             if answer.opaque in under_way:
@@ -121,6 +123,7 @@ def test_several_pulls_are_under_way(tmp_path):
         cluster.script, cluster.answer_script = asked, answered
         assert len(fetch(cluster, 0, 5000, pull_bytes=40_000)) == 5000
     assert second.is_set()
+    assert last.is_set()  # What the first answer taught is that more may be under way.
     assert most == PULLS_UNDER_WAY
     assert asked_for < 50  # Of about 200 messages each, after what was learnt on the way.
 
