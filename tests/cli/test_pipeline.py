@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
 
 import pytest
 
 from metaq.admin import Admin
-from metaq.cli.pipeline import Dedupe, ReadFrom, messages_behind, root_text
+from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.dedupe import DEDUPE
+from metaq.spark.pipelines.driver import messages_behind, root_text
 from metaq.spark.pipelines.lease import lease_on
+from metaq.spark.pipelines.run import Run, status_of
 from metaq.spark.replicas import READ_FROM
-from tests.support import PATIENCE, environment, process, run_metaq
+from tests.support import PATIENCE, environment, eventually, process, run_metaq
 
 
 def progress(latest: str | None, end: str | None) -> dict:
@@ -38,14 +42,18 @@ def test_a_failed_query_is_told_in_our_own_words():
     assert root_text("something else\nmore") == "something else"
 
 
-def test_the_command_knows_every_way_to_know_a_repeat():
-    """`--dedupe` offers what the pipeline takes."""
-    assert tuple(way.value for way in Dedupe) == DEDUPE
+def choices(name: str) -> tuple[str, ...]:
+    return next(item.metadata["choices"] for item in dataclasses.fields(ArchiveOptions) if item.name == name)
 
 
-def test_the_command_knows_everyone_to_read_from():
-    """`--read-from` offers what the source takes."""
-    assert tuple(who.value for who in ReadFrom) == READ_FROM
+def test_the_options_know_every_way_to_know_a_repeat():
+    """Their table is read without the modules that do the work."""
+    assert choices("dedupe") == DEDUPE
+
+
+def test_the_options_know_everyone_to_read_from():
+    """The same."""
+    assert choices("read_from") == READ_FROM
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +82,15 @@ def test_an_unknown_topic_ends_at_once_with_not_found(metaq_broker, tmp_path):
 def test_it_does_not_take_the_time_that_spark_takes(tmp_path):
     """What is checked first loads no Spark and no Java."""
     program = (
-        "import sys, pathlib\n"
-        "from metaq.cli.pipeline import _begin\n"
-        "try: _begin('127.0.0.1:1', ['t'], pathlib.Path(sys.argv[1]), None)\n"
-        "except Exception as fault: print(type(fault).__name__)\n"
+        "import sys\n"
+        "from metaq.cli.main import main\n"
+        "sys.argv[1:] = ['pipeline', 'run', 'archive', '-n', '127.0.0.1:1', '--topic', 't', '--output', sys.argv[1]]\n"
+        "try: main()\n"
+        "except SystemExit as end: print(end.code)\n"
         "print(*{'pyspark', 'pyarrow', 'pandas'} & set(sys.modules))\n"
     )
     with process(sys.executable, "-c", program, str(tmp_path), env=environment()) as child:
-        assert child.communicate(timeout=PATIENCE)[0].split() == ["ConnectionFailed"]
+        assert child.communicate(timeout=PATIENCE)[0].split() == ["1"]
 
 
 def test_an_output_that_is_a_file_is_one_line(metaq_broker, tmp_path, known):
@@ -89,7 +98,7 @@ def test_an_output_that_is_a_file_is_one_line(metaq_broker, tmp_path, known):
     file = tmp_path / "file"
     file.write_text("mine")
     code, said = run_archive(metaq_broker, known, file)
-    assert (code, said) == (2, f"metaq: the output {file} is a file; a folder is needed\n")
+    assert (code, said) == (2, f"metaq: the folder {file} is a file; a folder is needed\n")
     assert file.read_text() == "mine"
 
 
@@ -102,3 +111,45 @@ def test_a_folder_that_another_run_writes_into_is_refused_by_name(metaq_broker, 
     assert code == 1
     assert said.startswith(f"metaq: another run writes into {tmp_path}: process ")
     assert said.count("\n") == 1
+
+
+def test_what_there_is_is_listed_and_described():
+    """For people and for programs; an unknown name proposes the nearest."""
+    assert "archive  Topics to Parquet files" in run_metaq("pipeline", "list").stdout
+    assert json.loads(run_metaq("pipeline", "list", "--json").stdout).keys() >= {"archive"}
+    described = json.loads(run_metaq("pipeline", "describe", "archive", "--json").stdout)
+    assert described["options"]["dedupe"]["default"] == "unique_id"
+    assert all(option["doc"] for option in described["options"].values())
+    assert "dedupeSeconds" in run_metaq("pipeline", "describe", "archive").stdout
+    done = run_metaq("pipeline", "describe", "archiv")
+    assert done.returncode == 2
+    assert "the nearest is archive" in done.stderr
+
+
+def test_a_wrong_key_of_a_file_is_named_with_the_nearest(tmp_path):
+    """Before anything starts, and nothing is made."""
+    file = tmp_path / "pipeline.toml"
+    file.write_text('topics = ["a"]\noutptu = "out"\n')
+    done = run_metaq("pipeline", "run", "archive", "-c", str(file))
+    assert (done.returncode, done.stderr) == (2, f"metaq: there is no option outptu in {file}; the nearest is output\n")
+    file.write_text('pipeline = "archive"\ntopics = ["a"]\noutput = "out"\ndedupe = "sometimes"\n')
+    done = run_metaq("pipeline", "status", "-c", str(file))
+    assert (done.returncode, done.stderr) == (2, "metaq: dedupe=sometimes: allowed are off, unique_id, key\n")
+
+
+def test_status_and_stop_speak_with_the_run_of_a_folder(tmp_path):
+    """Whoever runs it: they meet in the folder."""
+    assert run_metaq("pipeline", "status", "--folder", str(tmp_path)).returncode == 3
+    assert run_metaq("pipeline", "stop", "--folder", str(tmp_path)).returncode == 3
+    run = Run("archive", tmp_path).begin()
+    run.tell("a batch", batch=0, rows=5)
+    told = json.loads(run_metaq("pipeline", "status", "--folder", str(tmp_path), "--json").stdout)
+    assert (told["state"], told["total"], told["batches"]) == ("running", {"rows": 5}, 1)
+    done = run_metaq("pipeline", "stop", "--folder", str(tmp_path), "--seconds", "0")
+    assert done.returncode == 1
+    assert "still runs after 0 s" in done.stdout
+    eventually(lambda: run.stopping, what="the request to stop")
+    run.end()
+    assert status_of(tmp_path).state == "stopped"
+    shown = run_metaq("pipeline", "status", "--folder", str(tmp_path))
+    assert (shown.returncode, "archive: stopped" in shown.stdout) == (0, True)

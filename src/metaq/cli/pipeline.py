@@ -2,49 +2,32 @@
 
 from __future__ import annotations
 
-import enum
-import logging
-import signal
-import sys
 import threading
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from metaq.cli.output import NAMESRV_DEFAULT, NameServers, print_json_line
-from metaq.errors import MetaqError
+from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, print_table
+from metaq.cli.pipeline_run import add_commands, status_line
+from metaq.errors import ConfigError
+from metaq.spark.pipelines.catalogue import PIPELINES, pipeline
+from metaq.spark.pipelines.configuration import configure, describe
 
 if TYPE_CHECKING:
-    from metaq.spark.pipelines.archive import BatchReport
-    from metaq.spark.pipelines.lease import Lease
+    from metaq.spark.pipelines.run import Status
 
 app = typer.Typer(help="Run the ready-made Spark pipelines.", no_args_is_help=True)
 run_app = typer.Typer(help="Run one of them.", no_args_is_help=True)
 app.add_typer(run_app, name="run")
+add_commands(run_app)
 
-LOOK_SECONDS = 0.5
-ROUTE_SECONDS = 1.5
-"""How long an unknown topic may take to become known."""
-LEASE_SECONDS = 2.0
-"""How long an earlier run may take to end."""
+_LOOK_SECONDS = 0.1
 
-
-class Dedupe(enum.Enum):
-    """`metaq.spark.pipelines.dedupe.DEDUPE`, which would load numpy to be asked."""
-
-    off = "off"
-    unique_id = "unique_id"
-    key = "key"
-
-
-class ReadFrom(enum.Enum):
-    """`metaq.spark.replicas.READ_FROM`, in the same way."""
-
-    auto = "auto"
-    master = "master"
-    slave = "slave"
+ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="the pipeline's TOML file")]
+Folder = Annotated[
+    Path | None, typer.Option("--folder", metavar="DIR", help="the pipeline's folder: an archive's is its output")
+]
 
 
 @app.callback()
@@ -53,183 +36,96 @@ def pipelines() -> None:
 
 
 @run_app.callback()
-def run_pipeline() -> None:
-    """Run one of them: each takes its own options."""
+def run_one() -> None:
+    """Run one of them: each takes its own options, as flags or in a file."""
 
 
-@run_app.command("archive")
-def run_archive(
-    topic: Annotated[list[str], typer.Option("--topic", help="topic to archive; may be given several times")],
-    output: Annotated[Path, typer.Option(metavar="DIR", help="the archive's folder, its own")],
-    namesrv: NameServers = NAMESRV_DEFAULT,
-    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="by default inside the output")] = None,
-    staging: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="where unfinished files lie: on the output's file system; by default beside it"
-        ),
-    ] = None,
-    once: Annotated[bool, typer.Option("--once", help="archive what is there now, then end")] = False,
-    trigger: Annotated[float, typer.Option(metavar="SECONDS", help="look for new messages this often", min=0)] = 60.0,
-    group: Annotated[str | None, typer.Option(help="report progress as this consumer group")] = None,
-    dedupe: Annotated[
-        Dedupe,
-        typer.Option(help="what a repeated message is known by and left out for: the producer's id, or its keys"),
-    ] = Dedupe.unique_id,
-    dedupe_seconds: Annotated[
-        float, typer.Option(metavar="SECONDS", help="repeats are stored at most this long after each other", min=0)
-    ] = 600.0,
-    starting_offsets: Annotated[str, typer.Option(help="where a new archive begins: earliest or latest")] = "earliest",
-    read_from: Annotated[
-        ReadFrom, typer.Option(help="slaves serve what masters have on disk only, or all, or nothing")
-    ] = ReadFrom.auto,
-    master: Annotated[str | None, typer.Option(help="Spark master, by default this machine")] = None,
-    spark_log: Annotated[
-        str, typer.Option(metavar="LEVEL", help="what Spark itself logs: off, error, warn or info")
-    ] = "off",
-    as_json: Annotated[bool, typer.Option("--json", help="one JSON line per batch")] = False,
+@app.command("list")
+def list_pipelines(as_json: AsJson = False) -> None:
+    """The pipelines that there are."""
+    if as_json:
+        print_json({one.name: one.summary for one in PIPELINES.values()})
+    else:
+        print_table(("name", "what it does"), [(one.name, one.summary) for one in PIPELINES.values()])
+
+
+@app.command("describe")
+def describe_pipeline(
+    name: Annotated[str, typer.Argument(help="its name, from `metaq pipeline list`")], as_json: AsJson = False
 ) -> None:
-    """Write topics to Parquet, every message once, partitioned by topic and store date (UTC).
+    """A pipeline's options: the keys of its TOML file, and its flags."""
+    kind = pipeline(name)
+    rows = describe(kind.options)
+    if as_json:
+        options = {key: {"default": default or None, "doc": doc} for key, default, doc in rows}
+        print_json({"name": kind.name, "summary": kind.summary, "options": options})
+        return
+    print(f"{kind.name}: {kind.summary}\n")
+    print_table(("key", "default", "meaning"), [(key, default, doc.replace("`", "")) for key, default, doc in rows])
 
-    Killed at any moment, it goes on where it stopped when it is started again.
-    """
-    from metaq.spark import archive, session
-    from metaq.spark.slow_start import run_through
 
-    lease = _begin(namesrv, topic, output, staging)
-    shown = _Shown(as_json)
-    shown.status("starting Spark")
-    spark = None
-    try:
-        # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
-        spark = session("metaq archive", master=master, log_level=spark_log)
-        taken: Lease | None = lease
+@app.command("status")
+def show_status(config: ConfigFile = None, folder: Folder = None, as_json: AsJson = False) -> None:
+    """How far the pipeline of a folder is, and whether it runs. Exit status 1: the last run failed or was killed; 3: none."""
+    from metaq.spark.pipelines.run import FAILED, LOST, status_of
 
-        def start() -> Any:
-            nonlocal taken
-            mine, taken = taken, None  # it ends with its query: a second one takes another
-            return archive(
-                spark,
-                name_servers=namesrv,
-                topics=topic,
-                output=output,
-                checkpoint=checkpoint,
-                staging=staging,
-                once=once,
-                trigger_seconds=trigger,
-                progress_group=group,
-                dedupe=dedupe.value,
-                dedupe_seconds=dedupe_seconds,
-                on_batch=shown.batch,
-                source={"startingOffsets": starting_offsets, "readFrom": read_from.value},
-                lease=mine,
+    place = _place(config, folder)
+    found = status_of(place)
+    if found is None:
+        print(f"no pipeline has run in {place} yet")
+        raise typer.Exit(EXIT_NOT_FOUND)
+    _print(found, as_json=as_json)
+    if found.state in {FAILED, LOST}:
+        raise typer.Exit(EXIT_FAILED)
+
+
+@app.command("stop")
+def stop_run(
+    config: ConfigFile = None,
+    folder: Folder = None,
+    seconds: Annotated[float, typer.Option(help="wait so long for its end", min=0)] = 60.0,
+) -> None:
+    """Ask the pipeline that runs in a folder to end, and wait for it: the batch under way is given up or done, never half."""
+    from metaq.clock import SYSTEM
+    from metaq.spark.pipelines.run import RUNNING, ask_to_stop, status_of
+
+    place = _place(config, folder)
+    asked = ask_to_stop(place)
+    if asked is None:
+        print(f"no pipeline runs in {place}")
+        raise typer.Exit(EXIT_NOT_FOUND)
+    over, pause = SYSTEM.monotonic() + seconds, threading.Event()
+    while (now := status_of(place)) is not None and now.run == asked.run and now.state == RUNNING:
+        if SYSTEM.monotonic() >= over:
+            print(
+                f"{asked.pipeline} (process {asked.pid} on {asked.host}) still runs after {seconds:g} s; it was asked to end"
             )
-
-        stopping = threading.Event()
-        run_through(start, lambda query: watch(query, shown, stopping))
-    except Exception as fault:
-        if type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}:
-            raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault
-        raise
-    finally:
-        shown.close()
-        if spark is not None:
-            spark.stop()
-        lease.release()
+            raise typer.Exit(EXIT_FAILED)
+        pause.wait(_LOOK_SECONDS)
+    print(f"{asked.pipeline} has stopped: {status_line(now or asked)}")
 
 
-def _begin(namesrv: str, topics: list[str], output: Path, staging: Path | None) -> Lease:
-    """Find and say what is wrong without Spark, which takes seconds to start. Returns the output's lease, taken.
-
-    Raises: NoRoute: a topic that nobody knows. ConfigError, StoreLocked: the output cannot be written to.
-    """
-    from metaq.spark.cluster_client import ClusterClient
-    from metaq.spark.pipelines.folder import ArchiveFolder
-    from metaq.spark.pipelines.lease import begin
-
-    # Its warnings of every new try would surround the one line that we print in the end.
-    logging.getLogger("metaq.spark.cluster_client").setLevel(logging.ERROR)
-    client = ClusterClient(namesrv, ROUTE_SECONDS)
-    try:
-        client.queues(topics)
-    finally:
-        client.close()
-    return begin(ArchiveFolder(output, staging), LEASE_SECONDS)
+def _place(config: Path | None, folder: Path | None) -> Path:
+    if (config is None) == (folder is None):
+        raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")
+    return configure(None, config).options.place if config is not None else Path(str(folder)).absolute()
 
 
-def watch(query: Any, shown: _Shown, stopping: threading.Event) -> None:
-    """Wait for the query's end, or for Ctrl-C or SIGTERM, which stop it: what it had published stays, nothing else.
-
-    They set `stopping`, so that they also count between two queries. Raises MetaqError: the query failed.
-    """
-
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        stopping.set()
-
-    # Set after the session was made: Spark's own handler for Ctrl-C would raise in the middle of a call.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
-    try:
-        while not stopping.is_set() and query.isActive:
-            stopping.wait(LOOK_SECONDS)
-            shown.behind(messages_behind(query.lastProgress))
-    finally:
-        query.stop()
-    fault = None if stopping.is_set() else query.exception()
-    if fault is not None:
-        raise MetaqError(f"the query failed: {root_text(str(fault))}")
+def _print(found: Status, *, as_json: bool) -> None:
+    if as_json:
+        print_json(_fields(found))
+        return
+    print(
+        f"{found.pipeline}: {found.state} (process {found.pid} on {found.host}, since {found.since}, seen {found.seen})"
+    )
+    print(status_line(found))
+    if found.last:
+        print("last batch: " + ", ".join(f"{name} {value}" for name, value in found.last.items()))
+    if found.fault:
+        print(f"it failed: {found.fault}")
 
 
-def root_text(text: str) -> str:
-    """The line of a Spark failure that says what went wrong: our own error, out of the traces around it."""
-    lines = [line.strip() for line in text.splitlines()]
-    ours = [line for line in lines if line.startswith("metaq.errors.")]
-    return ours[-1].partition(": ")[2] if ours else next((line for line in lines if line), "no reason was given")
+def _fields(found: Status) -> dict[str, Any]:
+    import msgspec
 
-
-def messages_behind(progress: Any) -> int | None:
-    """Backlog in messages, from a query's last progress."""
-    if not progress or not progress["sources"]:
-        return None
-    from metaq.spark.progress import of_progress
-
-    found = of_progress(progress)
-    return found.behind if found is not None else None
-
-
-class _Shown:
-    """What the user sees: a line per batch, and on a terminal a status line under them."""
-
-    def __init__(self, as_json: bool) -> None:
-        from rich.console import Console
-
-        self._json, self._total = as_json, 0
-        self._status = None if as_json or not sys.stdout.isatty() else Console().status("")
-        if self._status is not None:
-            self._status.start()
-
-    def status(self, text: str) -> None:
-        if self._status is not None:
-            self._status.update(text)
-
-    def behind(self, messages: int | None) -> None:
-        lag = "" if messages is None else f", {messages:,} behind"
-        self.status(f"{self._total:,} messages archived{lag}")
-
-    def batch(self, report: BatchReport) -> None:
-        self._total += report.rows
-        if self._json:
-            print_json_line({name: getattr(report, name) for name in type(report).__dataclass_fields__})
-            return
-        rate = report.rows / report.seconds if report.seconds else 0
-        repeats = f", {report.repeats:,} repeats left out" if report.repeats else ""
-        how = "was published before the restart" if report.replayed else f"{report.seconds:.1f} s, {rate:,.0f}/s"
-        print(
-            f"batch {report.batch}: {report.rows:,} messages in {report.files} files, "
-            f"{report.size / 1e6:,.1f} MB{repeats} ({how})",
-            flush=True,
-        )
-
-    def close(self) -> None:
-        if self._status is not None:
-            self._status.stop()
+    return dict(msgspec.structs.asdict(found))

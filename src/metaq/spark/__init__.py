@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from metaq.spark import decode
     from metaq.spark.engine import session
     from metaq.spark.listener import ProgressListener
-    from metaq.spark.pipelines.archive import archive
+    from metaq.spark.pipelines.archiving import archive
     from metaq.spark.progress import Lag, QueueLag, lag
     from metaq.spark.repeats import without_repeats
     from metaq.spark.tables import table
@@ -39,7 +39,7 @@ _HOMES = {
     "Lag": "progress",
     "ProgressListener": "listener",
     "QueueLag": "progress",
-    "archive": "pipelines.archive",
+    "archive": "pipelines.archiving",
     "decode": "decode",
     "lag": "progress",
     "session": "engine",

@@ -14,8 +14,7 @@ import threading
 import pytest
 
 from metaq.errors import ConfigError, StoreLocked
-from metaq.spark.pipelines.folder import ArchiveFolder
-from metaq.spark.pipelines.lease import begin, lease_on
+from metaq.spark.pipelines.lease import is_free, lease_on
 from tests.support import PATIENCE, environment, process, read_line
 
 HOLD = """
@@ -76,17 +75,16 @@ def test_one_that_is_ending_is_waited_for(tmp_path):
     timer.join()
 
 
-def test_nothing_is_prepared_before_the_lease_is_there(tmp_path):
-    """A run that ends clears its staging folder away: whoever made it ready meanwhile would find it gone."""
-    folder = ArchiveFolder(tmp_path / "out")
-    ending = begin(folder)
-    folder.close()
-    with pytest.raises(StoreLocked):
-        begin(folder, seconds=0)
-    assert not folder.staging.exists()
-    ending.release()
-    begin(folder, seconds=0).release()
-    assert folder.staging.exists()
+def test_whether_it_is_free_can_be_asked_without_taking_it(tmp_path):
+    """Also where there never was one."""
+    assert is_free(tmp_path / "none")
+    mine = lease_on(tmp_path)
+    mine.take()
+    assert not is_free(tmp_path)
+    mine.release()
+    assert is_free(tmp_path)
+    mine.take(seconds=0)
+    mine.release()
 
 
 def test_an_output_that_cannot_be_written_to_is_refused(tmp_path):

@@ -117,7 +117,7 @@ class ArchiveFolder:
             raise ConfigError(
                 f"the staging folder {self.staging} is inside the output: readers would see unfinished files"
             )
-        _make("output", self.path)
+        make_or_refuse("output", self.path)
 
     def prepare(self) -> None:
         """Make the archive's folders, and see that files can be published. For the run that has the lease: one that
@@ -126,7 +126,7 @@ class ArchiveFolder:
         Raises: ConfigError: one of them cannot be made or written to, or they are not on one file system.
         """
         self.make()
-        _make(
+        make_or_refuse(
             "staging folder", self.staging, "; name another folder for it on the file system of the output (--staging)"
         )
         self._try_a_rename()
@@ -258,7 +258,8 @@ def spark_path(path: Path) -> str:
     return f"file:{path}"
 
 
-def _make(what: str, folder: Path, ways: str = "") -> None:
+def make_or_refuse(what: str, folder: Path, ways: str = "") -> None:
+    """`make_folder`. Raises ConfigError: it cannot be made; the text calls it `what` and ends with `ways` out."""
     try:
         make_folder(folder)
     except FileExistsError as fault:

@@ -1,4 +1,4 @@
-"""Who may write into an archive: one run at a time, and a crash leaves it free.
+"""Who may write into a pipeline's folder: one run at a time, and a crash leaves it free.
 
 On a local folder the lease is a lock that the kernel holds for this process (`flock`): it goes when the process does,
 however that ends. The file's text only says whose it is. A file system without such locks needs another class with the
@@ -19,7 +19,6 @@ from typing import Protocol
 
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError, StoreLocked
-from metaq.spark.pipelines.folder import ArchiveFolder
 
 LEASE = "_lease"
 WAIT_SECONDS = 5.0
@@ -46,20 +45,19 @@ def lease_on(folder: Path) -> Lease:
     return FileLease(folder)
 
 
-def begin(folder: ArchiveFolder, seconds: float = WAIT_SECONDS) -> Lease:
-    """Take the lease of an archive, then make its folders ready: not before, for a run that ends clears them away.
-
-    Raises: StoreLocked: another run writes into it. ConfigError: it cannot be written to.
-    """
-    folder.make()
-    lease = lease_on(folder.path)
-    lease.take(seconds)
+def is_free(folder: Path) -> bool:
+    """Whether nobody has the lease now."""
     try:
-        folder.prepare()
-    except BaseException:
-        lease.release()
-        raise
-    return lease
+        handle = os.open(folder / LEASE, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return True
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    finally:
+        os.close(handle)
+    return True
 
 
 class FileLease:

@@ -9,6 +9,7 @@ its manifest, or none and does everything again; publishing is one rename (`meta
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -21,7 +22,9 @@ from metaq.errors import ClientClosed, ConfigError, StoreError
 from metaq.model.queue import MessageQueue
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.offsets import Positions, Slice
-from metaq.spark.pipelines.dedupe import DEDUPE, OFF, UNIQUE_ID, Ids, IdWindow
+from metaq.spark.pipelines.archiving_options import ArchiveOptions
+from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow
+from metaq.spark.pipelines.driver import looked_after
 from metaq.spark.pipelines.folder import (
     CHECKPOINT,
     IDS,
@@ -34,7 +37,7 @@ from metaq.spark.pipelines.folder import (
     spark_path,
     sync_folder,
 )
-from metaq.spark.pipelines.lease import Lease, begin
+from metaq.spark.pipelines.run import Run
 from metaq.spark.pipelines.slices import WRITTEN, SliceWriter, disk_fault, sync_file, without_offsets
 from metaq.spark.settings import SourceOptions
 
@@ -62,6 +65,12 @@ class BatchReport:
     replayed: bool = False
     """The batch had been published before a restart; nothing was fetched."""
 
+    def __str__(self) -> str:
+        rate = self.rows / self.seconds if self.seconds else 0
+        repeats = f", {self.repeats:,} repeats left out" if self.repeats else ""
+        how = "was published before the restart" if self.replayed else f"{self.seconds:.1f} s, {rate:,.0f}/s"
+        return f"batch {self.batch}: {self.rows:,} messages in {self.files} files, {self.size / 1e6:,.1f} MB{repeats} ({how})"
+
 
 def archive(
     spark: Any,
@@ -80,7 +89,6 @@ def archive(
     messages_per_file: int = MESSAGES_PER_FILE,
     on_batch: Callable[[BatchReport], None] | None = None,
     source: Mapping[str, str] | None = None,
-    lease: Lease | None = None,
 ) -> Any:
     """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
 
@@ -96,62 +104,70 @@ def archive(
         messages_per_batch, messages_per_file: most of them.
         on_batch: called in this process after every batch.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
-        lease: the output's (`begin`), if the caller has it already. It is released when the query has ended.
 
     Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, or the
             session is a client of Spark Connect.
         StoreLocked: another run writes into the output; the text says which.
     """
-    if dedupe not in DEDUPE:
-        raise ConfigError(f"dedupe={dedupe!r}: need {', '.join(DEDUPE[:-1])} or {DEDUPE[-1]}")
-    topics = [topics] if isinstance(topics, str) else list(topics)
-    if not topics:
-        raise ConfigError("archive needs at least one topic")
-    folder = ArchiveFolder(output, staging)
-    place = Path(checkpoint).absolute() if checkpoint is not None else folder.path / CHECKPOINT
-    options = {
-        "nameServers": name_servers,
-        "subscribe": ",".join(topics),
-        "startingOffsets": "earliest",
-        "maxOffsetsPerTrigger": str(messages_per_batch),
-        "maxOffsetsPerPartition": str(messages_per_file),
-        "rows": "slices",
-        **({"progressGroup": progress_group} if progress_group else {}),
-        **(source or {}),
-    }
+    options = ArchiveOptions(
+        name_servers=name_servers,
+        topics=topics if isinstance(topics, str) else ",".join(topics),
+        output=str(output),
+        checkpoint=None if checkpoint is None else str(checkpoint),
+        staging=None if staging is None else str(staging),
+        once=once,
+        trigger_seconds=trigger_seconds,
+        progress_group=progress_group,
+        dedupe=dedupe,
+        dedupe_seconds=dedupe_seconds,
+        max_offsets_per_trigger=messages_per_batch,
+        messages_per_file=messages_per_file,
+    )
+    options.check()
+    run = Run("archive", options.place)
+    return looked_after(run, lambda: _start(spark, options, run, on_batch, source or {}))
+
+
+def start(spark: Any, options: ArchiveOptions, run: Run) -> Any:
+    """The pipeline `archive` (`metaq.spark.pipelines.catalogue`). Raises: see `archive`."""
+
+    def tell(report: BatchReport) -> None:
+        run.tell(str(report), **dataclasses.asdict(report))
+
+    return _start(spark, options, run, tell, {})
+
+
+def _start(
+    spark: Any,
+    options: ArchiveOptions,
+    run: Run,
+    on_batch: Callable[[BatchReport], None] | None,
+    source: Mapping[str, str],
+) -> Any:
     if interpreter.is_remote(spark):
         raise ConfigError(
             "the archive runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
             "metaq.spark.session() in a process without one, or `metaq pipeline run archive`"
         )
     interpreter.check(interpreter.running_context())
-    chosen = SourceOptions.of(options)
+    pairs = {
+        **options.source(),
+        "subscribe": ",".join(options.topics_read),
+        "maxOffsetsPerPartition": str(options.messages_per_file),
+        "rows": "slices",
+        **source,
+    }
+    chosen = SourceOptions.of(pairs)
     chosen.check_stream()
-    if lease is None:
-        lease = begin(folder)
-    try:
-        folder.guard(place)
-        archiver = _Archiver(folder, place, chosen, _Dedupe(dedupe, dedupe_seconds), on_batch)
-        reader = spark.readStream.format("metaq").options(**options).load()
-        writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
-        trigger = {"availableNow": True} if once else {"processingTime": f"{trigger_seconds:g} seconds"}
-        query = writer.foreachBatch(archiver.process).trigger(**trigger).start()
-    except BaseException:
-        lease.release()
-        raise
-    threading.Thread(target=_end_with, args=(query, archiver, lease), name="metaq-archive-end", daemon=True).start()
-    return query
-
-
-def _end_with(query: Any, archiver: _Archiver, lease: Lease) -> None:
-    """Give the lease back when the query has ended, however it did, and nothing is being published any more."""
-    try:
-        query.awaitTermination()
-    except Exception as fault:  # noqa: BLE001  it is the query's, and its owner's to see; or Spark itself is gone
-        _LOG.debug("the archive's query ended: %s", fault)
-    finally:
-        archiver.close()
-        lease.release()
+    folder = ArchiveFolder(options.output, options.staging)
+    folder.prepare()
+    place = Path(options.checkpoint).absolute() if options.checkpoint is not None else folder.path / CHECKPOINT
+    folder.guard(place)
+    archiver = _Archiver(folder, place, chosen, _Dedupe(options.dedupe, options.dedupe_seconds), on_batch)
+    run.at_end(archiver.close)
+    reader = spark.readStream.format("metaq").options(**pairs).load()
+    writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
+    return writer.foreachBatch(archiver.process).trigger(**options.trigger()).start()
 
 
 class _Dedupe(NamedTuple):

@@ -1,0 +1,216 @@
+"""`metaq pipeline run NAME`: its flags are the pipeline's options; what it shows while it runs."""
+
+from __future__ import annotations
+
+import inspect
+import signal
+import sys
+import types
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from pathlib import Path
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from metaq.cli.output import count, print_json_line
+from metaq.errors import MetaqError
+from metaq.spark.pipelines.catalogue import PIPELINES, Pipeline
+from metaq.spark.pipelines.configuration import Configuration, configure
+
+ROUTE_SECONDS = 1.5
+"""How long an unknown topic may take to become known."""
+LEASE_SECONDS = 2.0
+"""How long an earlier run may take to end."""
+
+_REPEATED = {"topics"}
+"""Options that are lists: their flag may be given several times."""
+
+
+def command(kind: Pipeline) -> Callable[..., None]:
+    """The function behind `metaq pipeline run NAME`, with the parameters that typer makes flags of."""
+
+    def run(config: Path | None, master: str | None, spark_log: str, as_json: bool, **flags: Any) -> None:
+        more = {name: ",".join(value) if isinstance(value, list) else value for name, value in flags.items() if value}
+        run_pipeline(configure(kind.name, config if config is not None else {}, **more), master, spark_log, as_json)
+
+    shared = {
+        "config": (Path | None, typer.Option("--config", "-c", metavar="FILE", help="a TOML file; flags beat what it says")),
+        "master": (str | None, typer.Option(help="Spark master, by default this machine")),
+        "spark_log": (
+            str, typer.Option(metavar="LEVEL", help="what Spark itself logs: off, error, warn or info")
+        ),
+        "as_json": (bool, typer.Option("--json", help="one JSON line per batch")),
+    }  # fmt: skip
+    defaults = {"config": None, "master": None, "spark_log": "off", "as_json": False}
+    chosen: dict[str, Any] = {name: Annotated[kind_, flag] for name, (kind_, flag) in shared.items()}
+    hints = typing.get_type_hints(kind.options)
+    for item in fields(kind.options):
+        facts = item.metadata
+        texts = [f"--{_kebab(name)}" for name in (*facts["aliases"], item.name)]
+        if item.name == "name_servers":
+            texts.insert(0, "-n")
+        say = _help(facts["doc"], item.default)
+        if item.name in _REPEATED:
+            chosen[item.name] = Annotated[list[str] | None, typer.Option(*texts, metavar="NAME", help=say)]
+        elif hints[item.name] is bool:
+            plain = texts[-1]
+            chosen[item.name] = Annotated[bool, typer.Option(plain, help=say)]
+        else:
+            # As text: the option table reads it, and its errors name the option as the file does.
+            kind_name = _metavar(hints[item.name])
+            chosen[item.name] = Annotated[str | None, typer.Option(*texts, metavar=kind_name, help=say)]
+        defaults[item.name] = False if hints[item.name] is bool else None
+    signature = inspect.Signature(
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=defaults[name], annotation=hint)
+            for name, hint in chosen.items()
+        ]
+    )
+    run.__signature__ = signature  # type: ignore[attr-defined]
+    run.__annotations__ = chosen
+    run.__doc__ = f"{kind.summary}\n\nKilled at any moment, it goes on where it stopped when it is started again."
+    return run
+
+
+def add_commands(app: typer.Typer) -> None:
+    """One command for each pipeline."""
+    for kind in PIPELINES.values():
+        app.command(kind.name)(command(kind))
+
+
+def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_json: bool) -> None:
+    """Run it to its end, or to Ctrl-C or SIGTERM. Raises MetaqError, typer.Exit: a job's exit status."""
+    from metaq.spark.pipelines.run import Outcome, Run
+
+    _find_topics(chosen)
+    shown = Shown(chosen.pipeline.name, as_json)
+    with Run(chosen.pipeline.name, chosen.options.place, on_batch=shown.batch).begin(LEASE_SECONDS) as run:
+        if chosen.pipeline.prepare is not None:
+            chosen.pipeline.prepare(chosen.options)
+        shown.status("starting Spark")
+        try:
+            work = _in_spark(chosen, run, shown, master, spark_log)
+        except Exception as fault:
+            if type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}:
+                from metaq.spark.pipelines.driver import root_text
+
+                raise MetaqError(f"Spark failed: {root_text(str(fault))}") from fault
+            raise
+        finally:
+            shown.close()
+    if isinstance(work, Outcome):
+        shown.outcome(work)
+        if work.exit_status:
+            raise typer.Exit(work.exit_status)
+
+
+def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None, spark_log: str) -> Any:
+    from metaq.spark import session
+    from metaq.spark.pipelines.driver import watch
+    from metaq.spark.pipelines.run import Outcome
+    from metaq.spark.slow_start import run_through
+
+    name = f"metaq {chosen.pipeline.name}"
+    # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
+    spark = session(name, master=master or chosen.master, conf=chosen.spark, log_level=spark_log)
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        run.stop()
+
+    # Set after the session was made: Spark's own handler for Ctrl-C would raise in the middle of a call.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
+
+    def look(work: Any) -> Any:
+        if not isinstance(work, Outcome):
+            shown.follow(run)
+            watch(work, run)
+        return work
+
+    try:
+        return run_through(lambda: chosen.pipeline.start(spark, chosen.options, run), look)
+    finally:
+        spark.stop()
+
+
+def _find_topics(chosen: Configuration) -> None:
+    """Raises NoRoute: a topic that nobody knows. Without Spark, which takes seconds to start."""
+    import logging
+
+    from metaq.spark.cluster_client import ClusterClient
+
+    if not chosen.options.topics_read:
+        return
+    # Its warnings of every new try would surround the one line that we print in the end.
+    logging.getLogger("metaq.spark.cluster_client").setLevel(logging.ERROR)
+    client = ClusterClient(chosen.options.servers, ROUTE_SECONDS)
+    try:
+        client.queues(chosen.options.topics_read)
+    finally:
+        client.close()
+
+
+class Shown:
+    """What the user sees: a line per batch, and on a terminal a status line under them."""
+
+    def __init__(self, name: str, as_json: bool) -> None:
+        from rich.console import Console
+
+        self._name, self._json = name, as_json
+        self._status = None if as_json or not sys.stdout.isatty() else Console().status("")
+        if self._status is not None:
+            self._status.start()
+
+    def status(self, text: str) -> None:
+        if self._status is not None:
+            self._status.update(text)
+
+    def follow(self, run: Any) -> None:
+        """From now on the status line tells what the run tells."""
+        if self._status is not None:
+            run.watch(lambda status: self.status(status_line(status)))
+
+    def batch(self, line: str, figures: Mapping[str, Any]) -> None:
+        if self._json:
+            print_json_line(dict(figures))
+        else:
+            print(line, flush=True)
+
+    def outcome(self, found: Any) -> None:
+        if self._json:
+            print_json_line(dict(found.figures))
+        elif found.text:
+            print(found.text, flush=True)
+
+    def close(self) -> None:
+        if self._status is not None:
+            self._status.stop()
+
+
+def status_line(status: Any) -> str:
+    """What a run has done, in a line."""
+    done = ", ".join(f"{value:,} {name}" for name, value in status.total.items())
+    lag = "" if status.behind is None else f"; {count(status.behind, 'message')} behind"
+    return f"{count(status.batches, 'batch').replace('batchs', 'batches')}{': ' if done else ''}{done}{lag}"
+
+
+def _kebab(name: str) -> str:
+    return name.replace("_", "-")
+
+
+def _help(doc: str, default: Any) -> str:
+    sentence = doc.rstrip(".")
+    shown = "" if default in (None, "", False) else f" (default: {default})"
+    return f"{sentence[0].lower()}{sentence[1:]}{shown}".replace("`", "")
+
+
+def _metavar(hint: Any) -> str:
+    kinds = (
+        [kind for kind in typing.get_args(hint) if kind is not type(None)]
+        if isinstance(hint, types.UnionType)
+        else [hint]
+    )
+    return {int: "NUMBER", float: "NUMBER"}.get(kinds[0], "TEXT")

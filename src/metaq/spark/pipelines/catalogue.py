@@ -1,0 +1,65 @@
+"""The ready-made pipelines: what each is for, what it is told, and where it is. Loads neither Spark nor any of them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from metaq.errors import ConfigError
+from metaq.option_table import nearest
+from metaq.spark.pipelines.archiving_options import ArchiveOptions
+from metaq.spark.pipelines.options import PipelineOptions
+
+if TYPE_CHECKING:
+    from metaq.spark.pipelines.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """One kind of pipeline."""
+
+    name: str
+    summary: str
+    """A sentence, for lists."""
+    options: type[PipelineOptions]
+    home: str
+    """The module, in this package, that has `start`."""
+    prepare: Callable[[Any], None] | None = None
+    """Makes ready what needs no Spark, with the folder's lease: what is wrong there is said seconds earlier."""
+
+    def start(self, spark: Any, options: PipelineOptions, run: Run) -> Any:
+        """Begin the work. The run has the pipeline's folder to itself.
+
+        Returns: a StreamingQuery, or, where the work is done when this returns, an `Outcome`.
+        Raises: MetaqError: it cannot be done; ModuleNotFoundError: an extra is not installed.
+        """
+        return importlib.import_module(f"metaq.spark.pipelines.{self.home}").start(spark, options, run)
+
+
+def _prepare_archive(options: ArchiveOptions) -> None:
+    from metaq.spark.pipelines.folder import ArchiveFolder
+
+    ArchiveFolder(options.output, options.staging).prepare()
+
+
+PIPELINES: dict[str, Pipeline] = {
+    one.name: one
+    for one in (
+        Pipeline(
+            "archive",
+            "Topics to Parquet files, every message once, by topic and day.",
+            ArchiveOptions,
+            "archiving",
+            _prepare_archive,
+        ),
+    )
+}
+
+
+def pipeline(name: str) -> Pipeline:
+    """The pipeline of a name. Raises ConfigError: there is none; the nearest is proposed."""
+    if name not in PIPELINES:
+        raise ConfigError(f"there is no pipeline {name}{nearest(name, PIPELINES)}; there are {', '.join(PIPELINES)}")
+    return PIPELINES[name]

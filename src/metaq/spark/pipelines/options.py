@@ -1,0 +1,90 @@
+"""What every pipeline is told, and what those that go on for ever are told beside it. Loads no Spark."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from metaq.errors import ConfigError
+from metaq.option_table import OptionTable, option
+
+NAME_SERVERS_DEFAULT = "127.0.0.1:9876"
+
+
+def names(text: str) -> list[str]:
+    """The names of a `,`-separated list."""
+    return [name for part in text.split(",") if (name := part.strip())]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineOptions(OptionTable):
+    """Base of the pipelines' tables. One sentence per option: `metaq pipeline describe` and the docs print them."""
+
+    name_servers: str | None = option(
+        None,
+        "Name servers of the cluster, `host:port`, `;`-separated; by default NAMESRV_ADDR's, else 127.0.0.1:9876.",
+        aliases=("namesrv",),
+    )
+
+    @property
+    def servers(self) -> str:
+        """The name servers that are meant."""
+        return self.name_servers or os.environ.get("NAMESRV_ADDR") or NAME_SERVERS_DEFAULT
+
+    @property
+    def place(self) -> Path:
+        """The pipeline's own folder, absolute. Raises ConfigError: none was given."""
+        raise NotImplementedError
+
+    @property
+    def topics_read(self) -> list[str]:
+        """Topics that must exist before Spark is started."""
+        return []
+
+    def check(self) -> None:
+        """See whether the values fit each other. Raises ConfigError: names the option, and what to do."""
+        _ = self.place
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(PipelineOptions):
+    """Of a pipeline whose output is not a folder."""
+
+    folder: str = option("", "The pipeline's own folder: its checkpoint, its lease and what `status` tells. Required.")
+
+    @property
+    def place(self) -> Path:
+        if not self.folder:
+            raise ConfigError("folder is missing: a pipeline needs one of its own for its checkpoint and its status")
+        return Path(self.folder).absolute()
+
+
+@dataclass(frozen=True, kw_only=True)
+class StreamOptions(PipelineOptions):
+    """Of a pipeline that goes on until it is stopped."""
+
+    once: bool = option(False, "Take what is there now, then end; otherwise go on.")
+    trigger_seconds: float = option(60.0, "Look for new messages this often.", low=0, aliases=("trigger",))
+    progress_group: str | None = option(None, "Report progress as this consumer group.", aliases=("group",))
+    starting_offsets: str = option("earliest", "Where a new pipeline begins: `earliest`, `latest` or the offsets JSON.")
+    read_from: str = option(
+        "auto",
+        "Slaves serve what masters have on disk only (`auto`), all (`slave`), or nothing (`master`).",
+        choices=("auto", "master", "slave"),
+    )
+    max_offsets_per_trigger: int = option(2_000_000, "Most messages of one micro-batch.", low=1)
+
+    def source(self) -> dict[str, str]:
+        """These as options of `format("metaq")`; the topics are the pipeline's to add."""
+        chosen = {
+            "nameServers": self.servers,
+            "startingOffsets": self.starting_offsets,
+            "readFrom": self.read_from,
+            "maxOffsetsPerTrigger": str(self.max_offsets_per_trigger),
+        }
+        return chosen | ({"progressGroup": self.progress_group} if self.progress_group else {})
+
+    def trigger(self) -> dict[str, object]:
+        """Arguments of `DataStreamWriter.trigger`."""
+        return {"availableNow": True} if self.once else {"processingTime": f"{self.trigger_seconds:g} seconds"}
