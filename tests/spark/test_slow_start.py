@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 
-from metaq.cli.pipeline import watch
 from metaq.errors import MetaqError
+from metaq.spark.pipelines.driver import watch
 from metaq.spark.slow_start import STARTS_MAX, TOO_SLOW, run_through
 
 SLOW = f"[STREAM_FAILED] Query [id = 1] terminated with exception: {TOO_SLOW}. SQLSTATE: XXKST"
@@ -29,7 +27,15 @@ class Query:
         return self.fault
 
 
-class Shown:
+class Looked:
+    """A run of which only matters whether it is asked to end."""
+
+    def __init__(self, *, stopping: bool = False) -> None:
+        self.stopping = stopping
+
+    def wait(self, _seconds: float) -> bool:
+        return self.stopping
+
     def behind(self, messages: int | None) -> None:
         pass
 
@@ -44,7 +50,7 @@ def run(*faults: str | None) -> int:
         return Query(told.pop(0) if len(told) > 1 else told[0])
 
     try:
-        run_through(start, lambda query: watch(query, Shown(), threading.Event()))
+        run_through(start, lambda query: watch(query, Looked()))
     except MetaqError as fault:
         raise AssertionError(starts, str(fault)) from fault
     return starts
@@ -74,8 +80,6 @@ def test_every_other_failure_ends_it_at_once():
 
 def test_who_was_stopped_while_it_started_stays_stopped():
     """SIGTERM between two tries counts."""
-    stopping = threading.Event()
-    stopping.set()
     query = Query(SLOW)
     query.isActive = True
-    run_through(lambda: query, lambda query: watch(query, Shown(), stopping))
+    run_through(lambda: query, lambda query: watch(query, Looked(stopping=True)))
