@@ -212,7 +212,7 @@ def test_available_now_reads_what_was_there_beside_a_producer(spark, cluster, tm
                 mine = sorted(offset for _, number, offset in seen if number == queue_id)
                 assert mine == list(range(before, before + len(mine)))
                 reached[queue_id] = before + len(mine)
-                assert least[queue_id] <= reached[queue_id] < begun[queue_id]
+                assert least[queue_id] <= reached[queue_id] <= begun[queue_id]
             sizes = [progress["numInputRows"] for progress in query.recentProgress]
             if "maxOffsetsPerTrigger" in limit:
                 assert max(sizes) == min(400, sum(sizes))

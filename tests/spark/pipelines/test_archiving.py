@@ -112,7 +112,7 @@ def test_repeats_of_a_key_are_archived_once_and_messages_without_a_key_each(spar
     assert [(r.rows, r.repeats) for r in run(spark, cluster, output, dedupe="key", dedupe_seconds=60)] == [(0, 1)]
     cluster.put("orders", 0, [b"one"], TODAY + 31_000, f"UNIQ_KEY\x01{9:032X}\x02KEYS\x01order-7")
     assert [(r.rows, r.repeats) for r in run(spark, cluster, output, dedupe="off")] == [(1, 0)]
-    with pytest.raises(ConfigError, match=r"dedupe='keys': need off, unique_id or key"):
+    with pytest.raises(ConfigError, match=r"dedupe=keys: allowed are off, unique_id, key"):
         run(spark, cluster, output, dedupe="keys")
 
 
