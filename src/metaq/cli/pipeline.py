@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, print_table
-from metaq.cli.pipeline_run import add_commands, status_line
+from metaq.cli.pipeline_run import Runs, add_commands, status_line
 from metaq.errors import ConfigError
 from metaq.spark.pipelines.catalogue import PIPELINES, pipeline
 from metaq.spark.pipelines.configuration import configure, describe
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from metaq.spark.pipelines.run import Status
 
 app = typer.Typer(help="Run the ready-made Spark pipelines.", no_args_is_help=True)
-run_app = typer.Typer(help="Run one of them.", no_args_is_help=True)
+run_app = typer.Typer(help="Run one of them.", no_args_is_help=True, cls=Runs)
 app.add_typer(run_app, name="run")
 add_commands(run_app)
 
@@ -37,7 +37,7 @@ def pipelines() -> None:
 
 @run_app.callback()
 def run_one() -> None:
-    """Run one of them: each takes its own options, as flags or in a file."""
+    """Run one of them, or a Python file with one of your own: each takes its own options, as flags or in a file."""
 
 
 @app.command("list")
@@ -62,6 +62,20 @@ def describe_pipeline(
         return
     print(f"{kind.name}: {kind.summary}\n")
     print_table(("key", "default", "meaning"), [(key, default, doc.replace("`", "")) for key, default, doc in rows])
+
+
+@app.command("init")
+def init_project(
+    name: Annotated[str, typer.Argument(help="what the pipeline is called: small letters, digits and -")],
+    folder: Annotated[
+        Path | None, typer.Option("--folder", metavar="DIR", help="where; by default a new one of that name")
+    ] = None,
+) -> None:
+    """Write a pipeline of your own that works: a Python file, its test with a broker of its own, and a configuration."""
+    from metaq.cli.pipeline_project import write_project
+
+    for path in write_project(name, folder if folder is not None else Path(name)):
+        print(path)
 
 
 @app.command("status")

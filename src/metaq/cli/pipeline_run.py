@@ -14,6 +14,8 @@ from types import FrameType
 from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
 from metaq.cli.output import count, print_json_line
 from metaq.errors import MetaqError
@@ -34,7 +36,7 @@ def command(kind: Pipeline) -> Callable[..., None]:
 
     def run(config: Path | None, master: str | None, spark_log: str, as_json: bool, **flags: Any) -> None:
         more = {name: ",".join(value) if isinstance(value, list) else value for name, value in flags.items() if value}
-        run_pipeline(configure(kind.name, config if config is not None else {}, **more), master, spark_log, as_json)
+        run_pipeline(configure(kind, config if config is not None else {}, **more), master, spark_log, as_json)
 
     shared = {
         "config": (Path | None, typer.Option("--config", "-c", metavar="FILE", help="a TOML file; flags beat what it says")),
@@ -73,6 +75,19 @@ def command(kind: Pipeline) -> Callable[..., None]:
     run.__annotations__ = chosen
     run.__doc__ = f"{kind.summary}\n\nKilled at any moment, it goes on where it stopped when it is started again."
     return run
+
+
+class Runs(typer.core.TyperGroup):
+    """`metaq pipeline run`: beside the pipelines that there are, files with a user's own."""
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        if not name.endswith(".py"):
+            return super().get_command(ctx, name)
+        from metaq.spark.pipelines.own import load
+
+        made = typer.Typer()
+        made.command(name)(command(load(name)))
+        return typer.main.get_command(made)
 
 
 def add_commands(app: typer.Typer) -> None:

@@ -2,6 +2,9 @@
 
 `config` is a mapping of options, the path of a TOML file, or the pipeline's option table (`metaq pipeline describe NAME`).
 A stream is returned as Spark's StreamingQuery, a job as its `Outcome`. Importing this package loads no Spark.
+
+`Pipeline`, `FolderOptions`, `StreamOptions`, `option`, `Run` and `Outcome` are what a pipeline of one's own is made of
+(docs/pipelines.md); `begin` starts it.
 """
 
 from __future__ import annotations
@@ -9,11 +12,27 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from metaq.option_table import option
+from metaq.spark.pipelines.catalogue import Pipeline
+from metaq.spark.pipelines.driver import begin
+from metaq.spark.pipelines.options import FolderOptions, PipelineOptions, StreamOptions
+from metaq.spark.pipelines.run import Outcome, Run
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from metaq.spark.pipelines.options import PipelineOptions
+__all__ = [
+    "FolderOptions",
+    "Outcome",
+    "Pipeline",
+    "PipelineOptions",
+    "Run",
+    "StreamOptions",
+    "archive",
+    "begin",
+    "option",
+]
 
 
 def archive(
@@ -22,6 +41,4 @@ def archive(
     on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
 ) -> Any:
     """Start `archive`: topics → Parquet, every message once. Raises ConfigError, StoreLocked."""
-    from metaq.spark.pipelines.driver import begin
-
     return begin("archive", spark, config, on_batch)

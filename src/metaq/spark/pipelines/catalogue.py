@@ -24,8 +24,8 @@ class Pipeline:
     summary: str
     """A sentence, for lists."""
     options: type[PipelineOptions]
-    home: str
-    """The module, in this package, that has `start`."""
+    home: str | Callable[[Any, Any, Run], Any]
+    """The module, in this package, that has `start`; of a pipeline of the user's own, that function."""
     prepare: Callable[[Any], None] | None = None
     """Makes ready what needs no Spark, with the folder's lease: what is wrong there is said seconds earlier."""
 
@@ -35,6 +35,8 @@ class Pipeline:
         Returns: a StreamingQuery, or, where the work is done when this returns, an `Outcome`.
         Raises: MetaqError: it cannot be done; ModuleNotFoundError: an extra is not installed.
         """
+        if callable(self.home):
+            return self.home(spark, options, run)
         return importlib.import_module(f"metaq.spark.pipelines.{self.home}").start(spark, options, run)
 
 

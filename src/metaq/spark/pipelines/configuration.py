@@ -40,22 +40,25 @@ class Configuration:
     """Settings of the session, `spark.…`."""
 
 
-def configure(name: str | None, given: Mapping[str, Any] | str | Path | PipelineOptions, **more: Any) -> Configuration:
+def configure(
+    name: str | Pipeline | None, given: Mapping[str, Any] | str | Path | PipelineOptions, **more: Any
+) -> Configuration:
     """Read a configuration.
 
     Args:
-        name: the pipeline; None: the file must say which.
+        name: the pipeline, or its name; None: the file must say which.
         given: the path of a TOML file, the same as a mapping, or options as they are.
         more: options that beat the file's, in any spelling.
 
     Raises: ConfigError: the file cannot be read, a key is wrong (the nearest is named), or values do not fit each other.
     """
+    own, name = (name, name.name) if isinstance(name, Pipeline) else (None, name)
     if isinstance(given, PipelineOptions):
         if name is None:
             raise ConfigError("options alone do not say which pipeline they are for")
         options = given.replace(**more)
         options.check()
-        return Configuration(pipeline(name), options)
+        return Configuration(own or pipeline(name), options)
     where, pairs = ("", dict(given)) if isinstance(given, Mapping) else (str(given), _load(Path(given)))
     said = pairs.pop(_NAME, name)
     place = f" in {where}" if where else ""
@@ -63,7 +66,7 @@ def configure(name: str | None, given: Mapping[str, Any] | str | Path | Pipeline
         raise ConfigError(f'which pipeline? Say it{place}: pipeline = "archive"')
     if name is not None and said != name:
         raise ConfigError(f"{where or 'the configuration'} is of the pipeline {said}, not of {name}")
-    kind = pipeline(said)
+    kind = own or pipeline(said)
     master, spark = _spark(pairs.pop(_SPARK, {}), place)
     options = options_of(kind.options, pairs, where, more)
     options.check()

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from metaq.errors import MetaqError
+from metaq.spark.pipelines.catalogue import Pipeline
 from metaq.spark.pipelines.configuration import configure
 from metaq.spark.pipelines.options import PipelineOptions
 from metaq.spark.pipelines.run import LOOK_SECONDS, Outcome, Run
 
 
 def begin(
-    name: str,
+    name: str | Pipeline,
     spark: Any,
     given: Mapping[str, Any] | str | Path | PipelineOptions,
     on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
@@ -22,6 +23,7 @@ def begin(
     """Start a pipeline in this process.
 
     Args:
+        name: one of the catalogue, or a pipeline of the caller's own.
         given: its configuration: a mapping, the path of a TOML file, or its options. What it says of Spark is not
             heeded: the session is there already.
         on_batch: called with a line and the figures of each batch.
@@ -30,7 +32,7 @@ def begin(
     Raises: ConfigError, StoreLocked, and what the pipeline raises.
     """
     chosen = configure(name, given)
-    run = Run(name, chosen.options.place, on_batch=on_batch)
+    run = Run(chosen.pipeline.name, chosen.options.place, on_batch=on_batch)
     return looked_after(run, lambda: chosen.pipeline.start(spark, chosen.options, run))
 
 
