@@ -98,11 +98,20 @@ def beside_rocketmq(
     return _in_turn(bench, ours, theirs)
 
 
-def _sends(bench: Bench, body: int, count: int, conns: int, outstanding: int, *, hot: bool = True) -> Measured:
+def _sends(
+    bench: Bench, body: int, count: int, conns: int, outstanding: int, *, hot: bool = True, **more: object
+) -> Measured:
     with processes.metaq_up(bench.disk, hot=hot) as server:
         before = server.cpu_seconds()
         result = processes.load(
-            bench.cache, "send", server.address, body=body, count=count, conns=conns, outstanding=outstanding
+            bench.cache,
+            "send",
+            server.address,
+            body=body,
+            count=count,
+            conns=conns,
+            outstanding=outstanding,
+            **more,
         )
         cpu_us = (server.cpu_seconds() - before) / count * 1e6
         return {**result, "cpu_us": cpu_us, "value": result["requests_per_s"] / 1000}
@@ -120,6 +129,19 @@ def _single_sends(body: int, full: int) -> Callable[[Bench], Measured]:
             bench,
             lambda: _sends(bench, body, count, 4, 64),
             lambda: _xadds(bench, body, count, 4, 64)["requests_per_s"] / 1000,
+        )
+
+    return measure
+
+
+def _off_plain(full: int, **more: object) -> Callable[[Bench], Measured]:
+    """Sends that are legal and not plain, beside plain ones."""
+
+    def measure(bench: Bench) -> Measured:
+        return _in_turn(
+            bench,
+            lambda: _sends(bench, 100, bench.count(full), 4, 64, **more),
+            lambda: _sends(bench, 100, bench.count(400_000), 4, 64)["value"],
         )
 
     return measure
@@ -367,6 +389,14 @@ ROWS = (
     Row(
         "send-64x1", "64 connections × 1, 100 B", "k/s", 60, 120, _sixty_four_by_one, 87,
         "Redis 117, NATS 51, RocketMQ 38",
+    ),
+    Row(
+        "send-odd", "single sends 4 × 64 whose queue ids are written 00 and 01", "k/s", 1 / 6, 1 / 3,
+        _off_plain(400_000, odd=1), beside="plain sends", times_peer=True,
+    ),
+    Row(
+        "send-delayed", "single sends 4 × 64 with a delay level", "k/s", 1 / 6, 1 / 3,
+        _off_plain(60_000, delay=4, verify=0), beside="plain sends", times_peer=True,
     ),
     Row("batch", "batch of 100 × 100 B", "M msg/s", 1.3, 2.5, _batches, 1.47, "Kafka 1.7, RocketMQ 0.65"),
     Row("pull", "pulls of 32 × 100 B", "k/s", 35, 80, _pulls, 39, "RocketMQ 29"),

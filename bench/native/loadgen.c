@@ -11,7 +11,7 @@
 //       first  connect and send until the first acknowledgement; tells when it came
 //
 // With delay=N the messages of queue Q are sent with delay level 1 + Q mod N (and verify=0: the queues grow later); with
-// rate=N at most N requests are sent in a second.
+// rate=N at most N requests are sent in a second; with odd=1 queue ids are written as "00", "01", which is legal.
 //
 // Every answer is checked (code 0, an opaque that is under way, for pulls the next offset and the first record), and at
 // the end the queues must have grown by what was acknowledged. One JSON object goes to standard output.
@@ -48,7 +48,7 @@ typedef struct {
 
 static struct {
     const char *mode, *prefix;
-    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway;
+    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway, odd;
     bool tx;
     int64_t count;
     double seconds;
@@ -97,9 +97,9 @@ static void prepare_send(Queue *q, bool batch, bool half) {
     else snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true%s%s", key, delay,
                   half ? "\\u0002TRAN_MSG\\u0001true\\u0002PGROUP\\u0001bench-producers" : "");
     snprintf(ext, sizeof ext,
-        "\"a\":\"bench-producers\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%d\",\"f\":\"%d\",\"g\":\"%013lu\",\"h\":\"0\","
+        "\"a\":\"bench-producers\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%0*d\",\"f\":\"%d\",\"g\":\"%013lu\",\"h\":\"0\","
         "\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"",
-        q->topic, o.queues, q->id, half ? 4 : 0, (unsigned long)wall_ms(), properties, batch ? "true" : "false");
+        q->topic, o.queues, o.odd ? 2 : 1, q->id, half ? 4 : 0, (unsigned long)wall_ms(), properties, batch ? "true" : "false");
     size_t header_bytes = json_header(header, sizeof header, batch ? 320 : 310, ext);
     size_t entry_bytes = 20 + (size_t)o.body + 2 + 9 + 32 + 1 + 9;
     size_t body_bytes = batch ? (size_t)o.batch * entry_bytes : (size_t)o.body;
@@ -437,6 +437,7 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(k, "prefix")) o.prefix = v;
         else if (!strcmp(k, "delay")) o.delay = atoi(v);
         else if (!strcmp(k, "rate")) o.rate = atoi(v);
+        else if (!strcmp(k, "odd")) o.odd = atoi(v);
         else if (!strcmp(k, "oneway")) o.oneway = atoi(v);
         else if (!strcmp(k, "verify")) o.verify = atoi(v);
         else if (!strcmp(k, "count")) o.count = atoll(v);

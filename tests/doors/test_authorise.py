@@ -28,7 +28,7 @@ def ask(client: Client, code: int, header: object, *, fast: bool, body: bytes = 
     """One request; in the slow lane because its header is spelled in a way that the hot module leaves to it."""
     ext = header.to_long_ext() if isinstance(header, SendHeader) and not fast else header.to_ext()
     if not fast:
-        ext |= {"queueId": "0" + ext["queueId"]}  # a leading zero is for the slow lane to judge
+        ext |= {"queueId": " " + ext["queueId"]}  # a blank is for the slow lane to judge
     return client.ask(code, ext, body)
 
 

@@ -49,6 +49,7 @@ cdef extern from "_hot_c.h" nogil:
     void hex16(uint8_t *out, uint64_t n)
     int decimal(uint8_t *out, int64_t n)
     bint integer_of(const uint8_t *p, size_t n, int64_t *out)
+    bint java_integer_of(const uint8_t *p, size_t n, int64_t *out)
     int hex4(const uint8_t *p)
 
 crc_init()

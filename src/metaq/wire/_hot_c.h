@@ -272,6 +272,26 @@ static inline int integer_of(const uint8_t *p, size_t n, int64_t *out)
     return 1;
 }
 
+/* As Java's parseLong reads it: a plus sign and leading zeros too, in at most 32 characters. */
+static int java_integer_of(const uint8_t *p, size_t n, int64_t *out)
+{
+    const uint8_t *end = p + n;
+    uint8_t signed_text[20];
+    if (!n || n > 32)
+        return 0;
+    int sign = *p == '-';
+    p += sign || *p == '+';
+    if (p == end || *p < '0' || *p > '9')
+        return 0;
+    while (p < end - 1 && *p == '0')
+        p++;
+    if (end - p > 19)
+        return 0;
+    signed_text[0] = '-';
+    memcpy(signed_text + 1, p, (size_t)(end - p));
+    return integer_of(signed_text + !sign, (size_t)(end - p) + (size_t)sign, out);
+}
+
 static inline int hex4(const uint8_t *p)
 {
     int value = 0;

@@ -133,7 +133,9 @@ cdef bint take_text(Header *h, int slot, const uint8_t *text, Span *span, bint c
         if not text_truth(text, span.size, &h.number[slot]):
             return False
     else:
-        if not integer_of(text, span.size, &number) or (kind == INT32 and number != <int32_t>number):
+        if not integer_of(text, span.size, &number) and (slot >= EXT_SLOTS or not java_integer_of(text, span.size, &number)):
+            return False
+        if kind == INT32 and number != <int32_t>number:
             return False
         h.number[slot] = number
     h.present |= ONE << slot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from typing import Annotated, Any, Final
@@ -103,6 +104,14 @@ _EXT_OF_CODE: Final[dict[int, Any]] = {
 }  # fmt: skip
 _NAMES_OF = {cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls)) for cls in _EXT_OF_CODE.values()}
 _EXT_DECODERS = {code: msgspec.json.Decoder(cls, strict=False) for code, cls in _EXT_OF_CODE.items()}
+_NUMBERS_OF = {
+    cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls) if f.type in {_I32, _I64})
+    for cls in _EXT_OF_CODE.values()
+}
+_JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
+_NUMBER_CHARS_MAX: Final = 32
+"""As in the slow lane."""
+_encode = msgspec.json.encode
 _letter_head = msgspec.json.Decoder(_LetterHead, strict=False).decode
 _head = msgspec.json.Decoder(_Head, strict=False).decode
 
@@ -260,10 +269,39 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
     if decoder is None or slow.flag & 1:
         return 0, slow.code, slow.opaque, slow.flag, None
     try:
-        ext = decoder.decode(slow.extFields)
+        try:
+            ext = decoder.decode(slow.extFields)
+        except msgspec.ValidationError:
+            ext = decoder.decode(_respelled(slow.extFields, decoder.type))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return 0, slow.code, slow.opaque, slow.flag, None
     return _kind(slow.code, ext), slow.code, slow.opaque, slow.flag, ext
+
+
+def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
+    """The ext fields with numbers written plainly that are written as only Java's parseLong takes them: +5, 007."""
+    numbers = _NUMBERS_OF[cls]
+
+    def plain(pairs: list[tuple[str, Any]]) -> bytes:
+        # Pair by pair: of a name that comes twice the last one counts, and the first must fit too.
+        fields = (
+            (name, _plain_number(value) if name in numbers and isinstance(value, str) else value)
+            for name, value in pairs
+        )
+        return b"{%b}" % b",".join(_encode(name) + b":" + _encode(value) for name, value in fields)
+
+    as_it_is = lambda text: msgspec.Raw(text.encode())  # noqa: E731
+    found = json.loads(
+        bytes(ext), object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is, parse_float=as_it_is
+    )
+    if not isinstance(found, msgspec.Raw):
+        raise msgspec.ValidationError("the ext fields are no object")
+    return bytes(found)
+
+
+def _plain_number(text: str) -> str:
+    found = _JAVA_NUMBER.fullmatch(text)
+    return text if found is None or len(text) > _NUMBER_CHARS_MAX else f"{found[1].replace('+', '')}{found[2]}"
 
 
 def _depth(head: bytes) -> int:
@@ -313,7 +351,9 @@ def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
             if value_size and name in names:
                 pairs[name] = head[at + 4 : stop].decode()
             at = stop
-        ext = msgspec.convert(pairs, cls, strict=False)
+        numbers = _NUMBERS_OF[cls]
+        spelled = {name: _plain_number(value) if name in numbers else value for name, value in pairs.items()}
+        ext = msgspec.convert(spelled, cls, strict=False)
     except (struct.error, msgspec.MsgspecError, UnicodeError):
         return other
     return _kind(code, ext), code, opaque, flag, ext
