@@ -59,6 +59,9 @@ RULES: dict[str, Rule] = {
         {"client", "client.conversation", "model"}, "an administrator is a client: it works on any RocketMQ too"
     ),
     "aio": Rule({"client", "model"}, "the asyncio names of the client"),
+    "logging_handler": Rule(
+        {"client", "model", "wire.codes"}, "a producer with a buffer in front: any application loads it"
+    ),
     "spark": Rule(
         {
             "client.conversation",
@@ -98,7 +101,10 @@ RULES: dict[str, Rule] = {
         "one command for everything that an operator does",
     ),
     "__main__": Rule({"cli"}, "`python -m metaq`"),
-    "": Rule({"admin", "aio", "client", "model", "spark", "testing"}, "what users import, loaded when first used"),
+    "": Rule(
+        {"admin", "aio", "client", "logging_handler", "model", "spark", "testing"},
+        "what users import, loaded when first used",
+    ),
 }
 """Layer → what its modules may import of ours, directly. The empty name is `metaq` itself."""
 
@@ -155,6 +161,7 @@ NO_FILES = {
     "doors",
     "registry",
     "admin",
+    "logging_handler",
 }
 """Layers that open no file: data files are the store's, configuration files are read by `app`."""
 

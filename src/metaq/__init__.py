@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from metaq import admin as admin
     from metaq import aio as aio
+    from metaq import logging_handler as logging_handler
     from metaq import spark as spark
     from metaq import testing as testing
     from metaq.client.atomic import Atomic as Atomic
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from metaq.errors import SendFailed as SendFailed
     from metaq.errors import TransactionEnded as TransactionEnded
     from metaq.errors import TransactionFailed as TransactionFailed
+    from metaq.logging_handler.handler import MetaQHandler as MetaQHandler
     from metaq.model import Message as Message
     from metaq.model import MessageQueue as MessageQueue
     from metaq.model import SendReceipt as SendReceipt
@@ -83,13 +85,14 @@ _HOMES = {
         "BrokerError", "BufferFull", "ClientClosed", "ClientError", "ClientForked", "ConfigError", "ConnectionFailed", "InvalidMessage",
         "MetaqError", "NoRoute", "NotSupported", "OffsetOutOfRange", "RequestTimeout", "RowsNotSent", "SendFailed", "TransactionEnded", "TransactionFailed",
     ),
+    "metaq.logging_handler.handler": ("MetaQHandler",),
     "metaq.model": ("Message", "MessageQueue", "SendReceipt", "SendStatus", "StoredMessage", "TransactionOutcome"),
     "metaq.model.predicates": ("Predicate",),
     "metaq.model.sql": ("Sql",),
     "metaq.model.staging": ("Phase",),
 }  # fmt: skip
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-_MODULES = ("admin", "aio", "spark", "testing")
+_MODULES = ("admin", "aio", "logging_handler", "spark", "testing")
 
 __all__ = [*_HOME_OF, *_MODULES, "__version__"]  # noqa: PLE0604  all are strings
 

@@ -488,12 +488,17 @@ _cores: dict[tuple[tuple[str, ...], str | None, str, str], ClientCore] = {}
 _lock = threading.Lock()
 
 
+def checked_addresses(namesrv: str | None) -> tuple[str, ...]:
+    """Any thread: the name servers; None reads NAMESRV_ADDR. Raises ConfigError: none is given, or one is malformed."""
+    return parse_addresses(namesrv if namesrv is not None else os.environ.get(NAMESRV_ENVIRONMENT, ""))
+
+
 def acquire(namesrv: str | None, options: ClientOptions, clock: Clock = SYSTEM) -> ClientCore:
     """Any thread: the core of these name servers and this client id; pair with `release`.
 
     `namesrv` None reads NAMESRV_ADDR. Raises ConfigError: neither is given, or an address is malformed.
     """
-    addresses = parse_addresses(namesrv if namesrv is not None else os.environ.get(NAMESRV_ENVIRONMENT, ""))
+    addresses = checked_addresses(namesrv)
     key = (addresses, options.client_ip, options.instance_name, options.unit_name)
     with _lock:
         core = _cores.get(key)

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 import concurrent.futures
+import contextlib
 import logging
 import os
 import threading
@@ -73,6 +74,10 @@ class LoopThread:
     def current(self) -> bool:
         """Whether the caller runs in the loop's thread: it must not block there."""
         return threading.get_ident() == self._thread.ident
+
+    @property
+    def ident(self) -> int | None:
+        return self._thread.ident
 
     @property
     def alive(self) -> bool:
@@ -133,6 +138,12 @@ class LoopThread:
         return True
 
 
+def preload() -> None:
+    """Import now what the first client would: a fork in the middle of that would leave the child half a module."""
+    with contextlib.suppress(ImportError):
+        import uvloop  # noqa: F401
+
+
 def _new_loop() -> asyncio.AbstractEventLoop:
     try:
         import uvloop
@@ -155,6 +166,12 @@ def background() -> LoopThread:
         if _thread is None:
             _thread = LoopThread()
         return _thread
+
+
+def background_ident() -> int | None:
+    """Which thread the loop thread of this process is; None: there is none. Starts nothing."""
+    thread = _thread
+    return thread.ident if thread is not None else None
 
 
 def _forget_in_child() -> None:

@@ -1,0 +1,359 @@
+"""The thread that sends what the buffer holds, in batches, until it is acknowledged.
+
+It is started by the first record, and again by the next one if it has died. While no broker takes anything it tries again
+and again, with growing pauses, and the buffer fills up. It tells of that on the logger `metaq.logging_handler`, whose records
+no `MetaQHandler` sends, and never from a thread of the application's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+from msgspec import Struct
+
+from metaq.client.futures import SendFuture
+from metaq.client.producer import Producer
+from metaq.clock import Clock
+from metaq.errors import BrokerError, InvalidMessage, MetaqError, RequestTimeout
+from metaq.log import RateLimitedLog
+from metaq.logging_handler.buffer import Buffer, Entry
+from metaq.logging_handler.formats import cut
+from metaq.model import Message
+from metaq.wire.codes import ResponseCode
+
+LOG = logging.getLogger("metaq.logging_handler")
+
+BATCH_RECORDS, BATCH_BYTES = 2000, 1024 * 1024
+LOOK_SECONDS = 1.0
+"""An idle sender looks round so often, for what a wake-up was missed for."""
+PAUSE_SECONDS, PAUSE_SECONDS_MAX = 0.25, 5.0
+"""Between two tries while nothing can be sent: it doubles."""
+SUMMARY_SECONDS = 10.0
+"""The topic hears of dropped records so often at most."""
+RESULT_SECONDS = 120.0
+"""No send of a producer takes longer; if one seems to, its thread is stuck."""
+CUT_BYTES_MIN = 1024
+"""A broker that does not take so little will take nothing."""
+LEAVE_SECONDS = 0.2
+"""What the end of the producer may take once the time for closing is over."""
+
+OWN_THREADS: set[int] = set()
+"""Idents of the senders of this process: what they log is not sent."""
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """How a handler sends. Sizes in bytes, durations in seconds."""
+
+    topic: str
+    service: str
+    buffer_records_max: int
+    buffer_bytes_max: int
+    record_bytes_max: int
+    linger: float
+
+
+class Sender:
+    """Of one handler, in one process."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        connect: Callable[[], Producer],
+        summary: Callable[[Counter[str]], Entry],
+        clock: Clock,
+        *,
+        shared: bool,
+    ) -> None:
+        """
+        Args: connect: makes the producer, or returns the application's own, which is then `shared` and not closed here.
+              summary: makes a record that tells how many were dropped, by reason.
+        """
+        self.buffer = Buffer(settings.buffer_records_max, settings.buffer_bytes_max)
+        self.sent = self.shortened = self.restarts = 0
+        self._settings, self._connect, self._summary, self._clock, self._shared = (
+            settings, connect, summary, clock, shared
+        )  # fmt: skip
+        self._properties = {"service": settings.service} if settings.service else {}
+        self.record_bytes_max = settings.record_bytes_max
+        """The longest body that the broker is known to take."""
+        self._producer: Producer | None = None
+        self._thread: threading.Thread | None = None
+        self._starting = threading.Lock()
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """True: at once. A SimpleQueue may be put into by a signal handler in the middle of another put."""
+        self._idle = self._away = self._closing = self._abandoned = False
+        self._pause = PAUSE_SECONDS
+        self._summed_up: Counter[str] = Counter()
+        self._summary_at: float | None = None
+        self._told = RateLimitedLog(_Voice(LOG.name), clock)
+
+    # -------------------------------------------------------------- threads of the application
+
+    def put(self, entry: Entry) -> None:
+        """Never waits, raises nothing."""
+        self.buffer.put(entry)
+        if not self._closing:
+            self._see_to_thread()
+        if self._idle:
+            self._idle = False
+            self._wake.put(False)
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until all that was put is sent or dropped. Returns False: some is not after `timeout` seconds."""
+        if not self.buffer.count or threading.get_ident() in OWN_THREADS:
+            return not self.buffer.count
+        _know_levels()
+        self._see_to_thread()
+        self._wake.put(True)
+        return self.buffer.wait(timeout)
+
+    def close(self, timeout: float) -> None:
+        """Take nothing more and send what waits; after `timeout` seconds it is dropped, which is counted and said."""
+        self.buffer.close()
+        if self._abandoned:
+            return
+        deadline = self._clock.monotonic() + timeout
+        _know_levels()
+        if self.buffer.count and timeout > 0:
+            self._see_to_thread()
+        self._closing = True
+        self._wake.put(True)
+        thread = self._thread
+        if thread is not None and thread.ident not in {None, threading.get_ident()}:
+            thread.join(max(0.0, timeout))
+        self._abandoned = True
+        self._wake.put(True)
+        if left := self.buffer.abandon():
+            self._told.error(
+                "left", "%d log records for topic %s are lost: they could not be sent within the %.1f s for closing",
+                left, self._settings.topic, timeout,
+            )  # fmt: skip
+        producer = self._producer
+        if producer is not None and not self._shared:
+            with contextlib.suppress(MetaqError):
+                producer.close(max(LEAVE_SECONDS, deadline - self._clock.monotonic()))
+        self._told.tick()
+
+    def late(self, name: str) -> None:
+        """Tell of a record of logger `name` that came after the end."""
+        self._told.warning(
+            "late", "a record of logger %s is lost: the handler of topic %s is closed", name, self._settings.topic
+        )
+
+    def tell(self, kind: str, text: str, *args: object) -> None:
+        """A warning, now and then."""
+        self._told.warning(kind, text, *args)
+
+    def _see_to_thread(self) -> None:
+        """Have a thread that sends. Where another call of this is under way, that one sees to it."""
+        thread = self._thread
+        if (thread is not None and thread.is_alive()) or not self._starting.acquire(blocking=False):
+            return
+        try:
+            thread = self._thread
+            if thread is not None and thread.is_alive():
+                return
+            fresh = threading.Thread(target=self._run, name="metaq-logging", daemon=True)
+            fresh.start()
+            self._thread = fresh
+            if thread is None:
+                self._close_with_child()
+            else:
+                self.restarts += 1
+                self.tell("died", "the thread that sends log records to topic %s had died; it was started again",
+                          self._settings.topic)  # fmt: skip
+        except RuntimeError as error:
+            self.tell("no thread", "no thread to send log records to topic %s: %s", self._settings.topic, error)
+        finally:
+            self._starting.release()
+
+    def _close_with_child(self) -> None:
+        """A child of `multiprocessing` ends without `atexit`, but runs its finalizers. Nothing is imported for that."""
+        process, util = sys.modules.get("multiprocessing.process"), sys.modules.get("multiprocessing.util")
+        if process is not None and util is not None and process.parent_process() is not None:
+            util.Finalize(None, self.close, args=(LOOK_SECONDS * 5,), exitpriority=0)
+
+    # -------------------------------------------------------------- its own thread
+
+    def _run(self) -> None:
+        ident = threading.get_ident()
+        OWN_THREADS.add(ident)
+        try:
+            while True:
+                try:
+                    self._work()
+                    return
+                except BaseException as error:  # noqa: BLE001  SystemExit too: who logs must not lose its sender
+                    self._told.error("failed", "sending log records to topic %s failed and is tried again: %r",
+                                     self._settings.topic, error, error=error)  # fmt: skip
+                    self._wait(self._pause)
+        finally:
+            OWN_THREADS.discard(ident)
+
+    def _work(self) -> None:
+        while entries := self._next():
+            self._send(entries)
+
+    def _next(self) -> list[Entry]:
+        """What is to be sent now, waiting for it; nothing at the end."""
+        while not self._abandoned:
+            # While nothing can be sent one record tries for all.
+            if entries := self.buffer.first(1 if self._away else BATCH_RECORDS, BATCH_BYTES):
+                return entries
+            self._sum_up(at_once=self._closing)
+            if self.buffer.count:
+                continue
+            if self._closing:
+                break
+            self._idle = True
+            urgent = self._wait(LOOK_SECONDS) if not self.buffer.count else False
+            self._idle = False
+            if not urgent and self.buffer.count:
+                self._wait(self._settings.linger)  # Others will come: they go in one batch.
+            self._told.tick()
+        return []
+
+    def _wait(self, seconds: float) -> bool:
+        """Sleep until woken. Returns whether there is a hurry."""
+        try:
+            urgent = self._wake.get(timeout=seconds)
+        except queue.Empty:
+            return False
+        with contextlib.suppress(queue.Empty):
+            while True:
+                urgent = self._wake.get_nowait() or urgent
+        return urgent
+
+    def _send(self, entries: list[Entry]) -> None:
+        """Hand a batch to the producer and wait for the acknowledgements. Raises what making a producer raises."""
+        if self._producer is None:
+            self._producer = self._connect()
+        sends = [self._submit(self._producer, entry) for entry in entries]
+        outcomes = [self._outcome(entry, send) for entry, send in zip(entries, sends, strict=True)]
+        again = [one.entry for one in outcomes if isinstance(one, _Again)]
+        refusals = [one.error for one in outcomes if isinstance(one, _Refused)]
+        delays = [one.error for one in outcomes if isinstance(one, _Again) and one.error is not None]
+        self.sent += len(entries) - len(again) - len(refusals)
+        self.buffer.settle(len(entries), again, len(refusals))
+        topic = self._settings.topic
+        if refusals:
+            text = "%d log records are lost: they cannot be sent to topic %s: %s"
+            self._told.error("refused", text, len(refusals), topic, refusals[0])
+        self._away = bool(delays)
+        if delays and not self._abandoned:
+            text = "log records cannot be sent to topic %s: %s. %d wait, %d were dropped since the start"
+            self._told.warning("away", text, topic, delays[0], self.buffer.count, self.buffer.dropped.total())
+            self._told.tick()
+            self._wait(self._pause)
+            self._pause = min(self._pause * 2, PAUSE_SECONDS_MAX)
+        elif not delays:
+            self._pause = PAUSE_SECONDS
+            self._sum_up()
+
+    def _submit(self, producer: Producer, entry: Entry) -> SendFuture | Exception:
+        """The future of a send, or why there is none."""
+        message = Message(self._settings.topic, entry.body, entry.tag, entry.keys, properties=self._properties)
+        try:
+            return producer.submit(message, message_id=entry.message_id)
+        except MetaqError as error:
+            return error
+
+    def _outcome(self, entry: Entry, send: SendFuture | Exception) -> _Again | _Refused | None:
+        """What became of a send; None: it is stored."""
+        if isinstance(send, SendFuture):
+            entry.message_id = send.message_id
+            try:
+                error = send.exception(RESULT_SECONDS)
+            except RequestTimeout as late:
+                error = late
+            if error is None:
+                return None
+        else:
+            error = send
+        too_long = isinstance(error, InvalidMessage) or (
+            isinstance(error, BrokerError) and error.code == ResponseCode.MESSAGE_ILLEGAL
+        )
+        if too_long and len(entry.body) > CUT_BYTES_MIN:
+            self.record_bytes_max = max(CUT_BYTES_MIN, len(entry.body) // 2)
+            shorter = cut(entry.body, self.record_bytes_max, is_json=entry.is_json)
+            self.shortened += 1
+            return _Again(Entry(shorter, entry.tag, entry.keys, entry.is_json))
+        return _Again(entry, error) if getattr(error, "retriable", False) else _Refused(error)
+
+    def _sum_up(self, *, at_once: bool = False) -> None:
+        """Have the topic told how many records were dropped since it was told last, if there are any and it is time."""
+        dropped = self.buffer.dropped
+        if dropped == self._summed_up:
+            return
+        now = self._clock.monotonic()
+        if not at_once and self._summary_at is not None and now - self._summary_at < SUMMARY_SECONDS:
+            return
+        self._summary_at = now
+        fresh = dropped - self._summed_up
+        self._summed_up = dropped
+        self._told.warning("dropped", "%d log records for topic %s were dropped (%s)",
+                           fresh.total(), self._settings.topic, reasons(fresh))  # fmt: skip
+        self.buffer.put_first(self._summary(fresh))
+
+
+class _Again(NamedTuple):
+    """To be sent again; after a pause, where the error says why."""
+
+    entry: Entry
+    error: Exception | None = None
+
+
+class _Refused(NamedTuple):
+    error: Exception
+
+
+def reasons(dropped: Counter[str]) -> str:
+    """`full: 12, refused: 1`."""
+    return ", ".join(f"{reason}: {count}" for reason, count in sorted(dropped.items()))
+
+
+def _know_levels() -> None:
+    """Have the client's loggers know which levels are wanted, before somebody waits for the client.
+
+    `logging.config` calls flush and close while it holds the lock of `logging`, and has made loggers forget. Whoever asks a logger
+    then, in the client's thread, waits for that lock, and we for them. This thread may hold it, and so may ask.
+    """
+    for name, logger in list(LOG.manager.loggerDict.items()):
+        if isinstance(logger, logging.Logger) and name.partition(".")[0] in {"metaq", "asyncio"}:
+            for level in (logging.DEBUG, logging.INFO, logging.WARNING, logging.ERROR, logging.CRITICAL):
+                logger.isEnabledFor(level)
+
+
+class _Voice(logging.Logger):
+    """Says what `LOG` is to say: to its handlers, or to stderr where nobody but a MetaQHandler would hear it.
+
+    Not through `LOG` itself, whose question whether a level is wanted may wait for who configures logging just now, and waits for us.
+    """
+
+    def isEnabledFor(self, level: int) -> bool:  # noqa: ARG002, N802  logging's name
+        return True
+
+    def handle(self, record: logging.LogRecord) -> None:
+        if LOG.getEffectiveLevel() > record.levelno:
+            return
+        if not LOG.disabled and _has_ears(record.levelno):
+            LOG.callHandlers(record)
+        elif sys.stderr is not None:
+            with contextlib.suppress(OSError, ValueError):
+                sys.stderr.write(f"{LOG.name}: {record.getMessage()}\n")
+
+
+def _has_ears(level: int) -> bool:
+    logger: logging.Logger | None = LOG
+    while logger is not None:
+        if any(handler.level <= level and not getattr(handler, "sends_to_metaq", False) for handler in logger.handlers):
+            return True
+        logger = logger.parent if logger.propagate else None
+    return False
