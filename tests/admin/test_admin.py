@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+
 import pytest
 
 import metaq
@@ -136,3 +138,46 @@ def test_closed_admin_says_so(metaq_broker):
     admin.close()
     with pytest.raises(metaq.ClientClosed):
         admin.list_topics()
+
+
+def consumed_of(admin, group):
+    return sum(one.consumed for one in admin.group_progress(group).queues)
+
+
+@pytest.mark.parametrize("online", [False, True], ids=["offline", "online"])
+def test_a_group_is_reset_and_another_is_not_touched(admin, metaq_broker, online):
+    """To the beginning, the end and a time; with members, who go on there by themselves, and without."""
+    topic = f"admin-reset-{online}"
+    admin.create_topic(topic, queues=2)
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        for number in range(10):
+            producer.send(topic, b"%d" % number)
+    count = 10
+    groups = [f"{topic}-one", f"{topic}-other"]
+    for group in groups:
+        with metaq.Consumer(metaq_broker.namesrv, group=group, topics=topic, start="earliest") as consumer:
+            for _ in range(count):
+                consumer.receive(PATIENCE).ack()
+    with pytest.raises(GroupNotFound, match="no progress"):
+        admin.reset_group("admin-nobody", topic, "earliest")
+    if not online:
+        for to, expected in [
+            ("earliest", 0), ("latest", count), (dt.datetime.fromtimestamp(0.001, dt.UTC), 0), (4e9, count),
+        ]:  # fmt: skip
+            assert not any(one.online for one in admin.reset_group(groups[0], topic, to))
+            assert consumed_of(admin, groups[0]) == expected
+    else:
+        with metaq.Consumer(metaq_broker.namesrv, group=groups[0], topics=topic) as consumer:
+            with metaq.Producer(metaq_broker.namesrv) as producer:  # so that it is seen to have begun with both queues
+                for queue in producer.queues(topic):
+                    producer.send(topic, b"new", queue=queue)
+            for _ in range(2):
+                consumer.receive(PATIENCE).ack()
+            count += 2
+            consumer.commit()
+            moved = admin.reset_group(groups[0], topic, "earliest")
+            assert all(one.online for one in moved)
+            assert sum(one.repeated for one in moved) == count
+            for _ in range(count):
+                consumer.receive(PATIENCE).ack()
+    assert consumed_of(admin, groups[1]) == 10

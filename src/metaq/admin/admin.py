@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Coroutine
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -9,7 +10,7 @@ from typing import Any, Self, TypeVar
 from metaq.admin import branches, brokers, groups, order, topics, traces, transactions
 from metaq.client import core as cores
 from metaq.client.core import ClientCore
-from metaq.client.names import checked
+from metaq.client.names import LATEST, checked, start_of
 from metaq.client.options import ClientOptions
 from metaq.errors import ClientClosed
 from metaq.model.reload import Reloaded
@@ -91,9 +92,17 @@ class Admin:
         """The instances of a producer group. Raises also groups.GroupNotFound: none is connected."""
         return self._run(groups.producers(self._open, group))
 
-    def skip_backlog(self, group: str, topic: str) -> list[groups.SkippedBacklog]:
+    def skip_backlog(self, group: str, topic: str) -> list[groups.MovedProgress]:
         """Skip everything that waits for a consumer group in a topic. Raises also groups.GroupNotFound, NoRoute."""
-        return self._run(groups.skip_backlog(self._open, group, topic))
+        return self._run(groups.move(self._open, group, topic, LATEST))
+
+    def reset_group(self, group: str, topic: str, to: str | float | dt.datetime) -> list[groups.MovedProgress]:
+        """Let a consumer group go on elsewhere in a topic; members that are online do so within seconds. No other group is touched.
+
+        Args: to: "earliest", "latest", or the first message stored at a time (datetime, or seconds since the epoch) or later.
+        Raises also groups.GroupNotFound: it has no progress there; NoRoute, ConfigError, TypeError.
+        """
+        return self._run(groups.move(self._open, group, topic, start_of(to)))
 
     def message_trace(self, message_id: str, *, trace_topic: str = TRACE_TOPIC) -> traces.MessageTrace:
         """What clients that trace told of one message, as a timeline. Raises also traces.TraceNotFound, ConfigError."""

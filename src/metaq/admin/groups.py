@@ -11,9 +11,10 @@ from msgspec import Struct
 from metaq.admin.brokers import masters
 from metaq.client.conversation.administration import ResetOffsets
 from metaq.client.conversation.groups import GetConnections, GetConsumeStats, GetProducers
-from metaq.client.conversation.offsets import GetMaxOffset, SetPosition
-from metaq.client.conversation.time_search import store_time_from
+from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, SetPosition
+from metaq.client.conversation.time_search import first_at_or_after, store_time_from
 from metaq.client.core import ClientCore
+from metaq.client.names import EARLIEST, LATEST
 from metaq.errors import BrokerError, MetaqError
 from metaq.model import ClientConnection, ConsumerView, ConsumeStats, MessageModel, MessageQueue
 from metaq.model.topic import RETRY_PREFIX
@@ -146,8 +147,8 @@ async def progress(core: ClientCore, group: str) -> GroupProgress:
     return GroupProgress(group, core.clock.now_ms(), sorted_members, rate, tuple(queues), known)
 
 
-class SkippedBacklog(Struct, frozen=True):
-    """What was skipped in one queue: the group went from `consumed` to `offset`."""
+class MovedProgress(Struct, frozen=True):
+    """Where a group was moved in one queue: from `consumed` to `offset`."""
 
     queue: MessageQueue
     consumed: int
@@ -157,14 +158,21 @@ class SkippedBacklog(Struct, frozen=True):
 
     @property
     def skipped(self) -> int:
-        """Messages."""
+        """Messages that it will not consume."""
         return max(0, self.offset - self.consumed)
 
+    @property
+    def repeated(self) -> int:
+        """Messages that it will consume again."""
+        return max(0, self.consumed - self.offset)
 
-async def skip_backlog(core: ClientCore, group: str, topic: str) -> list[SkippedBacklog]:
-    """Skip everything that waits for `group` in `topic`. Raises GroupNotFound; BrokerError: a broker refuses.
 
-    What comes meanwhile is consumed. Where members are online they are told (222, 220); else the progress is written.
+async def move(core: ClientCore, group: str, topic: str, start: str | int) -> list[MovedProgress]:
+    """Let `group` go on elsewhere in `topic`: at "earliest", "latest", or the first message stored at a time (ms) or later.
+
+    Where members are online they are told (222, 220); else the progress is written. No other group is touched.
+
+    Raises: GroupNotFound. BrokerError: a broker refuses.
     """
     addresses = await masters(core)
     brokers = {queue.broker for queue in await core.routes.subscribe_queues(topic, fresh=True)}
@@ -178,22 +186,33 @@ async def skip_backlog(core: ClientCore, group: str, topic: str) -> list[Skipped
     }
     if not before:
         raise GroupNotFound(
-            f"consumer group {group} has no progress in topic {topic} at any broker: there is nothing to skip"
+            f"consumer group {group} has no progress in topic {topic} at any broker: there is nothing to skip or to repeat"
         )
-    skipped = []
+    time_ms = {EARLIEST: 0, LATEST: -1}.get(start, start) if isinstance(start, str) else start
+    assert isinstance(time_ms, int)
+    moved_queues = []
     for broker in sorted(brokers & addresses.keys()):
         address = addresses[broker]
-        moved = await core.ask(address, ResetOffsets(group, topic))
+        moved = await core.ask(address, ResetOffsets(group, topic, time_ms))
         online = moved is not None
         if moved is None:
             moved = {}
             for queue in sorted(queue for queue in before if queue.broker == broker):
-                moved[queue] = await core.ask(address, GetMaxOffset(queue))
+                moved[queue] = await _place(core, address, queue, time_ms)
                 await core.ask(address, SetPosition(group, queue, moved[queue]))
-        skipped += [
-            SkippedBacklog(queue, before.get(queue, 0), offset, online) for queue, offset in sorted(moved.items())
+        moved_queues += [
+            MovedProgress(queue, before.get(queue, 0), offset, online) for queue, offset in sorted(moved.items())
         ]
-    return skipped
+    return moved_queues
+
+
+async def _place(core: ClientCore, address: str, queue: MessageQueue, time_ms: int) -> int:
+    """The offset of the first message stored then or later; -1: behind the last."""
+    if time_ms < 0:
+        return await core.ask(address, GetMaxOffset(queue))
+    if time_ms == 0:
+        return await core.ask(address, GetMinOffset(queue))
+    return await core.converse_at(address, first_at_or_after(queue, time_ms), _PULL_SECONDS)
 
 
 async def _queue(core: ClientCore, address: str | None, queue: MessageQueue, stats: ConsumeStats) -> QueueProgress:
