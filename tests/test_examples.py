@@ -18,15 +18,15 @@ from tests.spark.jvm import java_options
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_", "transactions_", "atomic_"))]
+PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_", "transactions_", "atomic_", "business_"))]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 SPARK_FIRST, *SPARK_LATER = SPARK
 """The second and further ones run in `make test-long`: each starts a JVM, for 15 s of CPU."""
 
 
-def run_example(name, broker, timeout, **more):
+def run_example(name, broker, timeout, *args, **more):
     return subprocess.run(
-        [sys.executable, str(ROOT / "examples" / name)],
+        [sys.executable, str(ROOT / "examples" / name), *args],
         capture_output=True, text=True, timeout=timeout, check=False,
         env=environment(NAMESRV_ADDR=broker.namesrv, **more),
     )  # fmt: skip
@@ -94,6 +94,23 @@ def test_atomic_with_sqlite(metaq_broker, tmp_path):
     assert "Warning" not in done.stderr
 
 
+def test_business_logs_are_watched(metaq_broker):
+    """The services and storm-spouts, which comes to the end; a reset lets it begin again."""
+    done = run_example(
+        "business_logs.py", metaq_broker, PATIENCE, "--seconds=3", "--only=services", "--only=storm-spouts"
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[-1] == "group storm-spouts: 0 messages behind"
+    for service in ("checkout", "payment", "search"):
+        assert any(
+            re.match(rf"\d\d:\d\d:\d\d {service}: \d+ records, \d+ warnings, \d+ errors", line) for line in lines
+        )
+    again = run_example("business_logs.py", metaq_broker, PATIENCE, "--reset=storm-spouts")
+    assert re.fullmatch(r"group storm-spouts gets [1-9]\d* messages again\n", again.stdout), again.stderr
+
+
 def output_of(run):
     """What a Spark program printed; it is run again where Spark gave its Python too little time to start."""
 
@@ -115,6 +132,27 @@ def test_spark_example_runs(name, metaq_broker):
     assert output_of(
         lambda: run_example(name, metaq_broker, WHOLE_PATIENCE, JAVA_TOOL_OPTIONS=java_options()),
     )
+
+
+@pytest.mark.spark
+@pytest.mark.all
+@pytest.mark.long
+def test_business_logs_are_archived_too(tmp_path):
+    """All parts, with a broker of their own."""
+    program = [
+        sys.executable, str(ROOT / "examples" / "business_logs.py"), "--seconds=5", f"--archive={tmp_path / 'archive'}",
+    ]  # fmt: skip
+    variables = environment(JAVA_TOOL_OPTIONS=java_options())
+    variables.pop("NAMESRV_ADDR", None)
+    printed = output_of(
+        lambda: subprocess.run(
+            program, capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, env=variables
+        )
+    ).splitlines()
+    assert {"group storm-spouts: 0 messages behind", "group hdfs-writer: 0 messages behind"} <= set(printed)
+    watched = sum(int(found[1]) for line in printed if (found := re.search(r": (\d+) records, ", line)))
+    assert f"{watched} records archived in {tmp_path / 'archive'}" in printed
+    assert watched > 100
 
 
 def test_example_test_passes():

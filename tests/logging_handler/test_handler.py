@@ -117,6 +117,7 @@ def test_the_applications_own_producer_is_used_and_stays_open(metaq_broker, topi
         logger.addHandler(handler)
         logger.info("hello")
         handler.close(PATIENCE)
+        assert (handler.sent, handler.dropped) == (1, {})
         assert texts(metaq_broker, topic) == ["hello"]
         producer.send(topic, {"message": "still open"})
     assert texts(metaq_broker, topic) == ["hello", "still open"]

@@ -157,7 +157,8 @@ class Buffer:
             self._entries.clear()
             self._nested.clear()
             self._bytes = 0
-            self._dropped[CLOSED] += count
+            if count:
+                self._dropped[CLOSED] += count
             self.left += count
         with self.moved:
             self.moved.notify_all()
