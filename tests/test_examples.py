@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.util
+import io
 import re
 import signal
 import sqlite3
@@ -9,6 +11,7 @@ import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 import metaq
 from metaq.spark.slow_start import run_through
@@ -109,6 +112,38 @@ def test_business_logs_are_watched(metaq_broker):
         )
     again = run_example("business_logs.py", metaq_broker, PATIENCE, "--reset=storm-spouts")
     assert re.fullmatch(r"group storm-spouts gets [1-9]\d* messages again\n", again.stdout), again.stderr
+
+
+def test_business_logs_have_a_live_view(monkeypatch, capsys):
+    """On a terminal a table that is drawn again, with alerts; elsewhere lines, each once. What is no record is counted too."""
+    spec = importlib.util.spec_from_file_location("business_logs", ROOT / "examples" / "business_logs.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    analysis, screen = example.Analysis(), io.StringIO()
+    terminal = Console(force_terminal=True, file=screen, width=100)
+    for number in range(11):
+        analysis.add(1_000_000 + number, b'{"service": "payment", "level": "ERROR"}')
+    analysis.add(1_000_500, b"nonsense")
+    for second in range(1005, 1100, 5):
+        analysis.add(second * 1000, b'{"service": "search", "level": "WARNING"}')
+        if second == 1005:
+            with monkeypatch.context() as patch:
+                patch.setattr(example, "Console", lambda: terminal)
+                with example.View(analysis) as view:
+                    view.update()
+            with example.View(analysis) as view:
+                view.update()
+                view.update()
+    start = example.clock(1000)
+    for text in ("payment", "search", f"ALERT {start} payment: more than 10 errors in 5 s", "13 records"):
+        assert text in screen.getvalue()
+    assert capsys.readouterr().out.splitlines() == [
+        f"{start} ?: 1 records, 0 warnings, 0 errors",
+        f"{start} payment: 11 records, 0 warnings, 11 errors",
+        f"ALERT {start} payment: more than 10 errors in 5 s",
+        f"{example.clock(1005)} search: 1 records, 1 warnings, 0 errors",
+    ]
+    assert (len(analysis.windows), analysis.total) == (example.WINDOWS_KEPT, 31)
 
 
 def output_of(run):
