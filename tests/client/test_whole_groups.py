@@ -661,6 +661,42 @@ def test_administrator_skips_everything_that_waits_of_members_online(broker, pro
         assert max((number for number in got if number < 20), default=0) < 10
 
 
+def test_administrator_moves_a_member_that_is_just_beginning(broker, producer, topic, monkeypatch):
+    """Where its queues begin is what it was told, not what it had asked for before."""
+    from metaq.client.consumer import group as groups
+
+    queue = queue_of(producer, topic)
+    fill(producer, queue, range(20))
+    options = {"group": topic, "topics": topic, "start": "earliest"}
+    with Consumer(broker.namesrv, **options) as consumer:
+        assert numbers(consumer, 2) == [0, 1]
+    asked, told, may = threading.Event(), threading.Event(), threading.Event()
+    start_offset, reset_offsets = groups.start_offset, groups.GroupMember.reset_offsets
+
+    async def slowly(*args):
+        found = await start_offset(*args)
+        asked.set()
+        await asyncio.to_thread(may.wait, PATIENCE)
+        return found
+
+    def reset(self, offsets):
+        reset_offsets(self, offsets)
+        told.set()
+
+    monkeypatch.setattr(groups, "start_offset", slowly)
+    monkeypatch.setattr(groups.GroupMember, "reset_offsets", reset)
+    with Consumer(broker.namesrv, **options) as consumer:
+        assert asked.wait(PATIENCE)
+        with Admin(broker.namesrv) as admin:
+            assert any(one.queue == queue and one.online for one in admin.skip_backlog(topic, topic))
+        assert told.wait(PATIENCE)
+        may.set()
+        fill(producer, queue, range(20, 22))
+        assert numbers(consumer, 2) == [20, 21]
+        consumer.commit()
+    assert consumed(broker, topic, queue) == 22
+
+
 def test_administrator_skips_for_a_group_that_is_offline(broker, producer, topic):
     """The broker's table is written."""
     queue = queue_of(producer, topic)

@@ -76,6 +76,8 @@ class GroupMember:
         )
         self._sharing = Sharing(core, group, self._subscriptions, self._retry_topic, options, self, complaints)
         self._pullers: dict[MessageQueue, QueuePuller] = {}
+        self._beginning: dict[MessageQueue, int | None] = {}
+        """Queues whose start is being found out → where an administrator has moved them meanwhile."""
         self._paused: frozenset[MessageQueue] = frozenset()
         """Queues of which the user wants nothing for now. Exchanged whole: any thread reads it."""
         self._pausing = threading.RLock()  # A signal handler may pause in the thread that holds it.
@@ -108,9 +110,15 @@ class GroupMember:
 
     def reset_offsets(self, offsets: Mapping[MessageQueue, int]) -> None:
         for queue, offset in offsets.items():
-            if queue in self._pullers:
+            if queue in self._pullers or queue in self._beginning:
                 log.info("an administrator moved %s of group %s to %d", queue, self.group, offset)
-        self._core.spawn(self.move(offsets))
+        beginning = self._beginning.keys() & offsets.keys()
+        self._beginning.update((queue, offsets[queue]) for queue in beginning)
+        self._core.spawn(self._moved_by_order({queue: to for queue, to in offsets.items() if queue not in beginning}))
+
+    async def _moved_by_order(self, offsets: Mapping[MessageQueue, int]) -> None:
+        await self._sharing.settled.wait()  # A member that has just joined has not begun with what it is told to move.
+        await self.move(offsets)
 
     # -------------------------------------------------------------- life
 
@@ -205,13 +213,20 @@ class GroupMember:
         return len(admitted) == len(queues) and all(taken)
 
     async def _take(self, queue: MessageQueue) -> bool:
+        self._beginning[queue] = None
         try:
             stored = await start_offset(self._core, self._offsets, queue, self.options)
             offset = self._delivery.start_of(queue, stored)
         except FAULTS as error:
             log.info("%s is not consumed yet, its offset is not known: %s", queue, error)
             return False
+        finally:
+            moved = self._beginning.pop(queue)
+        if moved is not None:
+            offset = moved
         self._begin(queue, offset)
+        if moved is not None:
+            await self._offsets.persist({queue: moved})
         log.debug("group %s consumes %s from %d on", self.group, queue, offset)
         return True
 
