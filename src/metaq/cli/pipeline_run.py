@@ -27,7 +27,7 @@ ROUTE_SECONDS = 1.5
 LEASE_SECONDS = 2.0
 """How long an earlier run may take to end."""
 
-_REPEATED = {"topics"}
+_REPEATED = {"topics", "groups"}
 """Options that are lists: their flag may be given several times."""
 
 

@@ -42,3 +42,17 @@ def archive(
 ) -> Any:
     """Start `archive`: topics → Parquet, every message once. Raises ConfigError, StoreLocked."""
     return begin("archive", spark, config, on_batch)
+
+
+def audit(
+    spark: Any,
+    config: Mapping[str, Any] | str | Path | PipelineOptions,
+    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
+) -> Any:
+    """Do an `audit`: what was sent against what each group consumed. Its Outcome's exit_status is 0 if it is clean.
+
+    Raises ConfigError, StoreLocked, NoRoute.
+    """
+    from metaq.spark.pipelines.driver import begin
+
+    return begin("audit", spark, config, on_batch)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from metaq.errors import ConfigError
 from metaq.option_table import nearest
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
+from metaq.spark.pipelines.auditing_options import AuditOptions
 from metaq.spark.pipelines.options import PipelineOptions
 
 if TYPE_CHECKING:
@@ -55,6 +56,12 @@ PIPELINES: dict[str, Pipeline] = {
             ArchiveOptions,
             "archiving",
             _prepare_archive,
+        ),
+        Pipeline(
+            "audit",
+            "What was sent against what each group consumed: missing, repeated, late, out of order.",
+            AuditOptions,
+            "auditing.job",
         ),
     )
 }

@@ -1,0 +1,353 @@
+"""The pipeline `audit`: waits for the grace, reads both sides, compares them, writes what it found, and says whether it is clean.
+
+    FOLDER/findings, windows, keys    Parquet: a row per finding, per group and window, per key that something is wrong with
+    FOLDER/report.html                for people: one file
+    FOLDER/audit.json                 the figures (`figures.Figures`); written last: without it the others are not whole
+
+Each audit replaces what the last one left. It is made in FOLDER/_making and renamed when it is whole and on the disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime as dt
+import logging
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+from pyspark.sql import Window
+from pyspark.sql import functions as sql
+
+from metaq.clock import SYSTEM
+from metaq.errors import ConfigError
+from metaq.spark import interpreter
+from metaq.spark.pipelines.auditing import comparing, evidence, figures, page, text
+from metaq.spark.pipelines.auditing.figures import Counts, Figures, GroupFigures, messages
+from metaq.spark.pipelines.auditing_options import LEDGER, PROGRESS, TOPIC, TRACE, AuditOptions, Span
+from metaq.spark.pipelines.folder import make_folder, spark_path, sync_folder
+from metaq.spark.pipelines.run import LOOK_SECONDS, Outcome, Run
+from metaq.spark.pipelines.slices import disk_fault, sync_file
+
+_LOG = logging.getLogger(__name__)
+
+FINDINGS, WINDOWS, KEYS, REPORT, FIGURES = "findings", "windows", "keys", "report.html", "audit.json"
+MAKING = "_making"
+SAMPLES = 25
+"""So many findings of each kind and group are in the report; all of them are in the Parquet files."""
+STOPPED_STATUS = 1
+"""An audit that was stopped has not said that anything is right."""
+
+
+class _Stopped(Exception):
+    """Somebody asked the run to end."""
+
+
+def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
+    """The pipeline `audit` (`metaq.spark.pipelines.catalogue`).
+
+    Raises: ConfigError: the session is a client of Spark Connect, or workers cannot run this Python. NoRoute and what else
+    reading a topic raises. StoreFull, StoreFailed: what was found cannot be written.
+    """
+    if interpreter.is_remote(spark):
+        raise ConfigError(
+            "an audit runs in the process of its driver, and this session is a client of Spark Connect: use a session of "
+            "metaq.spark.session() in a process without one, or `metaq pipeline run audit`"
+        )
+    interpreter.check(interpreter.running_context())
+    span = options.span(SYSTEM.now_ms())
+    try:
+        _await_grace(run, span)
+        with _stoppable(spark, run):
+            return _Audit(spark, options, run, span).outcome()
+    except _Stopped:
+        return Outcome({"stopped": True}, "stopped: nothing was compared, and nothing is written", STOPPED_STATUS)
+    except OSError as fault:
+        raise disk_fault(fault, f"what the audit found cannot be written to {run.place}") from fault
+
+
+def _await_grace(run: Run, span: Span) -> None:
+    """Until what may still come in time has come, or somebody asks the run to end."""
+    left = (span.deadline_ms - SYSTEM.now_ms()) / 1000
+    if left > 0:
+        run.tell(f"waiting {left:.0f} s: what is consumed until then counts (graceSeconds)", step="grace")
+    while (left := (span.deadline_ms - SYSTEM.now_ms()) / 1000) > 0:
+        if run.wait(min(left, LOOK_SECONDS)):
+            raise _Stopped
+    if run.stopping:
+        raise _Stopped
+
+
+@contextlib.contextmanager
+def _stoppable(spark: Any, run: Run) -> Iterator[None]:
+    """Spark's work inside is cancelled when the run is asked to end. Raises _Stopped then."""
+    group, over = f"metaq-audit-{run.status.run}", threading.Event()
+    context = spark.sparkContext
+
+    def look() -> None:
+        while not over.wait(LOOK_SECONDS):
+            if run.stopping:
+                context.cancelJobGroup(group)
+
+    before = context.getLocalProperty("spark.jobGroup.id")
+    context.setJobGroup(group, "metaq audit", interruptOnCancel=False)
+    watcher = threading.Thread(target=look, name="metaq-audit-stop", daemon=True)
+    watcher.start()
+    try:
+        yield
+    except Exception as fault:
+        if run.stopping:
+            raise _Stopped from fault
+        raise
+    finally:
+        over.set()
+        watcher.join()
+        context.setLocalProperty("spark.jobGroup.id", before)
+
+
+class _Audit:
+    """One audit, from reading to the report."""
+
+    def __init__(self, spark: Any, options: AuditOptions, run: Run, span: Span) -> None:
+        self._spark, self._options, self._run, self._span = spark, options, run, span
+        self._rules = comparing.Rules(span, round(options.late_seconds * 1000), options.order)
+        self._notes: list[str] = []
+
+    def outcome(self) -> Outcome:
+        found = evidence.gather(self._spark, self._options, self._span)
+        kept: list[Any] = []
+        try:
+            return self._compared(found, kept)
+        finally:
+            for frame in kept:
+                frame.unpersist()
+            found.release()
+
+    def _compared(self, found: evidence.Evidence, kept: list[Any]) -> Outcome:
+        options = self._options
+        chosen = found.sent.where(sql.col("tag").isin(options.tags_named)) if options.tags_named else found.sent
+        judged = self._keep(comparing.judged(comparing.once(chosen.where("id != ''")), self._span), kept)
+        got = self._keep(comparing.consumed(found.deliveries, self._span.deadline_ms), kept)
+        sent, first_ms, last_ms = judged.agg(
+            sql.count_if("certain"), sql.min("time_ms"), sql.max("time_ms")
+        ).first()  # fmt: skip
+        self._step(f"{messages(sent)} sent", "sent", sent)
+        per_group = {
+            row["group"]: row["n"] for row in got.groupBy("group").agg(sql.sum("deliveries").alias("n")).collect()
+        }
+        self._step(
+            f"{sum(per_group.values()):,} deliveries to {len(per_group)} groups", "deliveries", sum(per_group.values())
+        )
+
+        pairs = self._pairs(judged, got)
+        groups = sorted({group for group, _ in pairs})
+        told = evidence.ask(options, self._span, groups)
+        by = self._evidence_of(groups, per_group, {group for group, _, offset in told.progress if offset})
+        verdict = self._keep(self._verdicts(judged, got, pairs, told.progress, by), kept)
+        mine = got.where(sql.col("group").isin(groups))
+        stray = self._keep(comparing.strays(mine, found.known), kept)
+        window_ms = (
+            round(options.window_seconds * 1000)
+            if options.window_seconds
+            else figures.fitting_window_ms(first_ms, last_ms) if sent else figures.LADDER_MS[0]
+        )  # fmt: skip
+        frames = {
+            FINDINGS: comparing.findings(verdict, stray),
+            WINDOWS: comparing.windows(verdict, window_ms),
+            KEYS: comparing.keys(verdict),
+        }
+        not_traced = max(0, told.stored - sent) if told.stored is not None else 0
+        self._note_limits(found, chosen, sent, not_traced, verdict, groups)
+        told_of = self._groups(groups, by, verdict, stray, frames)
+        self._step("compared", "compared", 0)
+        result = Figures(
+            made=_iso(SYSTEM.now_ms()),
+            topics=options.topics_named or sorted({topic for _, topic in pairs}),
+            sent_by=options.sent, consumed_by=options.consumed,
+            since_ms=self._span.since_ms, until_ms=self._span.until_ms, deadline_ms=self._span.deadline_ms,
+            window_ms=window_ms, late_ms=self._rules.late_ms, order=options.order, sent=sent, not_traced=not_traced,
+            groups=told_of, breaches=figures.breaches(options, sent, told_of), notes=self._notes,
+        )  # fmt: skip
+        self._publish(frames, result)
+        where = self._run.place / REPORT
+        return Outcome(
+            msgspec.to_builtins(result) | {"report": str(where)},
+            f"{text.table(result)}\nreport: {where}",
+            0 if result.clean else 1,
+        )
+
+    # -------------------------------------------------------------- who is to consume what
+    def _pairs(self, judged: Any, got: Any) -> list[tuple[str, str]]:
+        options = self._options
+        if not options.expected:
+            return sorted((row["group"], row["topic"]) for row in comparing.pairs_seen(judged, got).collect())
+        topics = options.topics_named or [row[0] for row in judged.select("topic").distinct().collect()]
+        return sorted({
+            (group, one) for group, topic in options.expected for one in ([topic] if topic is not None else topics)
+        })  # fmt: skip
+
+    def _evidence_of(self, groups: Sequence[str], traced: dict[str, int], progressed: set[str]) -> dict[str, str]:
+        """What each group is judged by: its offsets, where nothing else tells of it."""
+        options, found = self._options, {}
+        for group in groups:
+            found[group] = options.consumed
+            if options.consumed == PROGRESS or traced.get(group):
+                if options.consumed == PROGRESS and group not in progressed:
+                    self._note(f"The group {group} has no offsets in these topics: it has never consumed of them.")
+                continue
+            if options.consumed == TRACE and group in progressed:
+                found[group] = PROGRESS
+                self._note(
+                    f"Nothing is traced of the group {group} in this time, so it is judged by its offsets alone: what they have "
+                    "passed by counts as consumed. Give its consumers trace=True."
+                )
+            else:
+                self._note(f"Nobody tells of any delivery to the group {group} in this time.")
+        return found
+
+    def _verdicts(
+        self, judged: Any, got: Any, pairs: Sequence[tuple[str, str]], progress: Sequence[Any], by: dict[str, str]
+    ) -> Any:
+        offsets = self._spark.createDataFrame(list(progress), comparing.PROGRESS_DDL)
+
+        def of(wanted: bool) -> Any:
+            mine = [pair for pair in pairs if (by[pair[0]] == PROGRESS) == wanted]
+            return mine, self._spark.createDataFrame(mine, comparing.PAIRS_DDL)
+
+        mine, frame = of(False)
+        verdict = comparing.verdicts(judged, got, frame, offsets, self._rules)
+        mine, frame = of(True)
+        if mine:
+            verdict = verdict.unionByName(comparing.verdicts_by_progress(judged, frame, offsets, self._rules))
+        return verdict
+
+    # -------------------------------------------------------------- figures
+    def _groups(
+        self, groups: Sequence[str], by: dict[str, str], verdict: Any, stray: Any, frames: dict[str, Any]
+    ) -> list[GroupFigures]:
+        counts = {row["group"]: Counts.of(row.asDict()) for row in comparing.totals_of_groups(verdict).collect()}
+        strays = {row["group"]: row["count"] for row in stray.groupBy("group").count().collect()}
+        topics: dict[str, list[figures.TopicCounts]] = {}
+        for row in comparing.totals(verdict).orderBy("group", "topic").collect():
+            topics.setdefault(row["group"], []).append(figures.TopicCounts(row["topic"], Counts.of(row.asDict())))
+        windows: dict[str, list[figures.WindowCounts]] = {}
+        for row in frames[WINDOWS].orderBy("group", "window_ms").collect():
+            windows.setdefault(row["group"], []).append(figures.WindowCounts(row["window_ms"], Counts.of(row.asDict())))
+        keys: dict[str, list[figures.KeyCounts]] = {}
+        for row in _first(frames[KEYS], ["group"], [sql.desc("findings"), "topic", "key"], self._options.keys_top):
+            one = figures.KeyCounts(row["topic"], row["key"], Counts.of(row.asDict()))
+            keys.setdefault(row["group"], []).append(one)
+        samples: dict[str, list[figures.Finding]] = {}
+        for row in _first(frames[FINDINGS], ["group", "kind"], ["sent_time", "consumed_time", "id"], SAMPLES):
+            samples.setdefault(row["group"], []).append(_finding(row))
+        return [
+            GroupFigures(
+                group=group, evidence=by[group], counts=counts.get(group, Counts()), stray=strays.get(group, 0),
+                topics=topics.get(group, []), windows=windows.get(group, []), keys=keys.get(group, []),
+                findings=samples.get(group, []),
+            )
+            for group in groups
+        ]  # fmt: skip
+
+    def _note_limits(
+        self, found: evidence.Evidence, chosen: Any, sent: int, not_traced: int, verdict: Any, groups: Sequence[str]
+    ) -> None:
+        """What this audit cannot see, as far as it can tell."""
+        options = self._options
+        if not groups:
+            self._note("No group has consumed any of it, and none is named by groups: nothing was compared.")
+        if found.unreadable:
+            self._note(
+                f"Records of traces or ledgers that could not be read, and were passed over: {found.unreadable:,}."
+            )
+        if not_traced:
+            self._note(
+                f"Not traced: {messages(not_traced)}. In this time {sent + not_traced:,} are stored and {sent:,} sends are traced; "
+                "nothing is said of the others. Producers trace at most trace_rate messages a second; sent=topic compares "
+                "what is stored."
+            )
+        if options.sent == TRACE and not_traced:
+            self._note("What is called stray may be of sends that were not traced.")
+        if options.consumed == TRACE and groups:
+            self._note(
+                "Traces are kept at the best of a client's ability: deliveries above trace_rate, and those of the last half "
+                "second of a client that was killed, are told by nobody, and their messages look missing or not ended."
+            )
+        if options.sent == TOPIC and options.consumed == TRACE:
+            self._note(
+                "A traced delivery does not tell its topic: what a group consumes of topics that are not audited and whose "
+                "producers do not trace is called stray."
+            )
+        nameless = comparing.judged(chosen.where("id = ''"), self._span).count()
+        if nameless:
+            self._note(f"Left out, because they have no {options.match} to be known by: {messages(nameless)}.")
+        unjudged = verdict.agg(sql.count_if("unjudged")).first()[0]
+        if unjudged:
+            self._note(
+                f"Not judged: {messages(unjudged)} that a group has not consumed, whose send failed, whose transaction is open, or "
+                "which are due at a time that no trace tells."
+            )
+        if options.sent == LEDGER and options.consumed != LEDGER:
+            self._note("The ledger of sends must hold the ids that the broker knows: those of the receipts.")
+
+    # -------------------------------------------------------------- results
+    def _publish(self, frames: dict[str, Any], result: Figures) -> None:
+        """Write all of it beside what the last audit left, then put it in its place."""
+        place, making = self._run.place, self._run.place / MAKING
+        shutil.rmtree(making, ignore_errors=True)
+        make_folder(making)
+        for name, frame in frames.items():
+            frame.write.mode("overwrite").parquet(spark_path(making / name))
+            self._step(f"{name} written", name, 0)
+        drawn = page.render(result)
+        if drawn.without:
+            self._run.tell(drawn.without, step="plots")
+        (making / REPORT).write_text(drawn.html, encoding="utf-8")
+        (making / FIGURES).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
+        for path in making.rglob("*"):
+            (sync_folder if path.is_dir() else sync_file)(path)
+        (place / FIGURES).unlink(missing_ok=True)
+        for name in (*frames, REPORT, FIGURES):
+            if (place / name).is_dir():
+                shutil.rmtree(place / name)
+            (making / name).rename(place / name)
+        sync_folder(place)
+        shutil.rmtree(making, ignore_errors=True)
+
+    def _keep(self, frame: Any, kept: list[Any]) -> Any:
+        kept.append(frame.persist())
+        return kept[-1]
+
+    def _note(self, sentence: str) -> None:
+        self._notes.append(sentence)
+
+    def _step(self, line: str, step: str, rows: int) -> None:
+        """Tell what is done. Raises _Stopped: somebody asked the run to end."""
+        if self._run.stopping:
+            raise _Stopped
+        self._run.tell(line, step=step, **({"rows": rows} if rows else {}))
+
+
+def _first(frame: Any, by: Sequence[str], order: Sequence[Any], count: int) -> list[Any]:
+    """The first rows of each group."""
+    number = sql.row_number().over(Window.partitionBy(*by).orderBy(*order))
+    return list(frame.withColumn("_n", number).where(sql.col("_n") <= count).orderBy(*by, "_n").collect())
+
+
+def _finding(row: Any) -> figures.Finding:
+    return figures.Finding(
+        kind=row["kind"], id=row["id"], topic=row["topic"] or "", key=row["key"] or "", lane=row["lane"] or "",
+        place=row["place"], sent_ms=_ms(row["sent_time"]), consumed_ms=_ms(row["consumed_time"]),
+        latency_ms=row["latency_ms"], successes=row["successes"] or 0, failures=row["failures"] or 0, why=row["why"] or "",
+    )  # fmt: skip
+
+
+def _ms(moment: dt.datetime | None) -> int | None:
+    """Of a timestamp as Spark gives it: local time."""
+    return None if moment is None else round(moment.timestamp() * 1000)
+
+
+def _iso(ms: int) -> str:
+    return dt.datetime.fromtimestamp(ms / 1000, dt.UTC).isoformat(timespec="seconds").replace("+00:00", "Z")

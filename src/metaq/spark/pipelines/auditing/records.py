@@ -1,0 +1,98 @@
+"""Trace messages as rows, one for each record and message that it is about: what `mapInArrow` runs on the workers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from metaq.model.trace import Begun, Handled, Kind, Record, Sent, Settled
+from metaq.wire.trace import decode
+
+SENT, BEGUN, ENDED, SETTLED, UNREADABLE = "sent", "begun", "ended", "settled", "unreadable"
+
+ROWS = pa.schema(
+    [
+        pa.field("what", pa.string()),
+        pa.field("id", pa.string()),
+        pa.field("group", pa.string()),
+        pa.field("topic", pa.string()),
+        pa.field("key", pa.string()),
+        pa.field("tag", pa.string()),
+        pa.field("time_ms", pa.int64()),
+        pa.field("success", pa.bool_()),
+        pa.field("half", pa.bool_()),
+        pa.field("delayed", pa.bool_()),
+        pa.field("copy", pa.string()),
+        pa.field("lane", pa.string()),
+        pa.field("place", pa.int64()),
+        pa.field("request", pa.string()),
+    ]
+)
+"""`time_ms`: when a send began, a delivery began or ended, 0 where an old client did not tell. `copy`: the offset id of what a
+send stored; `lane` and `place`: the broker's address and the offset in its log, out of that id. `request` ties the beginning
+of a delivery to its end. `unreadable` has in `place` how many records could not be read."""
+
+DDL = (
+    "what string, id string, `group` string, topic string, key string, tag string, time_ms bigint, success boolean, "
+    "half boolean, delayed boolean, copy string, lane string, place bigint, request string"
+)
+
+_OFFSET_DIGITS = 16
+"""Of an offset id, at its end: the offset in the log."""
+
+
+def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Batches with the column `body`, the trace messages' bodies, to batches of ROWS."""
+    for batch in batches:
+        rows = [row for body in batch["body"].to_pylist() for row in rows_of_body(body or b"")]
+        if rows:
+            yield pa.RecordBatch.from_pylist(rows, schema=ROWS)
+
+
+def rows_of_body(body: bytes) -> Iterator[dict[str, Any]]:
+    """The rows of one trace message. Raises nothing: what cannot be read is counted."""
+    trace = decode(body)
+    for record in trace.records:
+        yield from _rows(record)
+    if trace.unreadable:
+        yield {"what": UNREADABLE, "id": "", "place": trace.unreadable}
+
+
+def _rows(record: Record) -> Iterator[dict[str, Any]]:
+    if isinstance(record, Sent):
+        copies = record.offset_id.split(",")
+        for number, message_id in enumerate(record.message_ids):
+            copy = copies[number] if number < len(copies) else ""
+            yield {
+                "what": SENT, "id": message_id, "group": record.group, "topic": record.topic, "key": record.keys,
+                "tag": record.tags, "time_ms": record.time_ms, "success": record.success, "half": record.kind == Kind.HALF,
+                "delayed": record.kind == Kind.DELAYED, "copy": copy or f"{record.time_ms}", **_place(copy),
+            }  # fmt: skip
+    elif isinstance(record, Settled):
+        yield {
+            "what": SETTLED, "id": record.message_id, "group": record.group, "topic": record.topic,
+            "time_ms": record.time_ms, "success": record.state == "COMMIT_MESSAGE",
+        }  # fmt: skip
+    elif isinstance(record, Begun):
+        yield {
+            "what": BEGUN, "id": record.message_id, "group": record.group, "key": record.keys,
+            "time_ms": record.time_ms, "request": record.request_id,
+        }  # fmt: skip
+    elif isinstance(record, Handled):
+        yield {
+            "what": ENDED, "id": record.message_id, "group": record.group, "key": record.keys,
+            "time_ms": record.time_ms, "success": record.success, "request": record.request_id,
+        }  # fmt: skip
+
+
+def _place(offset_id: str) -> dict[str, Any]:
+    """The broker's address and the offset in its log, as an offset id has them; nothing if it is none."""
+    if len(offset_id) <= _OFFSET_DIGITS:
+        return {}
+    try:
+        place = int(offset_id[-_OFFSET_DIGITS:], 16)
+    except ValueError:
+        return {}
+    return {"lane": offset_id[:-_OFFSET_DIGITS], "place": place} if place < 1 << 63 else {}
