@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any, Self
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from demo import checks, delays, flights, report, sending
+from demo import boards, checks, delays, flights, report, sending
 
 ROOT = Path(__file__).resolve().parent.parent
 DEPARTED_MIN = 5
@@ -108,6 +109,13 @@ def tell(rows: list[flights.Flight], output: Path) -> bool:
             with Stage("mean delay by airport and hour", stored) as stage:
                 outcome = delays.run(spark, broker.namesrv, str(output / "delays-checkpoint"), stage.at)
             say(f"{len(outcome.windows):,} airport-hours computed")
+            with Stage("departure boards", stored) as stage:
+                taken_seconds = boards.take_all(broker.namesrv, stored, stage.at)
+            say(f"{stored:,} messages shown on the boards, each traced ({stored / taken_seconds:,.0f}/s)")
+            started = time.perf_counter()
+            with console.status("auditing"):
+                audited = boards.audit(spark, broker.namesrv, str(output / "audit"))
+            say(f"audited what was sent against what the boards have shown ({time.perf_counter() - started:.1f} s)")
         finally:
             spark.stop()
     found = checks.examine(output / "archive", sent.ids)
@@ -119,7 +127,8 @@ def tell(rows: list[flights.Flight], output: Path) -> bool:
     ]
     console.print()
     console.print(report.table(lines))
-    return all(line.good is not False for line in lines)
+    console.print(f"\n[bold]Audit:[/bold] {escape(audited.text)}", soft_wrap=True)
+    return all(line.good is not False for line in lines) and audited.exit_status == 0
 
 
 def archive(spark: Any, namesrv: str, output: Path, stored: int) -> tuple[float, int]:

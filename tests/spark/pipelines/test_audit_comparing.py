@@ -58,7 +58,7 @@ def compared(spark, copies, deliveries, pairs, order, progress=()):
     found = [(row["kind"], row["group"], row["id"]) for row in findings.select("kind", "group", "id").collect()]
     assert len(found) == len(set(found)), "one row per finding"
     rows = {(row["group"], row["id"]): row for row in verdict.collect()}
-    totals = {row["group"]: row for row in comparing.totals_of_groups(verdict).collect()}
+    totals = {row["group"]: row for row in comparing.totals(verdict).where("topic is null").collect()}
     verdict.unpersist()
     return set(found), rows, totals
 
@@ -97,7 +97,8 @@ def test_latencies_windows_and_keys_add_up(spark):
     pairs = spark.createDataFrame([("g", "t")], comparing.PAIRS_DDL)
     nothing = spark.createDataFrame([], comparing.PROGRESS_DDL)
     verdict = comparing.verdicts(messages, got, pairs, nothing, comparing.Rules(span, LATE_MS, "key"))
-    (total,) = comparing.totals(verdict).collect()
+    total, of_topic = sorted(comparing.totals(verdict).collect(), key=lambda row: row["topic"] or "")
+    assert (total["topic"], of_topic["topic"], total["sent"]) == (None, "t", of_topic["sent"])
     assert (total["sent"], total["consumed"], total["missing"], total["repeated"]) == (100, 90, 10, 1)
     latencies = sorted(n // 4 for n in range(90))
     assert [total[f"latency_{name}"] for name in ("p50", "p95", "p99", "max")] == [
@@ -145,7 +146,7 @@ def test_offsets_alone_tell_what_was_passed_by(spark):
     pairs = spark.createDataFrame([("g", "t"), ("never", "t")], comparing.PAIRS_DDL)
     offsets = spark.createDataFrame([("g", "t@b:0", 5), ("g", "t@b:1", 2)], comparing.PROGRESS_DDL)
     verdict = comparing.verdicts_by_progress(messages, pairs, offsets, comparing.Rules(span, LATE_MS, "key"))
-    totals = {row["group"]: row for row in comparing.totals_of_groups(verdict).collect()}
+    totals = {row["group"]: row for row in comparing.totals(verdict).where("topic is null").collect()}
     assert {group: (row["sent"], row["consumed"], row["missing"]) for group, row in totals.items()} == {
         "g": (10, 7, 3), "never": (10, 0, 10),
     }  # fmt: skip

@@ -133,6 +133,14 @@ def test_offsets_alone_give_dashes_and_not_zeros():
     assert "Audit: clean" in page.render(audit(breaches=[])).html
 
 
+def test_no_name_steers_the_terminal():
+    """Each line stays a line, and colours nothing."""
+    name = "\x1b[2Jgone\nNOT"
+    lines = text.table(audit(name))
+    assert "\x1b" not in lines
+    assert len(lines.splitlines()) == len(text.table(audit()).splitlines())
+
+
 def test_limits():
     """Missing and out of order are not allowed unless somebody says so; the others are unless somebody says not."""
     one = audit().groups[0]

@@ -188,13 +188,8 @@ def _spread(frame: Any) -> Any:
 
 
 def totals(verdict: Any) -> Any:
-    """A row per group and topic."""
-    return _spread(verdict.groupBy("group", "topic").agg(*_counts()))
-
-
-def totals_of_groups(verdict: Any) -> Any:
-    """A row per group: percentiles of topics cannot be added up."""
-    return _spread(verdict.groupBy("group").agg(*_counts()))
+    """A row per group, whose topic is null, and per group and topic: percentiles of topics cannot be added up."""
+    return _spread(verdict.rollup("group", "topic").agg(*_counts())).where("`group` is not null")
 
 
 def windows(verdict: Any, window_ms: int) -> Any:

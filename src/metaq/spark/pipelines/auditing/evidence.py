@@ -41,7 +41,7 @@ class Evidence:
 
 
 def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
-    """Read what the options name. Raises: what reading a topic does, when the frames are used."""
+    """Read what the options name. Raises: what reading a topic does, here or when the frames are used."""
     kept: list[Any] = []
     trace, unreadable = None, 0
     if TRACE in (options.sent, options.consumed):
@@ -70,6 +70,8 @@ def gather(spark: Any, options: AuditOptions, span: Span) -> Evidence:
     if options.match == KEY:
         sent = sent.withColumn("id", sql.col("key"))
         deliveries = deliveries.withColumn("id", sql.col("key"))
+    sent = sent.persist()  # Or every look at it would read the topics again.
+    kept.append(sent)
     known = sent.select("id")
     if trace is not None:  # Of any topic: a group's deliveries do not tell theirs.
         known = known.union(_sends(trace).select("key" if options.match == KEY else "id"))

@@ -37,6 +37,8 @@ FINDINGS, WINDOWS, KEYS, REPORT, FIGURES = "findings", "windows", "keys", "repor
 MAKING = "_making"
 SAMPLES = 25
 """So many findings of each kind and group are in the report; all of them are in the Parquet files."""
+SHOWN_MAX = 2000
+"""More windows than this are no plot and no figures to send around."""
 STOPPED_STATUS = 1
 """An audit that was stopped has not said that anything is right."""
 
@@ -130,6 +132,7 @@ class _Audit:
         chosen = found.sent.where(sql.col("tag").isin(options.tags_named)) if options.tags_named else found.sent
         judged = self._keep(comparing.judged(comparing.once(chosen.where("id != ''")), self._span), kept)
         got = self._keep(comparing.consumed(found.deliveries, self._span.deadline_ms), kept)
+        nameless = comparing.judged(chosen.where("id = ''"), self._span).count()
         sent, first_ms, last_ms = judged.agg(
             sql.count_if("certain"), sql.min("time_ms"), sql.max("time_ms")
         ).first()  # fmt: skip
@@ -159,15 +162,24 @@ class _Audit:
             KEYS: comparing.keys(verdict),
         }
         not_traced = max(0, told.stored - sent) if told.stored is not None else 0
-        self._note_limits(found, chosen, sent, not_traced, verdict, groups)
-        told_of = self._groups(groups, by, verdict, stray, frames)
+        shown_ms = window_ms
+        if sent and last_ms // window_ms - first_ms // window_ms >= SHOWN_MAX:
+            shown_ms = figures.fitting_window_ms(first_ms, last_ms)
+            self._note(
+                f"These are more than {SHOWN_MAX:,} windows of {text.span(window_ms)}: they are in {WINDOWS}, and the report shows "
+                f"windows of {text.span(shown_ms)}."
+            )
+        shown = frames[WINDOWS] if shown_ms == window_ms else comparing.windows(verdict, shown_ms)
+        told_of = self._groups(groups, by, verdict, stray, {**frames, WINDOWS: shown})
+        unjudged = sum(one.counts.unjudged for one in told_of)
+        self._note_limits(found.unreadable, nameless, unjudged, sent, not_traced, groups)
         self._step("compared", "compared", 0)
         result = Figures(
             made=_iso(SYSTEM.now_ms()),
             topics=options.topics_named or sorted({topic for _, topic in pairs}),
             sent_by=options.sent, consumed_by=options.consumed,
             since_ms=self._span.since_ms, until_ms=self._span.until_ms, deadline_ms=self._span.deadline_ms,
-            window_ms=window_ms, late_ms=self._rules.late_ms, order=options.order, sent=sent, not_traced=not_traced,
+            window_ms=shown_ms, late_ms=self._rules.late_ms, order=options.order, sent=sent, not_traced=not_traced,
             groups=told_of, breaches=figures.breaches(options, sent, told_of), notes=self._notes,
         )  # fmt: skip
         self._publish(frames, result)
@@ -227,11 +239,14 @@ class _Audit:
     def _groups(
         self, groups: Sequence[str], by: dict[str, str], verdict: Any, stray: Any, frames: dict[str, Any]
     ) -> list[GroupFigures]:
-        counts = {row["group"]: Counts.of(row.asDict()) for row in comparing.totals_of_groups(verdict).collect()}
-        strays = {row["group"]: row["count"] for row in stray.groupBy("group").count().collect()}
+        counts: dict[str, Counts] = {}
         topics: dict[str, list[figures.TopicCounts]] = {}
-        for row in comparing.totals(verdict).orderBy("group", "topic").collect():
-            topics.setdefault(row["group"], []).append(figures.TopicCounts(row["topic"], Counts.of(row.asDict())))
+        for row in sorted(comparing.totals(verdict).collect(), key=lambda row: (row["group"], row["topic"] or "")):
+            if row["topic"] is None:
+                counts[row["group"]] = Counts.of(row.asDict())
+            else:
+                topics.setdefault(row["group"], []).append(figures.TopicCounts(row["topic"], Counts.of(row.asDict())))
+        strays = {row["group"]: row["count"] for row in stray.groupBy("group").count().collect()}
         windows: dict[str, list[figures.WindowCounts]] = {}
         for row in frames[WINDOWS].orderBy("group", "window_ms").collect():
             windows.setdefault(row["group"], []).append(figures.WindowCounts(row["window_ms"], Counts.of(row.asDict())))
@@ -252,16 +267,14 @@ class _Audit:
         ]  # fmt: skip
 
     def _note_limits(
-        self, found: evidence.Evidence, chosen: Any, sent: int, not_traced: int, verdict: Any, groups: Sequence[str]
+        self, unreadable: int, nameless: int, unjudged: int, sent: int, not_traced: int, groups: Sequence[str]
     ) -> None:
         """What this audit cannot see, as far as it can tell."""
         options = self._options
         if not groups:
             self._note("No group has consumed any of it, and none is named by groups: nothing was compared.")
-        if found.unreadable:
-            self._note(
-                f"Records of traces or ledgers that could not be read, and were passed over: {found.unreadable:,}."
-            )
+        if unreadable:
+            self._note(f"Records of traces or ledgers that could not be read, and were passed over: {unreadable:,}.")
         if not_traced:
             self._note(
                 f"Not traced: {messages(not_traced)}. In this time {sent + not_traced:,} are stored and {sent:,} sends are traced; "
@@ -280,10 +293,8 @@ class _Audit:
                 "A traced delivery does not tell its topic: what a group consumes of topics that are not audited and whose "
                 "producers do not trace is called stray."
             )
-        nameless = comparing.judged(chosen.where("id = ''"), self._span).count()
         if nameless:
             self._note(f"Left out, because they have no {options.match} to be known by: {messages(nameless)}.")
-        unjudged = verdict.agg(sql.count_if("unjudged")).first()[0]
         if unjudged:
             self._note(
                 f"Not judged: {messages(unjudged)} that a group has not consumed, whose send failed, whose transaction is open, or "

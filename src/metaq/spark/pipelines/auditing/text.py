@@ -33,7 +33,12 @@ def table(found: Figures) -> str:
         lines += ["", *_aligned([_HEAD, *(cells(one) for one in found.groups)])]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
     lines += ["", *(f"NOT CLEAN: {breach}" for breach in found.breaches)] if found.breaches else ["", "clean"]
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
+
+
+def printable(text: str) -> str:
+    """Without what would steer a terminal: names in a ledger are whatever an application wrote."""
+    return "".join(one if one.isprintable() else "\N{REPLACEMENT CHARACTER}" for one in text)
 
 
 def title(found: Figures) -> str:
