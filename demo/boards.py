@@ -37,7 +37,8 @@ def take_all(namesrv: str, stored: int, on_taken: Callable[[int], None]) -> floa
 def audit(spark: Any, namesrv: str, folder: str) -> Any:
     """Hold what is stored against what the boards have taken. Returns the Outcome.
 
-    A flight that was stored twice is taken twice, as the report says. The boards keep no order, so none is looked at.
+    A flight that was stored twice is taken twice, as the report says. The boards keep no order, so none is looked at; and they
+    begin when all is sent, so nothing is late.
     """
     from metaq.spark.pipelines import audit
 

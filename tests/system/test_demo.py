@@ -62,4 +62,8 @@ def test_the_demo_loses_and_doubles_nothing(year, tmp_path):
     for text in ("kill -9 of the broker with 64 sends outstanding", "airport-hours", "archived twice", "Plot: "):
         assert text in done.stdout
     assert "WRONG" not in done.stdout
+    last = done.stdout.partition("Audit: ")[2]
+    assert f"{FLIGHTS:,} messages sent to flights" in last
+    assert "\nclean\nreport: " in last
+    assert (tmp_path / "out" / "audit" / "report.html").is_file()
     assert (tmp_path / "out" / "delays.png").read_bytes().startswith(b"\x89PNG")

@@ -10,10 +10,12 @@ import sys
 from html.parser import HTMLParser
 
 import msgspec
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from metaq.model.trace import Handled
 from metaq.spark.pipelines.auditing import figures, page, records, text
 from metaq.spark.pipelines.auditing.figures import (
     Counts,
@@ -25,6 +27,7 @@ from metaq.spark.pipelines.auditing.figures import (
     WindowCounts,
 )
 from metaq.spark.pipelines.auditing_options import AuditOptions
+from metaq.wire.trace import encode
 from tests.support import PATIENCE
 
 T0 = 1_772_352_000_000
@@ -154,6 +157,10 @@ def test_limits():
     ]
     assert beyond(allow_missing=10, allow_out_of_order=2) == []
     assert beyond(allow_missing=None, allow_out_of_order=None, allow_repeated=3, allow_late=5, allow_stray=1) == []
+    assert figures.breaches(AuditOptions(), 7, []) == [
+        "no group has consumed any of it, and none is named by groups: nothing was compared"
+    ]
+    assert figures.breaches(AuditOptions(sent_min=0), 0, []) == []
     tight = beyond(allow_missing=None, allow_out_of_order=None, allow_repeated=2, allow_late=4, allow_stray=0)
     assert [line.split("and ")[1] for line in tight] == ["allowRepeated is 2", "allowLate is 4", "allowStray is 0"]
     assert beyond(0, allow_missing=10, allow_out_of_order=2) == ["0 messages were sent in this time, and sentMin is 1"]
@@ -177,6 +184,16 @@ def test_records_of_a_trace_become_rows():
         ("sent", "A", 0x10), ("sent", "B", 0x20), ("unreadable", "", 2),
     ]  # fmt: skip
     assert {row.get("lane") for row in rows} == {"7F00000100002A9F", None}
+
+
+def test_rows_of_many_traces_come_in_pieces():
+    """However much one batch of bodies unpacks to."""
+    record = Handled(request_id="r", message_id="m", time_ms=5, group="g")
+    bodies = pa.RecordBatch.from_pydict({"body": [encode([record] * 400)] * 60 + [None]})
+    pieces = [len(piece) for piece in records.rows_of(iter([bodies]))]
+    assert sum(pieces) == 24_000
+    assert max(pieces) < records.ROWS_MAX + 400
+    assert len(pieces) == 3
 
 
 def browser():

@@ -129,6 +129,8 @@ def breaches(options: AuditOptions, sent: int, groups: Sequence[GroupFigures]) -
         found.append(
             f"{messages(sent)} {'was' if sent == 1 else 'were'} sent in this time, and sentMin is {options.sent_min}"
         )
+    if sent and not groups:
+        found.append("no group has consumed any of it, and none is named by groups: nothing was compared")
     for one in groups:
         counts = one.counts
         for what, count, name, limit in (

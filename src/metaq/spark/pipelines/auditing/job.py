@@ -172,7 +172,7 @@ class _Audit:
         shown = frames[WINDOWS] if shown_ms == window_ms else comparing.windows(verdict, shown_ms)
         told_of = self._groups(groups, by, verdict, stray, {**frames, WINDOWS: shown})
         unjudged = sum(one.counts.unjudged for one in told_of)
-        self._note_limits(found.unreadable, nameless, unjudged, sent, not_traced, groups)
+        self._note_limits(found.unreadable, nameless, unjudged, sent, not_traced, told_of)
         self._step("compared", "compared", 0)
         result = Figures(
             made=_iso(SYSTEM.now_ms()),
@@ -267,12 +267,10 @@ class _Audit:
         ]  # fmt: skip
 
     def _note_limits(
-        self, unreadable: int, nameless: int, unjudged: int, sent: int, not_traced: int, groups: Sequence[str]
+        self, unreadable: int, nameless: int, unjudged: int, sent: int, not_traced: int, groups: Sequence[GroupFigures]
     ) -> None:
-        """What this audit cannot see, as far as it can tell."""
+        """What this audit cannot see, where that may be why it says what it says."""
         options = self._options
-        if not groups:
-            self._note("No group has consumed any of it, and none is named by groups: nothing was compared.")
         if unreadable:
             self._note(f"Records of traces or ledgers that could not be read, and were passed over: {unreadable:,}.")
         if not_traced:
@@ -281,14 +279,15 @@ class _Audit:
                 "nothing is said of the others. Producers trace at most trace_rate messages a second; sent=topic compares "
                 "what is stored."
             )
-        if options.sent == TRACE and not_traced:
+        strays = any(one.stray for one in groups)
+        if options.sent == TRACE and not_traced and strays:
             self._note("What is called stray may be of sends that were not traced.")
-        if options.consumed == TRACE and groups:
+        if any(one.counts.missing and one.evidence == TRACE for one in groups):
             self._note(
                 "Traces are kept at the best of a client's ability: deliveries above trace_rate, and those of the last half "
                 "second of a client that was killed, are told by nobody, and their messages look missing or not ended."
             )
-        if options.sent == TOPIC and options.consumed == TRACE:
+        if options.sent == TOPIC and options.consumed == TRACE and strays:
             self._note(
                 "A traced delivery does not tell its topic: what a group consumes of topics that are not audited and whose "
                 "producers do not trace is called stray."

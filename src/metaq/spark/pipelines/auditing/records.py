@@ -39,6 +39,8 @@ DDL = (
     "half boolean, delayed boolean, copy string, lane string, place bigint, request string"
 )
 
+ROWS_MAX = 10_000
+"""About so many rows are made at once: a batch of packed traces would be gigabytes of them."""
 _OFFSET_DIGITS = 16
 """Of an offset id, at its end: the offset in the log."""
 
@@ -46,7 +48,12 @@ _OFFSET_DIGITS = 16
 def rows_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Batches with the column `body`, the trace messages' bodies, to batches of ROWS."""
     for batch in batches:
-        rows = [row for body in batch["body"].to_pylist() for row in rows_of_body(body or b"")]
+        rows: list[dict[str, Any]] = []
+        for body in batch["body"]:
+            rows.extend(rows_of_body(body.as_py() or b""))
+            if len(rows) >= ROWS_MAX:
+                yield pa.RecordBatch.from_pylist(rows, schema=ROWS)
+                rows = []
         if rows:
             yield pa.RecordBatch.from_pylist(rows, schema=ROWS)
 
