@@ -127,6 +127,8 @@ def test_stored_messages_against_traces(spark, cluster, tmp_path):
     assert not (tmp_path / "audit" / "_making").exists()
 
 
+@pytest.mark.all
+@pytest.mark.spark_all
 def test_traces_alone_and_what_they_do_not_tell(spark, cluster, tmp_path):
     """Sends that are not traced are told as such and not as missing; open transactions and delayed messages neither."""
     for number in range(6):
@@ -220,6 +222,8 @@ def test_a_real_producer_and_real_consumers(spark, metaq_broker, tmp_path):
     assert outcome.exit_status == 0, outcome.text
 
 
+@pytest.mark.all
+@pytest.mark.spark_all
 def test_an_audit_of_nothing_is_not_clean(spark, cluster, tmp_path):
     """Unless it may be: `sentMin`. Offsets cannot tell of repeats, and a dash says so."""
     put(cluster, "orders", 1, "k", T0 - 5000)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from metaq.spark.pipelines.auditing.figures import Figures, Finding, GroupFigures, messages
 from metaq.spark.pipelines.auditing.style import STYLE
 from metaq.spark.pipelines.auditing.text import UNKNOWN, cells, span, when
-from metaq.spark.pipelines.auditing_options import PROGRESS
+from metaq.spark.pipelines.auditing_options import OFF, PROGRESS
 
 KINDS = {"missing": "missing", "repeated": "repeated", "out_of_order": "out of order", "late": "late", "stray": "stray"}
 _SIDES = {
@@ -78,7 +78,8 @@ def _head(found: Figures) -> str:
     figures = [
         (f"{found.sent:,}", "sent"),
         (f"{len(found.groups):,}", "group" if len(found.groups) == 1 else "groups"),
-        *((f"{sum(getattr(one.counts, kind) for one in found.groups):,}", label) for kind, label in KINDS.items() if kind != "stray"),
+        *((f"{sum(getattr(one.counts, kind) for one in found.groups):,}", label)
+          for kind, label in KINDS.items() if kind != "stray" and not (kind == "out_of_order" and found.order == OFF)),
     ]  # fmt: skip
     shown = "".join(
         f'<div><dt>{escape(label)}</dt><dd class="{"zero" if value == "0" else ""}">{value}</dd></div>'
@@ -106,7 +107,7 @@ _HEADINGS = ("group", "known by", "sent", "consumed", "missing", "repeated", "ou
 def _groups(found: Figures, overview: str) -> str:
     rows = []
     for number, one in enumerate(found.groups):
-        name, by, *others = cells(one)
+        name, by, *others = cells(one, found.order)
         marks = "".join(_number(text, bad=3 <= place < 8) for place, text in enumerate(others, 1))
         rows.append(
             f'<tr><th scope="row"><a href="#group-{number}">{escape(name)}</a></th><td>{escape(by)}</td>{marks}</tr>'
@@ -143,7 +144,7 @@ def _sentence(one: GroupFigures, found: Figures) -> str:
     if counts.repeated:
         again = f"; {counts.stored_twice:,} of them are stored more than once" if counts.stored_twice else ""
         parts.append(f"{messages(counts.repeated)} were consumed {counts.extra:,} times too often{again}.")
-    if found.order == "off":
+    if found.order == OFF:
         parts.append("Its order was not looked at.")
     return " ".join(parts)
 

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 from metaq.spark.pipelines.auditing.figures import Figures, GroupFigures, messages
-from metaq.spark.pipelines.auditing_options import PROGRESS
+from metaq.spark.pipelines.auditing_options import OFF, PROGRESS
 
 _HEAD = (
     "group",
@@ -30,7 +30,7 @@ def table(found: Figures) -> str:
     """Title, a line per group, notes, and whether it is clean."""
     lines = [title(found)]
     if found.groups:
-        lines += ["", *_aligned([_HEAD, *(cells(one) for one in found.groups)])]
+        lines += ["", *_aligned([_HEAD, *(cells(one, found.order) for one in found.groups)])]
     lines += ["", *(f"note: {note}" for note in found.notes)] if found.notes else []
     lines += ["", *(f"NOT CLEAN: {breach}" for breach in found.breaches)] if found.breaches else ["", "clean"]
     return "\n".join(map(printable, lines))
@@ -48,13 +48,13 @@ def title(found: Figures) -> str:
     return f"{messages(found.sent)} sent{topics} from {since} until {when(found.until_ms)}"
 
 
-def cells(one: GroupFigures) -> tuple[str, ...]:
-    """A group's line. What its evidence cannot tell is a dash."""
+def cells(one: GroupFigures, order: str) -> tuple[str, ...]:
+    """A group's line. What its evidence cannot tell, or was not looked at, is a dash."""
     counts, blind = one.counts, one.evidence == PROGRESS
-    seen = (counts.repeated, counts.out_of_order, counts.late, one.stray)
+    seen = (counts.repeated, None if order == OFF else counts.out_of_order, counts.late, one.stray)
     return (
         one.group, one.evidence, f"{counts.sent:,}", f"{counts.consumed:,}", f"{counts.missing:,}",
-        *(UNKNOWN if blind else f"{count:,}" for count in seen),
+        *(UNKNOWN if blind or count is None else f"{count:,}" for count in seen),
         span(counts.latency_p50), span(counts.latency_p99), span(counts.latency_max),
     )  # fmt: skip
 
