@@ -49,5 +49,6 @@ def audit(spark: Any, namesrv: str, folder: str) -> Any:
         "folder": folder,
         "graceSeconds": 0,
         "order": "off",
+        "lateSeconds": 86_400,
     }
     return run_through(lambda: audit(spark, options), lambda outcome: outcome)
