@@ -15,6 +15,8 @@ EXTRA_OF = {
     "spark": "spark",
     "spark/decode": "decode",
     "spark/pipelines/auditing/plots.py": "report",
+    "spark/pipelines/row_changes/mariadb.py": "mysql",
+    "spark/pipelines/row_changes/postgresql.py": "postgres",
     "client/arrow.py": "arrow",
     "client/arrow_compute.py": "arrow",
     "client/arrow_reading.py": "arrow",

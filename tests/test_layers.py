@@ -136,6 +136,8 @@ ONLY_IN: dict[str, set[str]] = {
         "client.arrow_sending",
     },
     "kazoo": {"registry.zookeeper"},
+    "psycopg": {"spark.pipelines.row_changes.postgresql"},
+    "pymysql": {"spark.pipelines.row_changes.mariadb"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},
     "signal": {"app", "cli", "client.consumer.consumer", "client.consumer.processes", "testing"},

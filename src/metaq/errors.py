@@ -12,6 +12,7 @@
 │   ├── `StoreFull`            no room; nothing was written; retry when there is room
 │   ├── `MessageIllegal`       this message can never be stored
 │   └── `StoreFailed`          an fsync failed: durability is unknown, the broker must stop
+├── `ChangesBroken`            a topic of row changes has something that its pipeline was told to stop at
 ├── `Refused`                  a service of ours does not do what was asked; its `Reason` says why
 ├── `BrokerError`              a broker or name server answered with an error code
 └── `ClientError`
@@ -90,6 +91,11 @@ class MessageIllegal(StoreError):
 
 class StoreFailed(StoreError):
     """An fsync or a write failed: what is durable is unknown. The broker stops acknowledging and exits."""
+
+
+class ChangesBroken(MetaqError):
+    """A topic of row changes has something that its pipeline was told to stop at: a gap, a step back, a body that cannot be
+    read. The text says where, and what to do. Nothing of the micro-batch was applied."""
 
 
 class Reason(enum.Enum):

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from metaq.spark.engine import session
     from metaq.spark.listener import ProgressListener
     from metaq.spark.pipelines.archiving import archive
+    from metaq.spark.pipelines.row_changes.snapshot import read_snapshot, snapshot
     from metaq.spark.progress import Lag, QueueLag, lag
     from metaq.spark.repeats import without_repeats
     from metaq.spark.tables import table
@@ -30,7 +31,9 @@ __all__ = [
     "decode",
     "find_java",
     "lag",
+    "read_snapshot",
     "session",
+    "snapshot",
     "table",
     "without_repeats",
 ]
@@ -42,7 +45,9 @@ _HOMES = {
     "archive": "pipelines.archiving",
     "decode": "decode",
     "lag": "progress",
+    "read_snapshot": "pipelines.row_changes.snapshot",
     "session": "engine",
+    "snapshot": "pipelines.row_changes.snapshot",
     "table": "tables",
     "without_repeats": "repeats",
 }

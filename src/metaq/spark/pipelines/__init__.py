@@ -31,6 +31,7 @@ __all__ = [
     "StreamOptions",
     "archive",
     "begin",
+    "changes",
     "option",
 ]
 
@@ -56,3 +57,12 @@ def audit(
     from metaq.spark.pipelines.driver import begin
 
     return begin("audit", spark, config, on_batch)
+
+
+def changes(
+    spark: Any,
+    config: Mapping[str, Any] | str | Path | PipelineOptions,
+    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
+) -> Any:
+    """Start `changes`: row changes → the latest state of their tables. Raises ConfigError, StoreLocked."""
+    return begin("changes", spark, config, on_batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ from metaq.option_table import nearest
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.auditing_options import AuditOptions
 from metaq.spark.pipelines.options import PipelineOptions
+from metaq.spark.pipelines.changes_options import ChangesOptions
 
 if TYPE_CHECKING:
     from metaq.spark.pipelines.run import Run
@@ -47,6 +49,14 @@ def _prepare_archive(options: ArchiveOptions) -> None:
     ArchiveFolder(options.output, options.staging).prepare()
 
 
+def _prepare_changes(options: ChangesOptions) -> None:
+    if options.target:
+        from metaq.spark.pipelines.row_changes.dialect import address_of
+        from metaq.spark.pipelines.row_changes.drivers import try_to_reach
+
+        try_to_reach(address_of(options.target, options.password_env, os.environ))
+
+
 PIPELINES: dict[str, Pipeline] = {
     one.name: one
     for one in (
@@ -62,6 +72,13 @@ PIPELINES: dict[str, Pipeline] = {
             "What was sent against what each group consumed: missing, repeated, late, out of order.",
             AuditOptions,
             "auditing.job",
+        ),
+        Pipeline(
+            "changes",
+            "Row changes, as Canal and Debezium write them, to the latest state of their tables.",
+            ChangesOptions,
+            "applying_changes",
+            _prepare_changes,
         ),
     )
 }

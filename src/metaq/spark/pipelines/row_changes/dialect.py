@@ -1,0 +1,99 @@
+"""What MariaDB and PostgreSQL have different, behind one interface; and where a database is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from metaq.errors import ConfigError
+
+_KINDS = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "postgres": "postgresql"}
+_PORTS = {"mysql": 3306, "postgresql": 5432}
+_MORE = {"mysql": {"ssl_ca", "connect_timeout"}, "postgresql": {"sslmode", "sslrootcert", "connect_timeout", "options"}}
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """A database. Its text has no password."""
+
+    kind: str
+    host: str
+    port: int
+    user: str
+    password: str = field(repr=False)
+    database: str
+    more: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.kind}://{self.user}@{self.host}:{self.port}/{self.database}"
+
+
+def address_of(url: str, password_env: str = "", environment: Mapping[str, str] | None = None) -> Address:
+    """Read the options `target` and `passwordEnv`. Raises ConfigError, whose text has no password."""
+    parts = urlsplit(url)
+    kind = _KINDS.get(parts.scheme)
+    if kind is None:
+        raise ConfigError(
+            f"target begins with {parts.scheme or url[:20]!r}: need mysql://user@host:port/database or postgresql://..."
+        )
+    database = unquote(parts.path.strip("/"))
+    try:
+        port = parts.port or _PORTS[kind]
+    except ValueError as fault:
+        raise ConfigError(f"target: {fault}") from None
+    if not parts.hostname or not parts.username or not database or "/" in database:
+        raise ConfigError(f"target must say user, host and database: {parts.scheme}://user@host:port/database")
+    more = dict(parse_qsl(parts.query))
+    if unknown := more.keys() - _MORE[kind]:
+        raise ConfigError(f"target has {', '.join(sorted(unknown))}: {kind} takes {', '.join(sorted(_MORE[kind]))}")
+    password = unquote(parts.password or "")
+    if password_env:
+        if environment is None or password_env not in environment:
+            raise ConfigError(f"passwordEnv: there is no environment variable {password_env}")
+        password = environment[password_env]
+    return Address(kind, parts.hostname, port, unquote(parts.username), password, database, more)
+
+
+class Dialect(Protocol):
+    """One kind of database. Statements have `%s` where values go; names are quoted by `quote`."""
+
+    errors: tuple[type[Exception], ...]
+    """What its driver raises."""
+    upsert_needs_one_index: bool
+    """Whether an upsert heeds all unique indexes of a table, and may so hit a row of another key."""
+    text_type: str
+    key_text_type: str
+
+    def connect(self) -> Any:
+        """A connection with a transaction open."""
+
+    def quote(self, name: str) -> str: ...
+
+    def column_type(self, kind: str, *, key: bool) -> str: ...
+
+    def upsert(self, table: str, columns: Sequence[str], key: Sequence[str]) -> str:
+        """A statement that writes a row whether it is there or not."""
+
+    def value(self, value: Any) -> Any:
+        """A Python value as the driver takes it."""
+
+    def columns(self, cursor: Any, table: str) -> list[str]:
+        """Columns of a table; none: there is no such table."""
+
+    def unique_indexes(self, cursor: Any, table: str) -> Iterable[tuple[str, ...]]:
+        """Columns of each, the primary key's among them."""
+
+
+def doubled(name: str, mark: str) -> str:
+    """A quoted identifier. A percent sign is doubled, too: drivers look for `%s` in the whole statement."""
+    if not name or "\0" in name:
+        raise ConfigError(f"{name!r} can be no name of a table or column")
+    return mark + name.replace(mark, mark * 2).replace("%", "%%") + mark
+
+
+def told(fault: Exception, address: Address) -> str:
+    """What a driver says, in one line and without the password."""
+    text = " ".join(" ".join(str(part) for part in fault.args).split()) or type(fault).__name__
+    return text.replace(address.password, "***") if address.password else text

@@ -1,0 +1,105 @@
+"""`metaq pipeline run changes`, killed and started again, into Parquet and MariaDB. The oracle is a dict."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import metaq
+from metaq.spark import snapshot
+from metaq.spark.pipelines.run import status_of
+from tests.interop import mariadb
+from tests.spark.jvm import java_options
+from tests.spark.pipelines.row_changes.batches import body
+from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
+TOPIC = "killed-changes"
+KEYS, ROUNDS = 40, 12
+
+
+@contextlib.contextmanager
+def pipeline(broker, folder: Path, *more: str):
+    """The command as a process of its own, with everything it starts; killed -9 at the end."""
+    command = metaq_command("pipeline", "run", "changes", "--topic", TOPIC, "--folder", str(folder / "out"))
+    command += [
+        "-n",
+        broker.namesrv,
+        "--master",
+        "local[2]",
+        "--json",
+        "--max-offsets-per-trigger",
+        "30",
+        "--buckets",
+        "2",
+    ]
+    with (folder / "pipeline.log").open("a") as log:
+        running = subprocess.Popen(
+            [*command, "--dense", *more], env=environment(JDK_JAVA_OPTIONS=java_options()),
+            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
+        )  # fmt: skip
+        try:
+            yield running
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(running.pid, signal.SIGKILL)
+            running.communicate(timeout=PATIENCE)
+
+
+def expected(producer) -> dict[int, int]:
+    """Send changes of all keys, dense by key; every third key is deleted in the end. Returns id → value."""
+    state: dict[int, int] = {}
+    for number in range(1, ROUNDS + 1):
+        for key in range(KEYS):
+            gone = number == ROUNDS and key % 3 == 0
+            change = body("delete" if gone else "update", key, number, {"a": number * 100 + key})
+            producer.send(TOPIC, change, ordering_key=str(key))
+            state[key] = number * 100 + key
+    return {key: value for key, value in state.items() if key % 3}
+
+
+@pytest.mark.parametrize("where", ["parquet", "mariadb"])
+def test_killed_twice_the_tables_are_what_was_sent(metaq_broker, tmp_path, where):
+    """kill -9 between any two batches: dense sequences would tell of every change that came twice or never."""
+    if where == "mariadb":
+        pytest.importorskip("pymysql", reason="pymysql is not installed: it comes with the extra mysql")
+    with contextlib.ExitStack() as stack:
+        more = ["--trigger", "0.2"]
+        if where == "mariadb":
+            (tmp_path / "server").mkdir()
+            address = stack.enter_context(mariadb.running(tmp_path / "server"))
+            import pymysql
+
+            user, _, place = address.partition("@")
+            host, _, port = place.partition(":")
+            database = stack.enter_context(pymysql.connect(host=host, port=int(port), user=user, autocommit=True))
+            database.cursor().execute("CREATE DATABASE shop")
+            more += ["--target", f"mysql://{address}/shop", "--create-table"]
+        with metaq.Producer(metaq_broker.namesrv) as producer:
+            rows = expected(producer)
+        for _ in range(2):
+            with pipeline(metaq_broker, tmp_path, *more) as running:
+
+                def done(running=running):
+                    assert running.poll() is None, (tmp_path / "pipeline.log").read_text()[-3000:]
+                    status = status_of(tmp_path / "out")
+                    return status is not None and status.pid == running.pid and status.batches >= 2
+
+                eventually(done, WHOLE_PATIENCE, what="two batches of this run")
+        with pipeline(metaq_broker, tmp_path, *more, "--once") as running:
+            told = [json.loads(line) for line in running.stdout]
+            assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "pipeline.log").read_text()[-3000:]
+        assert all(line.get("repeats", 0) == line.get("gaps", 0) == line.get("steps_back", 0) == 0 for line in told)
+        if where == "parquet":
+            found = {row["id"]: row["a"] for row in snapshot(tmp_path / "out").dataset().to_table().to_pylist()}
+        else:
+            cursor = database.cursor()
+            cursor.execute("SELECT id, a FROM shop.t")
+            found = dict(cursor.fetchall())
+        assert found == rows
