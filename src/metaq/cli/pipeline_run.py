@@ -34,7 +34,9 @@ _REPEATED = {"topics", "groups"}
 def command(kind: Pipeline) -> Callable[..., None]:
     """The function behind `metaq pipeline run NAME`, with the parameters that typer makes flags of."""
 
-    def run(config: Path | None, master: str | None, spark_log: str, as_json: bool, **flags: Any) -> None:
+    def run(
+        config: Path | None, as_json: bool, master: str | None = None, spark_log: str = "off", **flags: Any
+    ) -> None:
         more = {name: ",".join(value) if isinstance(value, list) else value for name, value in flags.items() if value}
         run_pipeline(configure(kind, config if config is not None else {}, **more), master, spark_log, as_json)
 
@@ -47,6 +49,8 @@ def command(kind: Pipeline) -> Callable[..., None]:
         "as_json": (bool, typer.Option("--json", help="one JSON line per batch")),
     }  # fmt: skip
     defaults = {"config": None, "master": None, "spark_log": "off", "as_json": False}
+    if not kind.needs_spark:
+        del shared["master"], shared["spark_log"]
     chosen: dict[str, Any] = {name: Annotated[kind_, flag] for name, (kind_, flag) in shared.items()}
     hints = typing.get_type_hints(kind.options)
     for item in fields(kind.options):
@@ -105,9 +109,13 @@ def run_pipeline(chosen: Configuration, master: str | None, spark_log: str, as_j
     with Run(chosen.pipeline.name, chosen.options.place, on_batch=shown.batch).begin(LEASE_SECONDS) as run:
         if chosen.pipeline.prepare is not None:
             chosen.pipeline.prepare(chosen.options)
-        shown.status("starting Spark")
         try:
-            work = _in_spark(chosen, run, shown, master, spark_log)
+            if chosen.pipeline.needs_spark:
+                shown.status("starting Spark")
+                work = _in_spark(chosen, run, shown, master, spark_log)
+            else:
+                _stop_by_signal(run)
+                work = chosen.pipeline.start(None, chosen.options, run)
         except Exception as fault:
             if type(fault).__module__.partition(".")[0] in {"pyspark", "py4j"}:
                 from metaq.spark.pipelines.driver import root_text
@@ -132,12 +140,8 @@ def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None,
     # Its own log is off: what it says of a failed query is 200 lines of traces around the one that we print.
     spark = session(name, master=master or chosen.master, conf=chosen.spark, log_level=spark_log)
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
-        run.stop()
-
     # Set after the session was made: Spark's own handler for Ctrl-C would raise in the middle of a call.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, stop)
+    _stop_by_signal(run)
 
     def look(work: Any) -> Any:
         if not isinstance(work, Outcome):
@@ -149,6 +153,14 @@ def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None,
         return run_through(lambda: chosen.pipeline.start(spark, chosen.options, run), look)
     finally:
         spark.stop()
+
+
+def _stop_by_signal(run: Any) -> None:
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        run.stop()
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, stop)
 
 
 def _find_topics(chosen: Configuration) -> None:

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-import msgspec
 from msgspec import Struct
 
 from metaq.errors import ConfigError, StoreForeign
-from metaq.spark.pipelines.folder import MANIFESTS, ArchivedFile, ArchiveFolder, Manifest
+from metaq.spark.pipelines.folder import MANIFESTS, ArchivedFile, ArchiveFolder
+from metaq.spark.pipelines.replacements import place, view
 from metaq.store.damage import Damage
 from metaq.store.log_pieces import Borders, LogFile, find_end, find_log_files, hidden_below, is_log_name, may_begin
 from metaq.store.segments import LIVE, Segment, find_segments, is_zip_fault
@@ -221,16 +221,11 @@ def _size_of(segment: Segment) -> int:
 
 
 def _archive(path: Path, seen: set[Path]) -> Iterator[Found]:
-    folder = ArchiveFolder(path)
-    for place in sorted((path / MANIFESTS).glob("*.json")):
-        try:
-            manifest = msgspec.json.decode(place.read_bytes(), type=Manifest)
-        except (msgspec.DecodeError, OSError) as fault:
-            yield Damage(
-                str(place), 0, 0, f"the manifest cannot be read ({fault}), and the files of its batch are not known"
-            )
-            continue
-        for file in manifest.files:
-            where = folder.place(file)
-            if _is_new(where, seen):
-                yield FoundArchived(where, file)
+    folder, broken = ArchiveFolder(path), list[tuple[Path, str]]()
+    known = view(folder, broken)
+    for at, why in broken:
+        yield Damage(str(at), 0, 0, f"it cannot be read ({why}), and which files it tells of is not known")
+    for file in known.files:
+        where = place(folder, known, file)
+        if _is_new(where, seen):
+            yield FoundArchived(where, file)

@@ -179,7 +179,12 @@ def _read_archived(
                 ]
                 yield pa.RecordBatch.from_arrays(arrays, schema=schema)
     except FileNotFoundError:
-        yield Damage(part.path, 0, 0, "the file is missing: its batch was published, and somebody took it away since")
+        yield Damage(
+            part.path,
+            0,
+            0,
+            "the file is missing: its batch was published, and it was taken away since, or was merged longer ago than graceSeconds",
+        )
     except (pa.ArrowInvalid, pa.ArrowException, OSError) as fault:
         yield Damage(part.path, 0, 0, f"no Parquet file that can be read ({fault})")
 

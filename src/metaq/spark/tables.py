@@ -13,9 +13,17 @@ from metaq.errors import ConfigError
 from metaq.spark import interpreter, offsets
 from metaq.spark.engine import session
 from metaq.spark.pipelines.folder import ArchiveFolder, spark_path
+from metaq.spark.pipelines.replacements import place, view
 
 
-def table(topic: str, *, archive: str | Path, name_servers: str | None = None, spark: Any = None) -> Any:
+def table(
+    topic: str,
+    *,
+    archive: str | Path,
+    name_servers: str | None = None,
+    spark: Any = None,
+    fail_on_data_loss: bool = True,
+) -> Any:
     """A DataFrame of all messages of a topic, in the lean columns: the archive's files, then the live tail.
 
     The manifests are read first, and the tail begins at the offsets that they end with, so that a batch which the
@@ -25,16 +33,16 @@ def table(topic: str, *, archive: str | Path, name_servers: str | None = None, s
     Args:
         archive: the folder that `archive` writes. name_servers: of the cluster; None for the archived part alone.
         spark: the session, by default `metaq.spark.session()`.
+        fail_on_data_loss: a query fails with `MessagesLost`, which says how many of which queue, where messages left the
+            brokers before they were archived; False: it logs them and goes on behind them.
 
     Raises: ConfigError: nothing is archived of the topic, and no cluster is named.
     """
     spark = spark or session()
     folder = ArchiveFolder(archive)
-    files: list[str] = []
-    end: offsets.Positions = {}
-    for manifest in folder.manifests():
-        files += [spark_path(folder.place(file)) for file in manifest.files if file.topic == topic]
-        end = manifest.end
+    seen = view(folder)
+    files = [spark_path(place(folder, seen, file)) for file in seen.files if file.topic == topic]
+    end = seen.end
     parts = []
     if files:
         archived = spark.read.parquet(*files).withColumn("topic", sql.lit(topic))
@@ -42,6 +50,7 @@ def table(topic: str, *, archive: str | Path, name_servers: str | None = None, s
     if name_servers is not None:
         interpreter.check(interpreter.running_context())
         tail = spark.read.format("metaq").option("nameServers", name_servers).option("subscribe", topic)
+        tail = tail.option("failOnDataLoss", str(fail_on_data_loss).lower())
         mine = {queue: offset for queue, offset in end.items() if queue.topic == topic}
         if mine:
             tail = tail.option("startingOffsets", offsets.to_text(mine))

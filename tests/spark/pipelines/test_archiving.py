@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import functools
 import os
 import re
+import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -242,6 +244,28 @@ def test_a_fresh_checkpoint_over_an_old_archive_is_refused(spark, cluster, tmp_p
         run(spark, cluster, tmp_path / "out", checkpoint=tmp_path / "new")
 
 
+@pytest.mark.slow
+@pytest.mark.all
+@pytest.mark.spark_all
+def test_an_archive_merges_its_files_and_lets_old_dates_go_after_its_batches(spark, cluster, tmp_path):
+    """What plain readers and tables see is the same with fewer files; later all of it is gone, and the tail is read on."""
+    output = tmp_path / "out"
+    (first,) = run(spark, cluster, output, messages_per_file=50, compact_files=3, grace_seconds=0)
+    assert (first.rows, first.files, first.compacted, first.expired) == (1000, 20, 20, 0)
+    assert sorted(path.name for path in output.rglob("*.parquet")) == [
+        "merged-0000000001-0000.parquet", "merged-0000000002-0000.parquet",
+    ]  # fmt: skip
+    assert archived(output) == everything(cluster)
+    whole = table("orders", archive=output, spark=spark).select("queue_id", "queue_offset")
+    assert Counter(map(tuple, whole.collect())) == everything(cluster)
+    cluster.put("orders", 0, [b"last"], TODAY + 7000)
+    (last,) = run(spark, cluster, output, keep_days=1, grace_seconds=0)
+    assert (last.rows, last.expired) == (1, 3)
+    assert not list(output.rglob("*.parquet"))
+    cluster.put("orders", 0, [b"live"] * 3, TODAY + 8000)
+    assert table("orders", archive=output, name_servers=cluster.namesrv, spark=spark).count() == 3
+
+
 def test_a_table_is_the_archive_and_the_live_tail(spark, cluster, tmp_path):
     """Every message once: the archived ones from files, later ones from the brokers."""
     run(spark, cluster, tmp_path / "out")
@@ -252,3 +276,44 @@ def test_a_table_is_the_archive_and_the_live_tail(spark, cluster, tmp_path):
     assert table("orders", archive=tmp_path / "out", spark=spark).count() == 1000
     with pytest.raises(ConfigError, match="holds nothing of topic other"):
         table("other", archive=tmp_path / "out", spark=spark)
+
+
+@pytest.mark.slow
+@pytest.mark.all
+@pytest.mark.spark_all
+def test_a_table_whose_tail_begins_behind_messages_that_are_gone_fails_and_counts_them(spark, cluster, tmp_path):
+    """They left the broker before they were archived: an error, unless going on without them is said to be right."""
+    run(spark, cluster, tmp_path / "out")
+    cluster.put("orders", 1, [b"live"] * 5, TODAY + 5000)
+    cluster.put("orders", 0, [b"live"] * 10, TODAY + 6000)
+    cluster.new_log_file()
+    cluster.put("orders", 0, [b"kept"] * 3, TODAY + 7000)
+    cluster.expire("orders", 0, 510)
+    later = functools.partial(table, "orders", archive=tmp_path / "out", name_servers=cluster.namesrv, spark=spark)
+    with pytest.raises(Exception, match=r"(10|5) messages of orders@broker-a:[01] are gone: offsets \[500, 5"):
+        later().count()
+    assert later(fail_on_data_loss=False).count() == 1003
+
+
+@pytest.mark.slow
+@pytest.mark.all
+@pytest.mark.spark_all
+@pytest.mark.parametrize("by", ["date,tag", "date,key:4"])
+def test_messages_lie_in_folders_by_their_tag_or_key(spark, cluster, tmp_path, by):
+    """Each once, merged within its folder; and an archive keeps its folders."""
+    output = tmp_path / "out"
+    for number, more in enumerate(["TAGS\x01a/b", "KEYS\x01order-7 x", "TAGS\x01t\x02KEYS\x01order-7", ""]):
+        cluster.put("orders", 1, [b"x"], TODAY + number, f"UNIQ_KEY\x01{1_000_000 + number:032X}\x02{more}")
+    chosen = {"partition_by": by, "messages_per_file": 100, "compact_files": 1, "grace_seconds": 0}
+    run(spark, cluster, output, **chosen)
+    assert archived(output) == everything(cluster)
+    rows = ds.dataset(output, partitioning="hive").to_table().to_pylist()
+    if by == "date,tag":
+        assert {(row["by_tag"], row["tag"]) for row in rows} == {("t", "t"), ("a/b", "a/b"), (None, None)}
+    else:
+        bucket = zlib.crc32(b"order-7") % 4
+        found = {(row["by_key"], row["keys"][0] if row["keys"] else None) for row in rows}
+        assert found == {(bucket, "order-7"), (0, None)}
+    assert len(list(output.rglob("merged-*"))) >= 2
+    with pytest.raises(ConfigError, match=f"is partitioned by {by}, and partitionBy=date was given"):
+        run(spark, cluster, output)

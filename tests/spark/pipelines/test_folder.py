@@ -16,6 +16,7 @@ from metaq.spark import offsets
 from metaq.spark.offsets import Slice
 from metaq.spark.pipelines import folder as folders
 from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, Manifest, final_path
+from metaq.spark.pipelines.replacements import Replacement
 from tests.support import ROOT
 
 QUERY = "6f1c9a2e-1111-2222-3333-444455556666"
@@ -199,7 +200,9 @@ def test_the_guard_knows_its_own_checkpoint(tmp_path):
 
 def test_the_documented_manifest_is_one(tmp_path):
     """docs/formats/archive.md shows what is written and read."""
-    (text,) = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "formats" / "archive.md").read_text(), re.DOTALL)
+    text, replaced = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "formats" / "archive.md").read_text(), re.DOTALL)
+    record = msgspec.json.decode(replaced.encode(), type=Replacement, strict=True)
+    assert msgspec.json.decode(msgspec.json.encode(record)) == json.loads(replaced)
     manifest = msgspec.json.decode(text.encode(), type=Manifest, strict=True)
     assert msgspec.json.decode(msgspec.json.encode(manifest)) == json.loads(text)
     folder = ArchiveFolder(tmp_path)

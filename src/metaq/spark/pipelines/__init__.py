@@ -32,6 +32,7 @@ __all__ = [
     "archive",
     "begin",
     "changes",
+    "compact",
     "option",
 ]
 
@@ -66,3 +67,14 @@ def changes(
 ) -> Any:
     """Start `changes`: row changes → the latest state of their tables. Raises ConfigError, StoreLocked."""
     return begin("changes", spark, config, on_batch)
+
+
+def compact(
+    config: Mapping[str, Any] | str | Path | PipelineOptions,
+    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
+) -> Any:
+    """Merge the small files of an archive that no run writes into. Needs no Spark. Returns its `Outcome`.
+
+    Raises: ConfigError, StoreLocked, StoreCorrupt.
+    """
+    return begin("compact", None, config, on_batch)

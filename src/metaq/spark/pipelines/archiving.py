@@ -23,6 +23,7 @@ from metaq.model.queue import MessageQueue
 from metaq.spark import interpreter, offsets, schema
 from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
+from metaq.spark.pipelines.compacting import Compactor
 from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow
 from metaq.spark.pipelines.driver import looked_after
 from metaq.spark.pipelines.folder import (
@@ -37,8 +38,11 @@ from metaq.spark.pipelines.folder import (
     spark_path,
     sync_folder,
 )
+from metaq.spark.pipelines.parquet import disk_fault, sync_file, without_offsets
+from metaq.spark.pipelines.parting import Parting
+from metaq.spark.pipelines.replacements import ever_replaced
 from metaq.spark.pipelines.run import Run
-from metaq.spark.pipelines.slices import WRITTEN, SliceWriter, disk_fault, sync_file, without_offsets
+from metaq.spark.pipelines.slices import WRITTEN, SliceWriter
 from metaq.spark.settings import SourceOptions
 
 _LOG = logging.getLogger(__name__)
@@ -47,6 +51,8 @@ DEDUPE_SECONDS = 600.0
 """Longer than any producer goes on trying to send, by far."""
 MESSAGES_PER_BATCH = 2_000_000
 MESSAGES_PER_FILE = 500_000
+KEEP_UP_SECONDS = 20.0
+"""Merging goes on after a batch as long as it took less; the rest is done after the next one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,12 +70,19 @@ class BatchReport:
     seconds: float
     replayed: bool = False
     """The batch had been published before a restart; nothing was fetched."""
+    compacted: int = 0
+    """Small files whose place a merged one took after this batch."""
+    expired: int = 0
+    """Files whose date's time was over."""
 
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0
         repeats = f", {self.repeats:,} repeats left out" if self.repeats else ""
         how = "was published before the restart" if self.replayed else f"{self.seconds:.1f} s, {rate:,.0f}/s"
-        return f"batch {self.batch}: {self.rows:,} messages in {self.files} files, {self.size / 1e6:,.1f} MB{repeats} ({how})"
+        kept = f", {self.compacted:,} small files merged" if self.compacted else ""
+        kept += f", {self.expired:,} old files gone" if self.expired else ""
+        size = f"{self.size / 1e6:,.1f} MB"
+        return f"batch {self.batch}: {self.rows:,} messages in {self.files} files, {size}{repeats}{kept} ({how})"
 
 
 def archive(
@@ -89,6 +102,11 @@ def archive(
     messages_per_file: int = MESSAGES_PER_FILE,
     on_batch: Callable[[BatchReport], None] | None = None,
     source: Mapping[str, str] | None = None,
+    compact_files: int = 0,
+    compact_bytes: int = ArchiveOptions.compact_bytes,
+    grace_seconds: float = ArchiveOptions.grace_seconds,
+    keep_days: int | None = None,
+    partition_by: str = "date",
 ) -> Any:
     """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
 
@@ -104,9 +122,13 @@ def archive(
         messages_per_batch, messages_per_file: most of them.
         on_batch: called in this process after every batch.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
+        compact_files, compact_bytes: where a folder has more small files than `compact_files`, they are merged, up to about
+            `compact_bytes`; 0: never. keep_days: dates that ended longer ago go; None: never. What goes is kept for
+            `grace_seconds`, in which tables planned before go on to work.
+        partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; an archive keeps what it began with.
 
-    Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, or the
-            session is a client of Spark Connect.
+    Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, the file
+            system cannot do what `compact_files` and `keep_days` need, or the session is a client of Spark Connect.
         StoreLocked: another run writes into the output; the text says which.
     """
     options = ArchiveOptions(
@@ -122,6 +144,11 @@ def archive(
         dedupe_seconds=dedupe_seconds,
         max_offsets_per_trigger=messages_per_batch,
         messages_per_file=messages_per_file,
+        compact_files=compact_files,
+        compact_bytes=compact_bytes,
+        grace_seconds=grace_seconds,
+        keep_days=keep_days,
+        partition_by=partition_by,
     )
     options.check()
     run = Run("archive", options.place)
@@ -162,8 +189,12 @@ def _start(
     folder = ArchiveFolder(options.output, options.staging)
     folder.prepare()
     place = Path(options.checkpoint).absolute() if options.checkpoint is not None else folder.path / CHECKPOINT
-    folder.guard(place)
-    archiver = _Archiver(folder, place, chosen, _Dedupe(options.dedupe, options.dedupe_seconds), on_batch)
+    parting = Parting.of(options.partition_by)
+    folder.guard(place, str(parting))
+    # Also where it is wanted no more: what an earlier run began is finished.
+    compactor = Compactor(folder, options, options.compact_files) if options.keeps_up or folder.kept.exists() else None
+    dedupe = _Dedupe(options.dedupe, options.dedupe_seconds)
+    archiver = _Archiver(folder, place, chosen, dedupe, on_batch, compactor, parting)
     run.at_end(archiver.close)
     reader = spark.readStream.format("metaq").options(**pairs).load()
     writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
@@ -191,7 +222,10 @@ class _Archiver:
         options: SourceOptions,
         dedupe: _Dedupe,
         on_batch: Callable[[BatchReport], None] | None,
+        compactor: Compactor | None,
+        parting: Parting,
     ) -> None:
+        self._compactor, self._parting = compactor, parting
         self._folder, self._checkpoint, self._options = folder, checkpoint, options
         self._dedupe, self._on_batch = dedupe, on_batch
         self._windows: dict[str, IdWindow] = {}
@@ -208,7 +242,7 @@ class _Archiver:
         """Finish what a crash left undone, and take up the window of ids."""
         last = self._folder.last()
         if last is not None:
-            self._folder.finish(last)
+            self._folder.finish(last, self._replaced)
             self._positions, self._newest_ms = last.end, last.newest_ms
         self._folder.clean_staging()
         known = {name: topic for manifest in self._folder.manifests() for topic, name in manifest.ids.items()}
@@ -218,6 +252,11 @@ class _Archiver:
                 path.unlink()  # Of a batch that never was.
             elif self._dedupe.on:
                 self._window(topic).restore(f"{IDS}/{path.name}", Ids.load(path))
+        if self._compactor is not None:
+            self._compactor.prepare()
+
+    def _replaced(self) -> frozenset[str]:
+        return ever_replaced(self._folder)
 
     def process(self, frame: Any, batch: int) -> None:
         """Spark's foreachBatch: publish the slices in `frame` as batch number `batch`.
@@ -237,6 +276,8 @@ class _Archiver:
         with self._busy:
             self._closed = True
         self._folder.close()
+        if self._compactor is not None:
+            self._compactor.close()
 
     def _disk_fault(self, fault: OSError, what: str) -> StoreError:
         return disk_fault(fault, f"{what}, the archive in {self._folder.path} is as it was before it")
@@ -248,7 +289,7 @@ class _Archiver:
             raise ConfigError(f"the checkpoint {self._checkpoint} has lost its metadata while the query runs")
         published = self._folder.find(query, batch)
         if published is not None:
-            self._folder.finish(published)
+            self._folder.finish(published, self._replaced)
             self._report(published, began, replayed=True)
             return
         run = frame.sparkSession.sparkContext.applicationId
@@ -257,13 +298,23 @@ class _Archiver:
             settings=self._options.fetch_of_stream,
             staging=str(self._folder.staging / f"{batch}-{run}"),
             dedupe=self._dedupe.by if self._dedupe.on else OFF,
+            parting=self._parting,
         )
         rows = frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
         if rows:
             self._publish(query, batch, rows, began)
 
     def _publish(self, query: str, batch: int, rows: list[dict[str, Any]], began: float) -> None:
-        rows.sort(key=lambda row: (row["topic"], row["broker"], row["queue_id"], row["start_offset"], row["date"]))
+        rows.sort(
+            key=lambda row: (
+                row["topic"],
+                row["broker"],
+                row["queue_id"],
+                row["start_offset"],
+                row["date"],
+                row["part"],
+            )
+        )
         fresh = self._drop_repeats(rows) if self._dedupe.on else {}
         files: list[ArchivedFile] = []
         for row in rows:
@@ -273,7 +324,7 @@ class _Archiver:
             if row["rows"]:
                 files.append(
                     ArchivedFile(
-                        path=final_path(query, batch, wanted, row["date"]),
+                        path=final_path(query, batch, wanted, row["date"], row["part"]),
                         staged=self._folder.relative(row["staged"]),
                         topic=queue.topic,
                         date=row["date"],
@@ -290,6 +341,7 @@ class _Archiver:
             positions=offsets.to_json(self._positions),
             ids=self._save_ids(query, batch, fresh),
             newest_ms=self._newest_ms,
+            partition_by=str(self._parting),
         )
         for staged in {self._folder.staging, *(Path(row["staged"]).parent for row in rows)}:
             sync_folder(staged)
@@ -344,15 +396,32 @@ class _Archiver:
     def _window(self, topic: str) -> IdWindow:
         return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds))
 
+    def _keep_up(self) -> dict[str, int]:
+        """Merge small files, and let old dates go: what is due, as long as no batch is kept waiting."""
+        done = {"replaced": 0, "expired": 0}
+        if self._compactor is None:
+            return done
+        began = SYSTEM.monotonic()
+        for step in self._compactor.look():
+            _LOG.info("archive: %s", step)
+            done[step.what] = done.get(step.what, 0) + step.files
+            if SYSTEM.monotonic() - began > KEEP_UP_SECONDS:
+                break
+        return done
+
     def _report(self, manifest: Manifest, began: float, *, replayed: bool = False) -> None:
+        seconds = SYSTEM.monotonic() - began
+        done = self._keep_up()
         report = BatchReport(
             batch=manifest.batch,
             rows=manifest.rows,
             repeats=manifest.repeats,
             files=len(manifest.files),
             size=sum(file.size for file in manifest.files),
-            seconds=SYSTEM.monotonic() - began,
+            seconds=seconds,
             replayed=replayed,
+            compacted=done["replaced"],
+            expired=done["expired"],
         )
         _LOG.info("archive: %s", report)
         if self._on_batch is not None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from metaq.errors import ConfigError
 from metaq.option_table import option
+from metaq.spark.pipelines.compacting_options import UpkeepOptions
 from metaq.spark.pipelines.options import StreamOptions, names
+from metaq.spark.pipelines.parting import Parting
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveOptions(StreamOptions):
+class ArchiveOptions(UpkeepOptions, StreamOptions):
     """Topics → Parquet, every message once."""
 
     topics: str = option("", "Topics to archive, `,`-separated. Required.", aliases=("topic",))
@@ -27,6 +29,17 @@ class ArchiveOptions(StreamOptions):
     )
     dedupe_seconds: float = option(600.0, "Repeats are stored at most this long after each other.", low=0)
     messages_per_file: int = option(500_000, "Most messages of one file.", low=1)
+    partition_by: str = option(
+        "date", "Folders below the topic's: `date`, `date,tag`, or `date,key:N` for N by the hash of the first key."
+    )
+    compact_files: int = option(
+        0, "Merge the small files of a folder when they are more than so many; 0: never.", low=0
+    )
+
+    @property
+    def keeps_up(self) -> bool:
+        """Whether anything is to become of files once they are published."""
+        return bool(self.compact_files) or self.keep_days is not None
 
     @property
     def place(self) -> Path:
@@ -42,3 +55,4 @@ class ArchiveOptions(StreamOptions):
         super().check()
         if not self.topics_read:
             raise ConfigError("topics is missing: name at least one topic (--topic, or topics = [...] in the file)")
+        Parting.of(self.partition_by)

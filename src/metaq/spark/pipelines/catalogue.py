@@ -13,6 +13,7 @@ from metaq.option_table import nearest
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.auditing_options import AuditOptions
 from metaq.spark.pipelines.options import PipelineOptions
+from metaq.spark.pipelines.compacting_options import CompactOptions
 from metaq.spark.pipelines.changes_options import ChangesOptions
 
 if TYPE_CHECKING:
@@ -31,6 +32,8 @@ class Pipeline:
     """The module, in this package, that has `start`; of a pipeline of the user's own, that function."""
     prepare: Callable[[Any], None] | None = None
     """Makes ready what needs no Spark, with the folder's lease: what is wrong there is said seconds earlier."""
+    needs_spark: bool = True
+    """False: `start` is given None for a session, and none is made."""
 
     def start(self, spark: Any, options: PipelineOptions, run: Run) -> Any:
         """Begin the work. The run has the pipeline's folder to itself.
@@ -79,6 +82,13 @@ PIPELINES: dict[str, Pipeline] = {
             ChangesOptions,
             "applying_changes",
             _prepare_changes,
+        ),
+        Pipeline(
+            "compact",
+            "Merges the small files of an archive, and removes dates whose time is over.",
+            CompactOptions,
+            "compacting",
+            needs_spark=False,
         ),
     )
 }

@@ -5,7 +5,9 @@
     OUTPUT/_ids/QUERY-BATCH-N.arrow         unique ids of recent batches, to know a repeated send (metaq.spark.pipelines.dedupe)
     OUTPUT/_lease                           locked by the run that writes (metaq.spark.pipelines.lease)
     OUTPUT/_checkpoint/                     Spark's own, unless it is kept elsewhere
+    OUTPUT/_replacements/NUMBER.json        files that are no more, and what stands in for them (.replacements)
     .OUTPUT.staging/BATCH-RUN/...           beside the folder: files under way
+    .OUTPUT.kept/NUMBER/...                 beside the folder: replaced files, as long as readers may need them
 
 A batch is published in three steps: tasks write whole files into the staging folder, the driver writes the manifest (a
 temporary file, fsync, rename), then renames each file to its final name. A crash before the manifest leaves rubbish that
@@ -25,7 +27,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -75,6 +77,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Per topic, the file of this batch's unique ids, relative to the archive."""
     newest_ms: int = 0
     """Newest store time archived so far."""
+    partition_by: str = "date"
+    """As the option has it (metaq.spark.pipelines.parting)."""
 
     @property
     def name(self) -> str:
@@ -89,11 +93,11 @@ def manifest_name(query: str, batch: int) -> str:
     return f"{query[:8]}-{batch:010d}.json"
 
 
-def final_path(query: str, batch: int, wanted: Slice, date: str) -> str:
-    """Where the messages of a slice stored on `date` end up, relative to the archive."""
+def final_path(query: str, batch: int, wanted: Slice, date: str, part: str = "") -> str:
+    """Where the messages of a slice stored on `date` end up, relative to the archive; in a folder below it, for a part."""
     topic, broker, queue_id = wanted.queue
     name = f"{query[:8]}-{batch:010d}-{quote(broker, safe='')}-{queue_id}-{wanted.start:020d}.parquet"
-    return f"topic={quote(topic, safe='')}/date={date}/{name}"
+    return f"topic={quote(topic, safe='')}/date={date}/{part}{'/' if part else ''}{name}"
 
 
 class ArchiveFolder:
@@ -110,6 +114,8 @@ class ArchiveFolder:
         else:
             mark = hashlib.sha256(os.fsencode(self._real)).hexdigest()[:8]
             self.staging = Path(staging).resolve() / f".{self._real.name}-{mark}.staging"
+        self.kept = self.staging.with_name(f"{self.staging.name.removesuffix('.staging')}.kept")
+        """Folder for what is replaced, on the same file system."""
 
     def make(self) -> None:
         """Make the output folder, for the lease to be taken on it. Raises ConfigError: it cannot be made."""
@@ -153,8 +159,8 @@ class ArchiveFolder:
         """The path of a staged file as manifests have it."""
         return os.path.relpath(staged, self._real)
 
-    def guard(self, checkpoint: Path) -> None:
-        """Refuse a checkpoint that did not make this archive.
+    def guard(self, checkpoint: Path, partition_by: str = "date") -> None:
+        """Refuse a checkpoint that did not make this archive, and other folders than it has.
 
         A fresh checkpoint would read and archive everything again, under a new query id and thus under new names.
         Raises: ConfigError: says what to do.
@@ -169,11 +175,21 @@ class ArchiveFolder:
                 f"{self.path} was written by the query {newest.query}, and the checkpoint {checkpoint} {which}: going on "
                 "would archive messages twice. Give the old checkpoint, or an empty output folder."
             )
+        if partition_by != newest.partition_by:
+            raise ConfigError(
+                f"{self.path} is partitioned by {newest.partition_by}, and partitionBy={partition_by} was given: an archive keeps "
+                "its folders for ever. Give the old value, or an empty output folder with a checkpoint of its own."
+            )
 
     def manifests(self) -> Iterator[Manifest]:
         """All published batches, oldest first."""
+        return self.newer(())
+
+    def newer(self, known: Collection[str]) -> Iterator[Manifest]:
+        """Published batches whose `name` is not known yet, oldest first."""
         for path in sorted((self.path / MANIFESTS).glob("*.json")):
-            yield self._read(path)
+            if path.name not in known:
+                yield self._read(path)
 
     def last(self) -> Manifest | None:
         """The newest published batch."""
@@ -196,16 +212,19 @@ class ArchiveFolder:
         making.rename(folder / manifest.name)
         sync_folder(folder)
 
-    def finish(self, manifest: Manifest) -> None:
+    def finish(self, manifest: Manifest, replaced: Callable[[], Collection[str]] = frozenset) -> None:
         """Give the batch's files their final names. May be repeated, and cut anywhere.
 
+        Args: replaced: says which files have been replaced since; asked only if one is missing.
         Raises: StoreCorrupt: a file of a published batch is neither staged nor in its place.
         """
         touched: set[Path] = set()
         for file in manifest.files:
             staged, final = self.path / file.staged, self.path / file.path
+            if not final.exists() and not staged.exists() and file.path in replaced():
+                continue
             # Also where the file is in its place already: who put it there may not have come to the sync.
-            touched |= {final.parent, final.parent.parent, self.path}
+            touched |= {above for above in final.parents if above.is_relative_to(self.path)}
             final.parent.mkdir(parents=True, exist_ok=True)
             try:
                 staged.rename(final)

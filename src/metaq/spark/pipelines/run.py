@@ -85,7 +85,7 @@ class Run:
         self._watchers: list[Callable[[Status], None]] = []
         self._status = Status(
             pipeline=pipeline,
-            run=f"{platform.node()}-{os.getpid()}-{SYSTEM.now_ms()}",
+            run=f"{platform.node()}-{os.getpid()}-{SYSTEM.now_ms()}-{SYSTEM.token()[:8]}",
             host=platform.node(),
             pid=os.getpid(),
             since=_now(),

@@ -1,0 +1,167 @@
+"""Small Parquet files → one large one, row group by row group, ordered by queue and offset.
+
+Sources are sorted each by itself, so they are merged as streams: one is open while its rows are the next, and of the others
+only the first key is known. At most `GROUP_ROWS` rows, or `GROUP_BYTES`, and one batch of each open source are in memory.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from metaq.errors import StoreCorrupt
+from metaq.spark.pipelines.parquet import ROW_GROUP_ROWS, parquet_writer, sync_file
+
+GROUP_ROWS = ROW_GROUP_ROWS
+GROUP_BYTES = 64 * 1024 * 1024
+BATCH_ROWS = 20_000
+BATCH_BYTES = 8 * 1024 * 1024
+"""About: by the mean size of a row."""
+_PAGE_BYTES = 1024 * 1024
+"""Column chunks are read in such pieces, not whole."""
+KEY = ["broker", "queue_id", "queue_offset"]
+
+Key = tuple[str, int, int]
+
+
+def schema_of(path: Path) -> pa.Schema:
+    """Columns and types of a file. Raises StoreCorrupt: it is no Parquet file."""
+    with _opened(path) as file:
+        return file.schema_arrow.remove_metadata()
+
+
+def merge(sources: Sequence[Path], target: Path) -> int:
+    """Write the rows of all sources, which have one schema, to a new file, and sync it.
+
+    Returns: how many rows. Raises: StoreCorrupt: a source cannot be read; OSError.
+    """
+    rows = 0
+    with parquet_writer(target, schema_of(sources[0])) as writer:
+        waiting: list[pa.RecordBatch] = []
+        for batch in in_order(sources):
+            waiting.append(batch)
+            if sum(map(len, waiting)) >= GROUP_ROWS or sum(one.nbytes for one in waiting) >= GROUP_BYTES:
+                rows += _write(writer, waiting)
+                waiting = []
+        rows += _write(writer, waiting)
+    sync_file(target)
+    return rows
+
+
+def in_order(sources: Sequence[Path]) -> Iterator[pa.RecordBatch]:
+    """The rows of all sources in the order of `KEY`. Raises StoreCorrupt."""
+    streams = [
+        (key, number, _Stream(path)) for number, path in enumerate(sources) if (key := first_key(path)) is not None
+    ]
+    heapq.heapify(streams)
+    try:
+        while streams:
+            _, number, stream = heapq.heappop(streams)
+            yield from stream.below(streams[0][0] if streams else None)
+            if (key := stream.head()) is not None:
+                heapq.heappush(streams, (key, number, stream))
+    finally:
+        for _, _, stream in streams:
+            stream.close()
+
+
+class _Stream:
+    """One source. Opened when its first row is wanted, closed with its last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: pq.ParquetFile | None = None
+        self._batches: Iterator[pa.RecordBatch] = iter(())
+        self._left: pa.RecordBatch | None = None
+
+    def below(self, limit: Key | None) -> Iterator[pa.RecordBatch]:
+        """The next row, and those behind it that are before a key; all, without one."""
+        least = 1  # Also if two sources hold one message, which no archive should: it must come to an end.
+        while (batch := self._next()) is not None:
+            count = len(batch) if limit is None else max(least, _count_below(batch, limit))
+            least = 0
+            if count:
+                yield batch.slice(0, count)
+            if count < len(batch):
+                self._left = batch.slice(count)
+                return
+            self._left = None
+
+    def head(self) -> Key | None:
+        """The key of the next row; None: there is none."""
+        batch = self._next()
+        return None if batch is None else _key(batch)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+    def _next(self) -> pa.RecordBatch | None:
+        if self._file is None:
+            self._file = _opened(self._path)
+            self._batches = self._file.iter_batches(batch_rows(self._file.metadata))
+        try:
+            while self._left is None or not len(self._left):
+                self._left = next(self._batches)
+        except StopIteration:
+            self.close()
+            return None
+        except (pa.ArrowException, OSError) as fault:
+            raise StoreCorrupt(f"{self._path} cannot be read: {fault}") from fault
+        return self._left
+
+
+def batch_rows(about: Any) -> int:
+    """How many rows of a file to read at once, by its footer."""
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
+    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
+
+
+def first_key(path: Path) -> Key | None:
+    """The key of a file's first row; None: it has none. Raises StoreCorrupt: it is no Parquet file."""
+    with _opened(path) as file:
+        try:
+            batch = next(file.iter_batches(1, columns=KEY), None)
+        except (pa.ArrowException, OSError) as fault:
+            raise StoreCorrupt(f"{path} cannot be read: {fault}") from fault
+    return None if batch is None or not len(batch) else _key(batch)
+
+
+def _opened(path: Path) -> pq.ParquetFile:
+    try:
+        return pq.ParquetFile(path, buffer_size=_PAGE_BYTES, pre_buffer=False)
+    except FileNotFoundError:
+        raise StoreCorrupt(f"{path} is missing: its batch was published, and somebody took it away since") from None
+    except (pa.ArrowException, OSError) as fault:
+        raise StoreCorrupt(f"{path} is no Parquet file that can be read: {fault}") from fault
+
+
+def _key(batch: pa.RecordBatch) -> Key:
+    broker, queue_id, offset = (batch.column(name)[0].as_py() for name in KEY)
+    return broker, queue_id, offset
+
+
+def _count_below(batch: pa.RecordBatch, limit: Key) -> int:
+    """Rows before the key. The batch is sorted, so they are its first."""
+    broker, queue_id, offset = limit
+    same = pc.equal(batch.column("broker"), broker)
+    earlier = np.asarray(pc.less(batch.column("broker"), broker))
+    queues, offsets = batch.column("queue_id").to_numpy(), batch.column("queue_offset").to_numpy()
+    mine = np.asarray(same) & ((queues < queue_id) | ((queues == queue_id) & (offsets < offset)))
+    return int((earlier | mine).sum())
+
+
+def _write(writer: pq.ParquetWriter, batches: list[pa.RecordBatch]) -> int:
+    if not batches:
+        return 0
+    table = pa.Table.from_batches(batches)
+    writer.write_table(table, row_group_size=GROUP_ROWS)
+    return len(table)

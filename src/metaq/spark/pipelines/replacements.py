@@ -1,0 +1,170 @@
+"""Which files an archive consists of: what its batches published, less what has been replaced since.
+
+    OUTPUT/_replacements/NUMBER.json        one per replacement: files that go, and files that stand in for them
+    .OUTPUT.kept/NUMBER/old/                beside the folder: links to the files that go, as long as readers may need them
+    .OUTPUT.kept/NUMBER/new/                the files that stand in for them, until they are in their place
+
+A merge of small files is a replacement, and so is the end of a date's time: then nothing stands in. Its record is written
+twice. Announced, the old files still are the archive, and who reads by the manifests opens the links in `old`. Done, the
+new files are. Each record is replaced as a whole, so whoever goes by the records sees all of a replacement or none.
+
+A reader reads the records first, from the newest to the oldest, then the manifests. So it never knows a replacement
+without the one that made its sources, or without the batches that published them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from metaq.errors import StoreCorrupt
+from metaq.spark.offsets import Positions
+from metaq.spark.pipelines.folder import MANIFESTS, ArchivedFile, ArchiveFolder, Manifest, make_folder, sync_folder
+
+REPLACEMENTS = "_replacements"
+OLD, NEW = "old", "new"
+_TRIES = 10
+"""Records that vanish while they are read have been tidied away: reading begins anew, at most so often."""
+
+
+class Replacement(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of one folder, and what is there instead of them."""
+
+    v: int = 1
+    number: int
+    """Ascending within an archive."""
+    folder: str
+    """In which all of them lie, relative to the archive."""
+    replaced: list[str]
+    """Paths of the files that go, relative to the archive."""
+    files: list[ArchivedFile]
+    """What stands in for them; none: their time is over."""
+    kept: str
+    """This replacement's own folder, beside the archive, relative to it."""
+    announced_ms: int
+    """From then on readers open the links in `kept`."""
+    done_ms: int = 0
+    """From then on the new files are the archive. 0: not yet."""
+    swapped_ms: int = 0
+    """Then the archive's folder was changed: plain readers see the new files too. 0: not yet."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.number:010d}.json"
+
+    def link(self, path: str) -> str:
+        """Where a replaced file lives on, relative to the archive."""
+        return f"{self.kept}/{OLD}/{path.rpartition('/')[2]}"
+
+
+_Kind = TypeVar("_Kind", Manifest, Replacement)
+
+
+class View(msgspec.Struct, frozen=True, kw_only=True):
+    """An archive at one moment."""
+
+    files: list[ArchivedFile]
+    end: Positions
+    """How far it has come in every queue."""
+    links: dict[str, str]
+    """Path of a file that is about to be replaced → where it is to be read."""
+    topics: frozenset[str]
+    """Of which anything was ever archived."""
+
+
+def view(folder: ArchiveFolder, broken: list[tuple[Path, str]] | None = None) -> View:
+    """What the archive holds now.
+
+    Args: broken: takes the manifests and records that cannot be read, and why; without it they are an error.
+    Raises: StoreCorrupt: a manifest or a record cannot be read.
+    """
+    for _ in range(_TRIES):
+        faults: list[tuple[Path, str]] = []
+        with contextlib.suppress(FileNotFoundError):
+            known = _all(folder.path / REPLACEMENTS, Replacement, faults)
+            manifests = _all(folder.path / MANIFESTS, Manifest, faults)
+            if faults and broken is None:
+                raise StoreCorrupt(f"{faults[0][0]} cannot be read: {faults[0][1]}")
+            if broken is not None:
+                broken += faults
+            return apply(manifests, known)
+    raise StoreCorrupt(f"the records in {folder.path / REPLACEMENTS} vanish while they are read, again and again")
+
+
+def apply(manifests: Sequence[Manifest], known: Iterable[Replacement]) -> View:
+    """Pure part of `view`. Args: known: in ascending order."""
+    files = {file.path: file for manifest in manifests for file in manifest.files}
+    topics = frozenset(file.topic for file in files.values())
+    links: dict[str, str] = {}
+    for one in known:
+        if not one.done_ms:
+            links |= {path: one.link(path) for path in one.replaced}
+            continue
+        for path in one.replaced:
+            files.pop(path, None)
+        files |= {file.path: file for file in one.files}
+    return View(files=list(files.values()), end=manifests[-1].end if manifests else {}, links=links, topics=topics)
+
+
+def place(folder: ArchiveFolder, seen: View, file: ArchivedFile) -> Path:
+    """Where a file of the view is to be opened: there it stays for the archive's grace."""
+    link = seen.links.get(file.path)
+    if link is not None and (folder.path / link).exists():
+        return folder.path / link
+    return folder.place(file)
+
+
+def replacements(folder: ArchiveFolder) -> list[Replacement]:
+    """All of them, in ascending order. For whoever has the lease. Raises StoreCorrupt: one cannot be read."""
+    faults: list[tuple[Path, str]] = []
+    known = _all(folder.path / REPLACEMENTS, Replacement, faults)
+    if faults:
+        raise StoreCorrupt(f"the record {faults[0][0]} cannot be read: {faults[0][1]}")
+    return known
+
+
+def _all(home: Path, kind: type[_Kind], faults: list[tuple[Path, str]]) -> list[_Kind]:
+    """In ascending order; read in descending, see above. Raises FileNotFoundError."""
+    paths = sorted(home.glob("*.json"), reverse=True)
+    return [one for path in paths if (one := _read(path, kind, faults)) is not None][::-1]
+
+
+def _read(path: Path, kind: type[_Kind], faults: list[tuple[Path, str]]) -> _Kind | None:
+    """Raises FileNotFoundError: it was tidied away since it was listed."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        raise
+    except (msgspec.DecodeError, OSError) as fault:
+        faults.append((path, str(fault)))
+        return None
+
+
+def save(folder: ArchiveFolder, record: Replacement) -> None:
+    """Write a record, or its next state: from now on that is what readers see."""
+    home = folder.path / REPLACEMENTS
+    make_folder(home)
+    making = home / f".{record.name}.tmp"
+    with making.open("wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
+        file.flush()
+        os.fsync(file.fileno())
+    making.rename(home / record.name)
+    sync_folder(home)
+
+
+def forget(folder: ArchiveFolder, record: Replacement) -> None:
+    """Take an announced record back: the old files go on to be the archive."""
+    home = folder.path / REPLACEMENTS
+    (home / record.name).unlink(missing_ok=True)
+    sync_folder(home)
+
+
+def ever_replaced(folder: ArchiveFolder) -> frozenset[str]:
+    """Paths of files that other files, or nothing, stand in for. For whoever has the lease."""
+    return frozenset(path for record in replacements(folder) for path in record.replaced)
