@@ -145,10 +145,10 @@ def _in_spark(chosen: Configuration, run: Any, shown: Shown, master: str | None,
 
     def look(work: Any) -> Any:
         if not isinstance(work, Outcome):
-            shown.follow(run)
             watch(work, run)
         return work
 
+    shown.follow(run)  # Before the start: a job does all of its work in there.
     try:
         return run_through(lambda: chosen.pipeline.start(spark, chosen.options, run), look)
     finally:

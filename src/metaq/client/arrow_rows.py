@@ -39,9 +39,10 @@ TYPES: Final[dict[str, str]] = {
 
 Numbers = np.ndarray[Any, Any]
 
-_BAD_TAG: Final = r"^$|^\*$|[|\x01\x02]|^\s|\s$"
-_BAD_KEY: Final = r"^$|[\s\x01\x02]"
-_BAD_TEXT: Final = r"^$|[\x01\x02]"
+BAD_TAG: Final = r"^$|^\*$|[|\x01\x02]|^\s|\s$"
+BAD_KEY: Final = r"^$|[\s\x01\x02]"
+BAD_TEXT: Final = r"^$|[\x01\x02]"
+"""What no tag, no key, and no name or value of a property may match."""
 _PROPERTIES: Final = pa.map_(pa.string(), pa.string())
 _PAIRS: Final = pa.list_(pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())]))
 
@@ -289,7 +290,7 @@ def _texts(columns: dict[str, pa.Array]) -> pa.Array | None:
         parts.append(_named(props.KEYS, _key_text(keys)))
     tags = _some(columns.get("tag"), pa.string())
     if tags is not None:
-        _check(tags, _BAD_TAG, lambda row: check_tag(tags[row].as_py()))
+        _check(tags, BAD_TAG, lambda row: check_tag(tags[row].as_py()))
         parts.append(_named(props.TAGS, tags))
     delays = _some(columns.get("delay_level"), pa.int64())
     if delays is not None:
@@ -308,11 +309,11 @@ def _named(name: str, values: pa.Array) -> pa.Array:
 def _key_text(keys: pa.Array) -> pa.Array:
     if _is_text(keys.type):
         texts = keys.cast(pa.string())
-        _check(texts, _BAD_KEY, lambda row: as_keys(texts[row].as_py()))
+        _check(texts, BAD_KEY, lambda row: as_keys(texts[row].as_py()))
         return texts
     lists = keys.cast(pa.list_(pa.string()))
     values = lists.flatten()
-    if values.null_count or _any(values, _BAD_KEY):
+    if values.null_count or _any(values, BAD_KEY):
         for row, some in enumerate(lists.to_pylist()):
             _at(row, lambda some=some: as_keys(some or ()))
     joined = pc.binary_join(lists, " ")
@@ -322,7 +323,7 @@ def _key_text(keys: pa.Array) -> pa.Array:
 def _user_text(maps: pa.Array) -> pa.Array:
     lists = maps.cast(_PAIRS)  # Unlike a map's own children, what a list flattens to heeds slices and nulls.
     names, values = lists.flatten().flatten()
-    wrong = values.null_count or _any(values, _BAD_TEXT) or _any(names, _BAD_TEXT)
+    wrong = values.null_count or _any(values, BAD_TEXT) or _any(names, BAD_TEXT)
     if wrong or set(pc.unique(names).to_pylist()) & props.RESERVED:
         for row, pairs in enumerate(maps.to_pylist()):
             _at(row, lambda pairs=pairs: check_user_properties(dict(pairs or ())))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark import SparkContext
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 import metaq
@@ -32,6 +33,9 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{{HH:mm:ss}} %p %c{{1}}: %m%n%ex
 """
+
+_PYTHON_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
+"""Where Spark's Python side logs each error of a query's text again, in JSON with the JVM's trace, before it raises it."""
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -69,7 +73,7 @@ def session(
         app: name shown in Spark's own tools.
         master: where to run, `local[*]` by default; a cluster's URL, or None inside `spark-submit`, which knows it.
         conf: Spark settings; they beat ours (JVM options are added to ours).
-        log_level: of Spark's own log on standard error: error, warn, info.
+        log_level: of Spark's own log on standard error: off, error, warn, info.
 
     Raises: ConfigError: no usable Java (`metaq.spark.find_java`), or workers that run a Python without MetaQ.
     """
@@ -105,6 +109,9 @@ def session(
     for name, value in settings.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
+    if log_level == "off":
+        for name in _PYTHON_LOGS:
+            PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)
     hidden = _hidden_package(spark)
     if hidden:
         _LOG.warning(

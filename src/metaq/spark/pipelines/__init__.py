@@ -34,6 +34,7 @@ __all__ = [
     "changes",
     "compact",
     "option",
+    "redrive",
 ]
 
 
@@ -78,3 +79,15 @@ def compact(
     Raises: ConfigError, StoreLocked, StoreCorrupt.
     """
     return begin("compact", None, config, on_batch)
+
+
+def redrive(
+    spark: Any,
+    config: Mapping[str, Any] | str | Path | PipelineOptions,
+    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
+) -> Any:
+    """Do `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once. Returns its `Outcome`.
+
+    Raises ConfigError, StoreLocked, and what `metaq.spark.pipelines.redriving.start` does.
+    """
+    return begin("redrive", spark, config, on_batch)

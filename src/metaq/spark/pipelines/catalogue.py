@@ -13,6 +13,7 @@ from metaq.option_table import nearest
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.auditing_options import AuditOptions
 from metaq.spark.pipelines.options import PipelineOptions
+from metaq.spark.pipelines.redriving_options import RedriveOptions
 from metaq.spark.pipelines.compacting_options import CompactOptions
 from metaq.spark.pipelines.changes_options import ChangesOptions
 
@@ -60,6 +61,12 @@ def _prepare_changes(options: ChangesOptions) -> None:
         try_to_reach(address_of(options.target, options.password_env, os.environ))
 
 
+def _prepare_redrive(options: RedriveOptions) -> None:
+    from metaq.spark.pipelines.redrive_topics import check_source
+
+    check_source(options)
+
+
 PIPELINES: dict[str, Pipeline] = {
     one.name: one
     for one in (
@@ -89,6 +96,13 @@ PIPELINES: dict[str, Pipeline] = {
             CompactOptions,
             "compacting",
             needs_spark=False,
+        ),
+        Pipeline(
+            "redrive",
+            "Dead letters, chosen by SQL, back to their topics or to another, each once.",
+            RedriveOptions,
+            "redriving",
+            _prepare_redrive,
         ),
     )
 }

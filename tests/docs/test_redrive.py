@@ -1,0 +1,46 @@
+"""docs/redrive.md: its program prints what it says, its file is taken, its table is that of the options."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from metaq.spark.pipelines.configuration import configure
+from metaq.spark.pipelines.redriving_options import RedriveOptions
+from tests.support import ROOT, WHOLE_PATIENCE, environment
+
+PAGE = (ROOT / "docs" / "redrive.md").read_text()
+
+
+def test_its_options_are_those_that_there_are():
+    """In their own words."""
+    settings = pytest.importorskip("metaq.spark.settings", exc_type=ImportError)
+    assert settings.markdown_table(RedriveOptions) in PAGE
+
+
+def test_its_file_is_one(tmp_path):
+    """As it stands."""
+    (text,) = re.findall(r"```toml\n(.*?)```", PAGE, re.DOTALL)
+    file = tmp_path / "redrive.toml"
+    file.write_text(text)
+    chosen = configure(None, file)
+    assert (chosen.pipeline.name, chosen.options.source, chosen.options.rate) == ("redrive", "%DLQ%billing", 50.0)
+
+
+@pytest.mark.spark
+@pytest.mark.slow
+@pytest.mark.all
+@pytest.mark.spark_all
+def test_its_program_prints_what_the_page_says(fresh_metaq_broker, tmp_path):
+    """Two of four dead letters, changed."""
+    ((text, printed),) = re.findall(r"```python\n(.*?)```\n\n```text\n(.*?)```", PAGE, re.DOTALL)
+    program = tmp_path / "program.py"
+    program.write_text(text.replace("localhost:9876", fresh_metaq_broker.namesrv))
+    done = subprocess.run(
+        [sys.executable, str(program)],
+        capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, cwd=tmp_path, env=environment(),
+    )  # fmt: skip
+    assert (done.returncode, done.stdout.strip()) == (0, printed.strip()), done.stderr[-2000:]
