@@ -26,13 +26,13 @@ from metaq.spark import interpreter
 from metaq.spark.pipelines.changes_options import STOP, ChangesOptions
 from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, spark_path, sync_folder
 from metaq.spark.pipelines.options import names
+from metaq.spark.pipelines.parquet import disk_fault
 from metaq.spark.pipelines.row_changes.change import GAP, Problem, keys_named
 from metaq.spark.pipelines.row_changes.decoding import Decoder
 from metaq.spark.pipelines.row_changes.folding import NONE
 from metaq.spark.pipelines.row_changes.reading import ROW_DDL, ChangeReader
 from metaq.spark.pipelines.row_changes.target import Applied, Target
 from metaq.spark.pipelines.run import Run
-from metaq.spark.pipelines.slices import disk_fault
 from metaq.spark.settings import SourceOptions
 
 _LOG = logging.getLogger(__name__)

@@ -12,10 +12,10 @@ from metaq.errors import ConfigError
 from metaq.option_table import nearest
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.auditing_options import AuditOptions
+from metaq.spark.pipelines.changes_options import ChangesOptions
+from metaq.spark.pipelines.compacting_options import CompactOptions
 from metaq.spark.pipelines.options import PipelineOptions
 from metaq.spark.pipelines.redriving_options import RedriveOptions
-from metaq.spark.pipelines.compacting_options import CompactOptions
-from metaq.spark.pipelines.changes_options import ChangesOptions
 
 if TYPE_CHECKING:
     from metaq.spark.pipelines.run import Run

@@ -233,6 +233,6 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        from metaq.spark.pipelines.slices import disk_fault  # loads pyarrow and Spark
+        from metaq.spark.pipelines.parquet import disk_fault  # loads pyarrow and Spark
 
         raise disk_fault(fault, f"{path} could not be written, which says what is sent") from fault

@@ -28,8 +28,8 @@ from metaq.spark.pipelines.auditing import comparing, evidence, figures, page, t
 from metaq.spark.pipelines.auditing.figures import Counts, Figures, GroupFigures, messages
 from metaq.spark.pipelines.auditing_options import LEDGER, PROGRESS, TOPIC, TRACE, AuditOptions, Span
 from metaq.spark.pipelines.folder import make_folder, spark_path, sync_folder
+from metaq.spark.pipelines.parquet import disk_fault, sync_file
 from metaq.spark.pipelines.run import LOOK_SECONDS, Outcome, Run
-from metaq.spark.pipelines.slices import disk_fault, sync_file
 
 _LOG = logging.getLogger(__name__)
 

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from metaq.errors import StoreCorrupt
+from metaq.spark.pipelines.parquet import sync_file
 from metaq.spark.pipelines.row_changes import kinds
 from metaq.spark.pipelines.row_changes.change import Change, Place, Problem, Sequence_
 from metaq.spark.pipelines.row_changes.folding import Final, Folded, Put, fold
@@ -26,7 +27,6 @@ from metaq.spark.pipelines.row_changes.snapshot import (
     file_path,
     make_table_folder,
 )
-from metaq.spark.pipelines.slices import sync_file
 
 GONE_SCHEMA = pa.schema(
     [
