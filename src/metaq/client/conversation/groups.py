@@ -128,3 +128,19 @@ class GetConsumeStats(Call[tuple[dict[MessageQueue, ConsumeStats], float]], froz
 
     def read(self, answer: Command) -> tuple[dict[MessageQueue, ConsumeStats], float]:
         return bodies.consume_stats_of(answer.body)
+
+
+class GetGroups(Call[list[str]], frozen=True):
+    """The groups that subscribe to a topic now, or have consumed of it, as one broker knows them."""
+
+    topic: str
+
+    @property
+    def action(self) -> str:
+        return f"tell who consumes {self.topic}"
+
+    def request(self) -> Command:
+        return request(RequestCode.QUERY_TOPIC_CONSUME_BY_WHO, headers.TopicHeader(topic=self.topic))
+
+    def read(self, answer: Command) -> list[str]:
+        return sorted(bodies.group_list_of(answer.body))

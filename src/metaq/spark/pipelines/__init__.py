@@ -33,6 +33,7 @@ __all__ = [
     "begin",
     "changes",
     "compact",
+    "metrics",
     "option",
     "redrive",
 ]
@@ -91,3 +92,12 @@ def redrive(
     Raises ConfigError, StoreLocked, and what `metaq.spark.pipelines.redriving.start` does.
     """
     return begin("redrive", spark, config, on_batch)
+
+
+def metrics(
+    spark: Any,
+    config: Mapping[str, Any] | str | Path | PipelineOptions,
+    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
+) -> Any:
+    """Start `metrics`: figures of topics, groups and brokers per window, and alerts. Raises ConfigError, StoreLocked, NoRoute."""
+    return begin("metrics", spark, config, on_batch)

@@ -14,6 +14,7 @@ from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.auditing_options import AuditOptions
 from metaq.spark.pipelines.changes_options import ChangesOptions
 from metaq.spark.pipelines.compacting_options import CompactOptions
+from metaq.spark.pipelines.metrics_options import MetricsOptions
 from metaq.spark.pipelines.options import PipelineOptions
 from metaq.spark.pipelines.redriving_options import RedriveOptions
 
@@ -67,6 +68,12 @@ def _prepare_redrive(options: RedriveOptions) -> None:
     check_source(options)
 
 
+def _prepare_metrics(options: MetricsOptions) -> None:
+    from metaq.spark.pipelines.measuring.folder import check_place
+
+    check_place(options.place, options.window_ms)
+
+
 PIPELINES: dict[str, Pipeline] = {
     one.name: one
     for one in (
@@ -103,6 +110,13 @@ PIPELINES: dict[str, Pipeline] = {
             RedriveOptions,
             "redriving",
             _prepare_redrive,
+        ),
+        Pipeline(
+            "metrics",
+            "Rates, bytes, latencies and lag of topics, groups and brokers, by window; alerts by rules.",
+            MetricsOptions,
+            "measuring.service",
+            _prepare_metrics,
         ),
     )
 }

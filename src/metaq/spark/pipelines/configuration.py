@@ -81,8 +81,8 @@ def options_of(
     for key in [*pairs, *(more or {})]:
         if key not in spellings:
             raise ConfigError(f"there is no option {key}{f' in {where}' if where else ''}{nearest(key, spellings)}")
-    merged = {spellings[key]: _flat(key, value, where) for key, value in pairs.items()}
-    merged |= {spellings[key]: _flat(key, value, "") for key, value in (more or {}).items()}
+    merged = {spellings[key]: _flat(table, key, value, where) for key, value in pairs.items()}
+    merged |= {spellings[key]: _flat(table, key, value, "") for key, value in (more or {}).items()}
     return table.read(merged, where)[0]
 
 
@@ -114,14 +114,15 @@ def _load(path: Path) -> dict[str, Any]:
         raise ConfigError(f"the configuration {path} is no TOML: {fault}") from None
 
 
-def _flat(key: str, value: Any, where: str) -> Any:
+def _flat(table: type[PipelineOptions], key: str, value: Any, where: str) -> Any:
     if not isinstance(value, list | tuple):
         return value
     if not all(isinstance(one, str) for one in value):
         raise ConfigError(f"{key}{f' in {where}' if where else ''}: need texts in the list")
-    if broken := [one for one in value if "," in one]:
-        raise ConfigError(f"{key}{f' in {where}' if where else ''}: {broken[0]!r} has a comma in it")
-    return ",".join(value)
+    try:
+        return table.joined(table.spellings()[key], list(value))
+    except ConfigError as fault:
+        raise ConfigError(f"{key}{f' in {where}' if where else ''}: {fault}") from None
 
 
 def _spark(section: Any, place: str) -> tuple[str | None, dict[str, str]]:

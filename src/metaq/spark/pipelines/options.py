@@ -42,6 +42,13 @@ class PipelineOptions(OptionTable):
         """Topics that must exist before Spark is started."""
         return []
 
+    @classmethod
+    def joined(cls, name: str, values: list[str]) -> str:  # noqa: ARG003  for those who join one of them otherwise
+        """The text that a list in a file stands for. Raises ConfigError: a value cannot be in a list."""
+        if broken := [one for one in values if "," in one]:
+            raise ConfigError(f"{broken[0]!r} has a comma in it")
+        return ",".join(values)
+
     def check(self) -> None:
         """See whether the values fit each other. Raises ConfigError: names the option, and what to do."""
         _ = self.place

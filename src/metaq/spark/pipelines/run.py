@@ -81,7 +81,7 @@ class Run:
         self._lease: Lease | None = None
         self._stopping = threading.Event()
         self._busy = threading.Lock()
-        self._ends: list[Callable[[], None]] = []
+        self._ends: dict[object, Callable[[], None]] = {}
         self._watchers: list[Callable[[Status], None]] = []
         self._status = Status(
             pipeline=pipeline,
@@ -148,13 +148,19 @@ class Run:
     def status(self) -> Status:
         return self._status
 
-    def at_end(self, act: Callable[[], None]) -> None:
-        """Call it when the run ends, before the folder is free: what was under way must have ended then."""
-        self._ends.append(act)
+    def at_end(self, act: Callable[[], None], name: str | None = None) -> None:
+        """Call it when the run ends, before the folder is free: what was under way must have ended then.
+
+        Of several of one name only the last counts; the one before is called at once, which must end what it stands for.
+        """
+        before = self._ends.pop(name, None) if name is not None else None
+        if before is not None:
+            before()
+        self._ends[name if name is not None else object()] = act
 
     def end(self, fault: str = "") -> None:
         """Tell how it ended, and give the folder free. May be repeated."""
-        for act in self._ends:
+        for act in self._ends.values():
             act()
         with self._busy:
             lease, self._lease = self._lease, None

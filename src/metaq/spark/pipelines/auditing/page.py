@@ -30,9 +30,7 @@ class Page(NamedTuple):
 def render(found: Figures) -> Page:
     """The report. Raises nothing for want of matplotlib: it has no plots then, and says so."""
     plots = _plots()
-    without = (
-        "" if plots is not None else "the report has no plots: they need matplotlib, pip install 'pymetaq[report]'"
-    )
+    without = "" if plots is not None else "the report has no plots: they need matplotlib, pip install 'pymetaq[plots]'"
     parts = [_head(found), _notes([*found.notes, *([f"{without[0].upper()}{without[1:]}."] if without else [])])]
     if found.groups:
         overview = plots.findings_by_group(found.groups) if plots is not None else ""

@@ -1,7 +1,7 @@
 """The report's plots: SVG texts to stand within its page, in the page's own colours, which follow light and dark.
 
 matplotlib knows no CSS: it draws in colours that nobody would choose, and those are then replaced by the page's variables.
-Needs the extra `report`.
+Needs the extra `plots`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,47 @@
+"""How many bytes lie between two offsets of a queue: exact where slices that were read meet, by the mean size within one."""
+
+from __future__ import annotations
+
+import bisect
+
+from msgspec import Struct, field
+
+MARKS_MAX = 256
+"""Of one queue. A group that is far behind is measured in coarser steps."""
+
+
+class Sizes(Struct, array_like=True):
+    """Bytes stored in a queue up to some of its offsets, from the first that was read on. Both lists rise."""
+
+    offsets: list[int] = field(default_factory=list)
+    totals: list[int] = field(default_factory=list)
+
+    @property
+    def known(self) -> range:
+        """Offsets between which sizes are known: both ends are."""
+        return range(self.offsets[0], self.offsets[-1]) if self.offsets else range(0)
+
+    def read(self, start: int, end: int, size: int) -> None:
+        """The messages [start, end) were read, and are so large together. Slices must come in order."""
+        if not self.offsets:
+            self._mark(start, 0)
+        elif start > self.offsets[-1]:
+            self._mark(start, self.totals[-1])  # What retention took before it was read has no size.
+        if end > self.offsets[-1]:
+            self._mark(end, self.totals[-1] + size)
+        if len(self.offsets) > MARKS_MAX:
+            for marks in (self.offsets, self.totals):
+                marks[1:-1] = marks[2:-1:2]
+
+    def up_to(self, offset: int) -> int:
+        """Bytes before an offset, which must be one of `known` or its end."""
+        place = bisect.bisect_left(self.offsets, offset)
+        if self.offsets[place] == offset:
+            return self.totals[place]
+        low, high = self.offsets[place - 1], self.offsets[place]
+        below = self.totals[place - 1]
+        return below + (self.totals[place] - below) * (offset - low) // (high - low)
+
+    def _mark(self, offset: int, total: int) -> None:
+        self.offsets.append(offset)
+        self.totals.append(total)
