@@ -166,7 +166,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None = None, namespace: str = ""
         )
     flags = _flags(columns.get("flag"))
     return MessageRows(
-        hot.RowColumns(count, _spans(_bodies(columns["body"])), _spans(texts) if texts is not None else None, flags),
+        hot.RowColumns(count, spans(_bodies(columns["body"])), spans(texts) if texts is not None else None, flags),
         tuple(_topics(columns.get("topic"), topic, count)),
         _some(columns.get("ordering_key"), pa.string()),
         _some(columns.get("broker"), pa.string()),
@@ -212,8 +212,8 @@ def _some(column: pa.Array | None, kind: pa.DataType) -> pa.Array | None:
     return column.cast(kind)
 
 
-def _spans(column: pa.Array) -> tuple[Any, Any]:
-    """Offsets and data of a binary or string column, for `hot.RowColumns`."""
+def spans(column: pa.Array) -> tuple[Any, Any]:
+    """Offsets and data of a binary or string column, as `hot.RowColumns` takes them."""
     _, offsets, data = column.buffers()
     first = 4 * column.offset
     view = memoryview(offsets)[first : first + 4 * (len(column) + 1)] if offsets is not None else bytes(4)

@@ -54,12 +54,11 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
     parts: tuple[ManifestPart, ...] = ()
 
 
-class _Writer:
-    """What both writers share."""
+class Delivery:
+    """What all that write by transactions share: which broker decides, what a task stages, and the decision."""
 
-    def __init__(self, options: SinkOptions, struct: Any) -> None:
+    def __init__(self, options: SinkOptions) -> None:
         self.options = options
-        check_columns(to_arrow_schema(struct), options.topic)
         self.token = SYSTEM.token()
         """The same in all tasks, another for each attempt of a batch."""
 
@@ -92,7 +91,7 @@ class _Writer:
 
     def stage(self, batches: Iterator[pa.RecordBatch], transaction: str, row: str, sequence: int) -> Written:
         """What an attempt of a task does."""
-        rows = StagedRows(self.courier, self.options, transaction, _attempt())
+        rows = StagedRows(self.courier, self.options, transaction, attempt())
         rows.write(batches)
         return Written(rows.rows, transaction, row, sequence, rows.finish())
 
@@ -153,11 +152,12 @@ class _Writer:
                 _LOG.warning("the transaction %s could not be rolled back, it expires: %s", transaction, fault)
 
 
-class MetaqWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+class MetaqWriter(Delivery, DataSourceArrowWriter):  # type: ignore[misc]
     """A batch write: all rows or none. With txnAppId and txnVersion it is done once, however often it is asked for."""
 
     def __init__(self, options: SinkOptions, struct: Any) -> None:
-        super().__init__(options, struct)
+        super().__init__(options)
+        check_columns(to_arrow_schema(struct), options.topic)
         self.row, self.sequence = options.row_of_app, options.txn_version if options.txn_version is not None else -1
         self.transaction = ""
         if options.exact:
@@ -177,8 +177,12 @@ class MetaqWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
             self.roll_back([Written(0, self.transaction)])
 
 
-class MetaqStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[misc]
+class MetaqStreamWriter(Delivery, DataSourceStreamArrowWriter):  # type: ignore[misc]
     """A streaming write: each micro-batch whole and once."""
+
+    def __init__(self, options: SinkOptions, struct: Any) -> None:
+        super().__init__(options)
+        check_columns(to_arrow_schema(struct), options.topic)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> Written:
         if not self.options.exact:
@@ -197,7 +201,7 @@ class MetaqStreamWriter(_Writer, DataSourceStreamArrowWriter):  # type: ignore[m
         self.roll_back(messages)
 
 
-def _attempt() -> str:
+def attempt() -> str:
     """How the ids of this attempt's parts begin."""
     context = TaskContext.get()
     return f"{context.partitionId()}.{context.attemptNumber()}.{context.taskAttemptId()}."

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 
 from metaq.client.arrow_rows import MessageRows, Numbers, bodies_of, rows_of
@@ -37,9 +38,11 @@ STAGED_MAX: Final = 4 * 1024 * 1024
 class _Outgoing:
     """What both ways of writing share. For one attempt; not thread-safe."""
 
-    def __init__(self, courier: Courier, options: SinkOptions, purpose: Purpose) -> None:
+    def __init__(
+        self, courier: Courier, options: SinkOptions, purpose: Purpose, id_prefix: Callable[[], bytes] | None
+    ) -> None:
         self._courier, self._options, self._purpose = courier, options, purpose
-        self._id_prefix = IdPrefixes(local_address(), SYSTEM).next
+        self._id_prefix = id_prefix or IdPrefixes(local_address(), SYSTEM).next
         self._queues: dict[str, list[MessageQueue]] = {}
         self._turn = SYSTEM.random_below(1 << 16)
         self._lanes: dict[str, Lane] = {}
@@ -55,6 +58,11 @@ class _Outgoing:
             except InvalidMessage as fault:
                 raise InvalidMessage(f"{fault} (counted from the task's row {self.rows} on)") from None
             self.rows += batch.num_rows
+
+    def put(self, queue: MessageQueue, columns: hot.RowColumns) -> None:
+        """Messages as they are, with all their properties, in their order into one queue. Raises as `write`."""
+        self._add(queue, columns, np.arange(columns.count, dtype=np.int32))
+        self.rows += columns.count
 
     def _write(self, batch: pa.RecordBatch, rows: MessageRows) -> None:
         for topic, numbers in rows.topics:
@@ -93,9 +101,18 @@ class _Outgoing:
 class StagedRows(_Outgoing):
     """Rows that are kept unseen at their brokers, as parts of one transaction, until that is decided."""
 
-    def __init__(self, courier: Courier, options: SinkOptions, transaction: str, name: str) -> None:
-        """Args: name: how the ids of this attempt's parts begin; no other attempt has it."""
-        super().__init__(courier, options, Purpose.STAGED)
+    def __init__(
+        self,
+        courier: Courier,
+        options: SinkOptions,
+        transaction: str,
+        name: str,
+        id_prefix: Callable[[], bytes] | None = None,
+    ) -> None:
+        """Args: name: how the ids of this attempt's parts begin; no other attempt has it. id_prefix: makes the beginning of
+        the messages' ids; new ones if it is not given, none if it is empty: they bring their own.
+        """
+        super().__init__(courier, options, Purpose.STAGED, id_prefix)
         self._transaction = transaction
         self._parts = Parts(self._id_prefix, name=name)
 
@@ -141,8 +158,9 @@ class StagedRows(_Outgoing):
 class SentRows(_Outgoing):
     """Rows that are sent at once. A task that is tried again sends again."""
 
-    def __init__(self, courier: Courier, options: SinkOptions) -> None:
-        super().__init__(courier, options, Purpose.SEND)
+    def __init__(self, courier: Courier, options: SinkOptions, id_prefix: Callable[[], bytes] | None = None) -> None:
+        """Args: id_prefix: as of `StagedRows`."""
+        super().__init__(courier, options, Purpose.SEND, id_prefix)
         self._template = Template(queues=MADE_QUEUES)
 
     def finish(self) -> None:

@@ -34,6 +34,7 @@ __all__ = [
     "changes",
     "compact",
     "metrics",
+    "mirror",
     "option",
     "redrive",
 ]
@@ -101,3 +102,12 @@ def metrics(
 ) -> Any:
     """Start `metrics`: figures of topics, groups and brokers per window, and alerts. Raises ConfigError, StoreLocked, NoRoute."""
     return begin("metrics", spark, config, on_batch)
+
+
+def mirror(
+    spark: Any,
+    config: Mapping[str, Any] | str | Path | PipelineOptions,
+    on_batch: Callable[[str, Mapping[str, Any]], None] | None = None,
+) -> Any:
+    """Start `mirror`: topics of one cluster → another. Raises ConfigError, StoreLocked, NotSupported, StoreCorrupt."""
+    return begin("mirror", spark, config, on_batch)

@@ -15,6 +15,7 @@ from metaq.spark.pipelines.auditing_options import AuditOptions
 from metaq.spark.pipelines.changes_options import ChangesOptions
 from metaq.spark.pipelines.compacting_options import CompactOptions
 from metaq.spark.pipelines.metrics_options import MetricsOptions
+from metaq.spark.pipelines.mirror_options import MirrorOptions
 from metaq.spark.pipelines.options import PipelineOptions
 from metaq.spark.pipelines.redriving_options import RedriveOptions
 
@@ -117,6 +118,12 @@ PIPELINES: dict[str, Pipeline] = {
             MetricsOptions,
             "measuring.service",
             _prepare_metrics,
+        ),
+        Pipeline(
+            "mirror",
+            "Topics of one cluster, RocketMQ's or ours, into another, with their order and the progress of groups.",
+            MirrorOptions,
+            "mirroring",
         ),
     )
 }

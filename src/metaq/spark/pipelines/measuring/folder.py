@@ -27,7 +27,7 @@ from metaq.errors import ConfigError, StoreCorrupt
 from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, sync_folder
 from metaq.spark.pipelines.measuring.following import KNOWN_TYPE, Known
 from metaq.spark.pipelines.measuring.state import STATE, Saved, State, decode, encode
-from metaq.spark.pipelines.slices import sync_file
+from metaq.spark.pipelines.parquet import sync_file
 
 FOLLOWED, STAGING = "_followed", "_staging"
 

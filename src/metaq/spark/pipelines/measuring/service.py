@@ -25,8 +25,8 @@ from metaq.spark.pipelines.measuring.state import Limits, Mail, Sample, Saved, S
 from metaq.spark.pipelines.measuring.tables import tables_of
 from metaq.spark.pipelines.measuring.windows import window_start
 from metaq.spark.pipelines.metrics_options import MetricsOptions
+from metaq.spark.pipelines.parquet import disk_fault
 from metaq.spark.pipelines.run import Run
-from metaq.spark.pipelines.slices import disk_fault
 from metaq.spark.settings import LATEST, SourceOptions
 
 _LOG = logging.getLogger(__name__)
