@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from metaq.errors import ConfigError
+from metaq.spark import sink_settings
+from metaq.spark.pipelines import mirror_options
 from metaq.spark.pipelines.configuration import configure
 
 GIVEN = {"nameServers": "a:1;c:1", "to": "b:1", "topics": "orders", "folder": "f"}
@@ -50,3 +52,11 @@ def test_one_cluster_may_have_copies_under_other_names():
     """And a retry topic an ordinary name."""
     configure("mirror", GIVEN | {"to": "a:1;c:1", "rename": "orders:copies"})
     configure("mirror", GIVEN | {"topics": "%RETRY%g", "rename": "%RETRY%g:retries-of-g"})
+
+
+def test_the_deliveries_are_the_sinks():
+    """The options are read without the modules that do the work."""
+    assert (mirror_options.EFFECTIVELY_ONCE, mirror_options.AT_LEAST_ONCE) == (
+        sink_settings.EFFECTIVELY_ONCE,
+        sink_settings.AT_LEAST_ONCE,
+    )

@@ -10,12 +10,14 @@ from metaq.errors import ConfigError, Refused
 from metaq.model.topic import check_group, check_topic
 from metaq.option_table import option
 from metaq.spark.pipelines.options import FolderOptions, StreamOptions, names
-from metaq.spark.sink_settings import AT_LEAST_ONCE, EFFECTIVELY_ONCE
 
 FAIL: Final = "fail"
 LEAVE_OUT: Final = "leave-out"
 
 _NAME: Final = re.compile(r"[^\x00-\x20/,]{1,200}\Z")
+
+EFFECTIVELY_ONCE, AT_LEAST_ONCE = "effectively-once", "at-least-once"
+"""The sink's own words (`metaq.spark.sink_settings`, which loads pyarrow)."""
 
 
 @dataclass(frozen=True, kw_only=True)
