@@ -6,12 +6,14 @@ import signal
 import sys
 from collections.abc import Sequence
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+import typer.core
+import typer.main
 
 import metaq
-from metaq.cli import group, message, messages, meta1, pipeline, store, topic, transaction
+from metaq.cli import group, message, messages, meta1, store, topic, transaction
 from metaq.cli.output import (
     EXIT_FAILED,
     EXIT_INTERRUPTED,
@@ -33,6 +35,24 @@ _EPILOG = (
     "3 not found (topic, group, route, trace, transaction), 130 Ctrl-C."
 )
 
+
+class _Pipelines(typer.core.TyperGroup):
+    """`metaq pipeline`, loaded when it is meant: the option tables of all pipelines take longer than most commands."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        names: list[str] = self._loaded().list_commands(ctx)
+        return names
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        return self._loaded().get_command(ctx, name)
+
+    @staticmethod
+    def _loaded() -> Any:
+        from metaq.cli import pipeline
+
+        return typer.main.get_command(pipeline.app)
+
+
 app = typer.Typer(
     name="metaq",
     help="MetaQ: durable messages on RocketMQ's wire, with Spark as the data pipeline.",
@@ -47,7 +67,9 @@ app.add_typer(message.app, name="message")
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(meta1.app, name="meta1")
 app.add_typer(store.app, name="store")
-app.add_typer(pipeline.app, name="pipeline")
+app.add_typer(
+    typer.Typer(cls=_Pipelines, help="Run the ready-made Spark pipelines.", no_args_is_help=True), name="pipeline"
+)
 app.command("send")(messages.send)
 app.command("consume")(messages.consume)
 
