@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -16,7 +13,7 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.spark.pipelines.folder import ArchiveFolder
-from tests.spark.jvm import java_options
+from tests.spark.pipelines import commands
 from tests.spark.test_kill import producing
 from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
 
@@ -24,22 +21,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.
 TOPIC = "archived"
 
 
-@contextlib.contextmanager
 def pipeline(broker, folder: Path, *more: str):
-    """The command as a process of its own, with everything it starts; killed -9 at the end."""
-    command = metaq_command("pipeline", "run", "archive", "--topic", TOPIC, "--output", str(folder / "out"))
-    with (folder / "pipeline.log").open("a") as log:
-        running = subprocess.Popen(
-            [*command, "-n", broker.namesrv, "--group", "archiver", "--master", "local[2]", "--json", *more],
-            env=environment(JDK_JAVA_OPTIONS=java_options()),
-            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield running
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.communicate(timeout=PATIENCE)
+    words = ["-n", broker.namesrv, "--topic", TOPIC, "--output", str(folder / "out"), "--group", "archiver"]
+    return commands.pipeline(folder / "pipeline.log", "archive", *words, "--json", *more)
 
 
 def test_killed_stopped_and_finished_the_archive_is_what_the_store_holds(metaq_broker, tmp_path):

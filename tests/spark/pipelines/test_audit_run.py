@@ -6,34 +6,20 @@ import contextlib
 import json
 import os
 import signal
-import subprocess
 
 import pytest
 
 import metaq
 from metaq.spark.pipelines.run import status_of
-from tests.spark.jvm import java_options
-from tests.support import PATIENCE, WHOLE_PATIENCE, environment, metaq_command
+from tests.spark.pipelines import commands
+from tests.support import PATIENCE, WHOLE_PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 
 
-@contextlib.contextmanager
 def auditing(broker, folder, *more):
-    """The command as a process of its own, with everything it starts; killed -9 at the end."""
-    command = metaq_command("pipeline", "run", "audit", "--topic", "audited", "--folder", str(folder / "audit"))
-    with (folder / "audit.log").open("a") as log:
-        running = subprocess.Popen(
-            [*command, "-n", broker.namesrv, "--group", "billing", "--master", "local[2]", "--grace-seconds", "0", *more],
-            env=environment(JDK_JAVA_OPTIONS=java_options()), stdout=subprocess.PIPE, stderr=log, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield running
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.communicate(timeout=PATIENCE)
+    words = ["-n", broker.namesrv, "--topic", "audited", "--folder", str(folder / "audit"), "--group", "billing"]
+    return commands.pipeline(folder / "audit.log", "audit", *words, "--grace-seconds", "0", *more)
 
 
 def test_the_exit_status_says_whether_it_is_clean(metaq_broker, tmp_path):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import subprocess
 from collections import Counter
 from pathlib import Path
@@ -17,7 +15,7 @@ from metaq.admin import Admin
 from metaq.spark.pipelines.mirror_state import GROUPS, STATE
 from metaq.testing import EmbeddedBroker
 from tests.interop.servers import RocketmqServer
-from tests.spark.jvm import java_options
+from tests.spark.pipelines import commands
 from tests.spark.test_kill import producing
 from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
 
@@ -25,24 +23,9 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.
 TOPIC, GROUP = "moved", "mailer"
 
 
-@contextlib.contextmanager
 def pipeline(source, target, folder: Path, *more: str):
-    """The command as a process of its own, with everything it starts; killed -9 at the end."""
-    command = metaq_command(
-        "pipeline", "run", "mirror", "--topic", TOPIC, "--to", target.namesrv, "--folder", str(folder)
-    )
-    with (folder.parent / "pipeline.log").open("a") as log:
-        running = subprocess.Popen(
-            [*command, "-n", source.namesrv, "--trigger", "0.2", "--master", "local[2]", "--json", *more],
-            env=environment(JDK_JAVA_OPTIONS=java_options()),
-            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield running
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.communicate(timeout=PATIENCE)
+    words = ["-n", source.namesrv, "--topic", TOPIC, "--to", target.namesrv, "--folder", str(folder)]
+    return commands.pipeline(folder.parent / "pipeline.log", "mirror", *words, "--trigger", "0.2", "--json", *more)
 
 
 def batches(folder: Path) -> int:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,30 +10,19 @@ import metaq
 from metaq.admin import Admin
 from metaq.spark.pipelines.measuring.reading import read
 from metaq.spark.pipelines.measuring.state import STATE, decode
-from tests.spark.jvm import java_options
+from tests.spark.pipelines import commands
 from tests.spark.test_kill import producing
-from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command, run_metaq
+from tests.support import WHOLE_PATIENCE, eventually, run_metaq
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 TOPIC = "measured"
 
 
-@contextlib.contextmanager
 def pipeline(broker, folder: Path, *more: str):
-    """The command as a process of its own, with everything it starts; killed -9 at the end."""
-    command = metaq_command("pipeline", "run", "metrics", "--topic", TOPIC, "--folder", str(folder / "m"))
-    with (folder / "pipeline.log").open("a") as log:
-        running = subprocess.Popen(
-            [*command, "-n", broker.namesrv, "--master", "local[2]", "--window-seconds", "1", "--sample-seconds", "0.2", *more],
-            env=environment(JDK_JAVA_OPTIONS=java_options()),
-            stdout=subprocess.DEVNULL, stderr=log, text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield running
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.communicate(timeout=PATIENCE)
+    words = ["-n", broker.namesrv, "--topic", TOPIC, "--folder", str(folder / "m")]
+    return commands.pipeline(
+        folder / "pipeline.log", "metrics", *words, "--window-seconds", "1", "--sample-seconds", "0.2", *more
+    )
 
 
 def test_killed_stopped_and_finished_every_message_is_counted_once(metaq_broker, tmp_path):

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,41 +12,19 @@ import metaq
 from metaq.spark import snapshot
 from metaq.spark.pipelines.run import status_of
 from tests.interop import mariadb
-from tests.spark.jvm import java_options
+from tests.spark.pipelines import commands
 from tests.spark.pipelines.row_changes.batches import body
-from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command
+from tests.support import WHOLE_PATIENCE, eventually
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 TOPIC = "killed-changes"
 KEYS, ROUNDS = 40, 12
 
 
-@contextlib.contextmanager
 def pipeline(broker, folder: Path, *more: str):
-    """The command as a process of its own, with everything it starts; killed -9 at the end."""
-    command = metaq_command("pipeline", "run", "changes", "--topic", TOPIC, "--folder", str(folder / "out"))
-    command += [
-        "-n",
-        broker.namesrv,
-        "--master",
-        "local[2]",
-        "--json",
-        "--max-offsets-per-trigger",
-        "30",
-        "--buckets",
-        "2",
-    ]
-    with (folder / "pipeline.log").open("a") as log:
-        running = subprocess.Popen(
-            [*command, "--dense", *more], env=environment(JDK_JAVA_OPTIONS=java_options()),
-            stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True,
-        )  # fmt: skip
-        try:
-            yield running
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(running.pid, signal.SIGKILL)
-            running.communicate(timeout=PATIENCE)
+    words = ["-n", broker.namesrv, "--topic", TOPIC, "--folder", str(folder / "out"), "--json", "--dense"]
+    words += ["--max-offsets-per-trigger", "30", "--buckets", "2"]
+    return commands.pipeline(folder / "pipeline.log", "changes", *words, *more)
 
 
 def expected(producer) -> dict[int, int]:
