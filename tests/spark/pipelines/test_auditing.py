@@ -191,10 +191,10 @@ def test_a_real_producer_and_real_consumers(spark, metaq_broker, tmp_path):
     """Traced clients: what one handler refuses is missing, and a group that does not trace is judged by its offsets."""
     namesrv, folder = metaq_broker.namesrv, tmp_path / "audit"
     with metaq.Producer(namesrv, trace=True) as producer:
-        sent = [producer.send("audited", b"%d" % number, keys=[f"k{number}"]).message_id for number in range(20)]
+        sent = [producer.send("audited-whole", b"%d" % number, keys=[f"k{number}"]).message_id for number in range(20)]
     seen = set()
     for group, traced in (("careful", True), ("silent", False)):
-        with metaq.Consumer(namesrv, group=group, topics="audited", start="earliest", trace=traced) as consumer:
+        with metaq.Consumer(namesrv, group=group, topics="audited-whole", start="earliest", trace=traced) as consumer:
             while len(seen) < 20:
                 with contextlib.suppress(metaq.Later), consumer.receive(PATIENCE) as message:
                     seen.add(message.message_id)
@@ -203,7 +203,7 @@ def test_a_real_producer_and_real_consumers(spark, metaq_broker, tmp_path):
         seen.clear()
     with Admin(namesrv) as admin:
         eventually(lambda: admin.group_progress("silent").lag == 0)
-    given = {"nameServers": namesrv, "folder": str(folder), "topics": "audited", "groups": ["careful", "silent"]}
+    given = {"nameServers": namesrv, "folder": str(folder), "topics": "audited-whole", "groups": ["careful", "silent"]}
     outcome = audit(spark, {**given, "graceSeconds": 0})
     figures = {one["group"]: one for one in outcome.figures["groups"]}
     assert (figures["careful"]["evidence"], figures["silent"]["evidence"]) == ("trace", "progress")
