@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 import metaq
@@ -9,7 +11,6 @@ from metaq.admin import Admin
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.model import MessageQueue
 from metaq.spark.cluster_client import ClusterClient
-from metaq.spark.pipelines import mirror_state
 from metaq.spark.pipelines.mirror_groups import AT_HOME, NOT_MIRRORED, OWN, UNKNOWN, Carrier, placed
 from metaq.spark.pipelines.mirror_state import STATE, State, load
 from metaq.spark.pipelines.mirror_table import Run, Table
@@ -89,7 +90,7 @@ def test_a_save_that_is_cut_off_leaves_what_was_there(tmp_path, monkeypatch):
     def cut(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(mirror_state.os, "fsync", cut)
+    monkeypatch.setattr(os, "fsync", cut)
     with pytest.raises(OSError, match="No space"):
         state(batch=8).save(tmp_path)
     assert load(tmp_path, "a", "b").batch == 7

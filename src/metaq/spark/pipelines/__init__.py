@@ -58,8 +58,6 @@ def audit(
 
     Raises ConfigError, StoreLocked, NoRoute.
     """
-    from metaq.spark.pipelines.driver import begin
-
     return begin("audit", spark, config, on_batch)
 
 

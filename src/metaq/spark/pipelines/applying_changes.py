@@ -12,7 +12,6 @@ and the target takes a batch in one step together with the batch's number: one t
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections import Counter
 from pathlib import Path
@@ -24,7 +23,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import ChangesBroken, ClientClosed, ConfigError
 from metaq.spark import interpreter
 from metaq.spark.pipelines.changes_options import STOP, ChangesOptions
-from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, spark_path, sync_folder
+from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, spark_path, write_whole
 from metaq.spark.pipelines.options import names
 from metaq.spark.pipelines.parquet import disk_fault
 from metaq.spark.pipelines.row_changes.change import GAP, Problem, keys_named
@@ -158,14 +157,7 @@ class _Applier:
             msgspec.json.encode({"what": one.what, **one.place._asdict(), "text": one.text})
             for one in sorted(problems, key=lambda one: one.place)
         ]
-        final = folder / f"{query[:8]}-{batch:010d}.jsonl"
-        making = final.with_suffix(".tmp")
-        with making.open("wb") as file:
-            file.write(b"".join(line + b"\n" for line in lines))
-            file.flush()
-            os.fsync(file.fileno())
-        making.rename(final)
-        sync_folder(folder)
+        write_whole(folder / f"{query[:8]}-{batch:010d}.jsonl", b"".join(line + b"\n" for line in lines))
 
     def _tell(self, done: Applied, batch: int, seconds: float) -> None:
         counted = Counter(problem.what for problem in done.problems)

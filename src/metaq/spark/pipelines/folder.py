@@ -204,13 +204,7 @@ class ArchiveFolder:
         """Write the manifest: from now on the batch is part of the archive."""
         folder = self.path / MANIFESTS
         make_folder(folder)
-        making = folder / f".{manifest.name}.tmp"
-        with making.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        making.rename(folder / manifest.name)
-        sync_folder(folder)
+        write_whole(folder / manifest.name, msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
     def finish(self, manifest: Manifest, replaced: Callable[[], Collection[str]] = frozenset) -> None:
         """Give the batch's files their final names. May be repeated, and cut anywhere.
@@ -302,3 +296,14 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Replace a file, whole and safe from a power cut. Raises OSError."""
+    making = path.with_name(f".{path.name}.tmp")
+    with making.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    making.rename(path)
+    sync_folder(path.parent)

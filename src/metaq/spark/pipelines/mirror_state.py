@@ -6,7 +6,6 @@ FOLDER/groups.json      how far each group was carried over when that was done l
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,7 +14,7 @@ import msgspec
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.model import MessageQueue
 from metaq.spark.pipelines import mirror_map
-from metaq.spark.pipelines.folder import sync_folder
+from metaq.spark.pipelines.folder import write_whole
 from metaq.spark.pipelines.mirror_map import QueueMap
 from metaq.spark.pipelines.mirror_table import Run, Table
 
@@ -97,17 +96,6 @@ def load(folder: Path, source: str, target: str) -> State:
     state.seen = {queue: at for queue, at, _ in kept.seen}
     state.foreign = {queue: foreign for queue, _, foreign in kept.seen if foreign is not None}
     return state
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file, whole and safe from a power cut. Raises OSError."""
-    making = path.with_name(f".{path.name}.tmp")
-    with making.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    making.rename(path)
-    sync_folder(path.parent)
 
 
 def write_groups(folder: Path, told: Any) -> None:

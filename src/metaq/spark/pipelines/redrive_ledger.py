@@ -13,7 +13,6 @@ decides (`metaq.spark.pipelines.redrive_fence`), which remembers the last number
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, TypeVar
@@ -21,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from metaq.errors import ConfigError, StoreCorrupt
-from metaq.spark.pipelines.folder import make_folder, sync_folder
+from metaq.spark.pipelines.folder import make_folder, sync_folder, write_whole
 from metaq.spark.pipelines.offset_ranges import Place, Range, Ranges, count, joined
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
@@ -209,13 +208,7 @@ class Ledger:
     def _write(self, path: Path, value: msgspec.Struct) -> None:
         with _told(path):
             make_folder(path.parent)
-            making = path.with_name(f".{path.name}.tmp")
-            with making.open("wb") as file:
-                file.write(msgspec.json.encode(value))
-                file.flush()
-                os.fsync(file.fileno())
-            making.rename(path)
-            sync_folder(path.parent)
+            write_whole(path, msgspec.json.encode(value))
 
     def _read(self, path: Path, kind: type[_Kind]) -> _Kind:
         try:

@@ -15,7 +15,6 @@ without the one that made its sources, or without the batches that published the
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -24,7 +23,15 @@ import msgspec
 
 from metaq.errors import StoreCorrupt
 from metaq.spark.offsets import Positions
-from metaq.spark.pipelines.folder import MANIFESTS, ArchivedFile, ArchiveFolder, Manifest, make_folder, sync_folder
+from metaq.spark.pipelines.folder import (
+    MANIFESTS,
+    ArchivedFile,
+    ArchiveFolder,
+    Manifest,
+    make_folder,
+    sync_folder,
+    write_whole,
+)
 
 REPLACEMENTS = "_replacements"
 OLD, NEW = "old", "new"
@@ -149,13 +156,7 @@ def save(folder: ArchiveFolder, record: Replacement) -> None:
     """Write a record, or its next state: from now on that is what readers see."""
     home = folder.path / REPLACEMENTS
     make_folder(home)
-    making = home / f".{record.name}.tmp"
-    with making.open("wb") as file:
-        file.write(msgspec.json.format(msgspec.json.encode(record), indent=1))
-        file.flush()
-        os.fsync(file.fileno())
-    making.rename(home / record.name)
-    sync_folder(home)
+    write_whole(home / record.name, msgspec.json.format(msgspec.json.encode(record), indent=1))
 
 
 def forget(folder: ArchiveFolder, record: Replacement) -> None:

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from metaq.errors import ConfigError, StoreCorrupt
-from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, sync_folder
+from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, sync_folder, write_whole
 from metaq.spark.pipelines.measuring.following import KNOWN_TYPE, Known
 from metaq.spark.pipelines.measuring.state import STATE, Saved, State, decode, encode
 from metaq.spark.pipelines.parquet import sync_file
@@ -85,13 +85,7 @@ class MetricsFolder:
         if files:
             sync_folder(self.path / STAGING)
         self._save_chunks(state.known.chunks)
-        making = self.path / f"{STATE}.tmp"
-        with making.open("wb") as file:
-            file.write(encode(state.saved(batch, files)))
-            file.flush()
-            os.fsync(file.fileno())
-        making.rename(self.path / STATE)
-        sync_folder(self.path)
+        write_whole(self.path / STATE, encode(state.saved(batch, files)))
         self._finish(files)
         self._drop_chunks(set(state.known.chunks))
 

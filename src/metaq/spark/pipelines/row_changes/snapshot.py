@@ -16,7 +16,6 @@ begun to read can end. A glob over the folder would find several generations at 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +27,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 
 from metaq.errors import ConfigError, StoreCorrupt
-from metaq.spark.pipelines.folder import make_folder, make_or_refuse, query_id, sync_folder
+from metaq.spark.pipelines.folder import make_folder, make_or_refuse, query_id, sync_folder, write_whole
 from metaq.spark.pipelines.row_changes import kinds
 
 MANIFESTS, DATA = "_snapshot", "data"
@@ -138,14 +137,7 @@ class SnapshotFolder:
         for folder in {(self.path / path).parent for path in written}:
             sync_folder(folder)
         sync_folder(self.path / DATA)
-        final = self._place(manifest.generation)
-        making = final.with_suffix(".tmp")
-        with making.open("wb") as file:
-            file.write(msgspec.json.format(msgspec.json.encode(manifest), indent=1))
-            file.flush()
-            os.fsync(file.fileno())
-        making.rename(final)
-        sync_folder(final.parent)
+        write_whole(self._place(manifest.generation), msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
     def clean(self, *, generations: int, since_ms: int) -> None:
         """Remove what no reader needs: older generations than the newest `generations` that were written before `since_ms`,
