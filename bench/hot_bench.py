@@ -15,6 +15,7 @@ import struct
 import time
 from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from metaq.broker.admit import SLOW_PROPERTIES
 from metaq.model import StoredMessage
@@ -59,6 +60,18 @@ def end_frame(opaque: int, slot: int, log_offset: int, message_id: str) -> bytes
     }  # fmt: skip
     head = json.dumps(
         {"code": 37, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 409},
+        separators=(",", ":"),
+    ).encode()
+    return struct.pack(">ii", 4 + len(head), len(head)) + head
+
+
+def back_frame(opaque: int, log_offset: int) -> bytes:
+    ext = {
+        "delayLevel": "0", "group": "consumers", "maxReconsumeTimes": "16", "offset": str(log_offset),
+        "originMsgId": f"{PREFIX}{opaque:012X}", "originTopic": TOPIC.decode(), "unitMode": "false",
+    }  # fmt: skip
+    head = json.dumps(
+        {"code": 36, "extFields": ext, "flag": 0, "language": "JAVA", "opaque": opaque, "version": 409},
         separators=(",", ":"),
     ).encode()
     return struct.pack(">ii", 4 + len(head), len(head)) + head
@@ -109,6 +122,64 @@ class Bench:
         body = b"x" * body_bytes
         sent = [send_frame(310, body, opaque, self.properties()) for opaque in range(frames)]
         return self.rows(sent, frames, 4 if QUICK else 640 // frames)
+
+    def levels(self) -> Any:
+        """A gate for four delay levels, which begin anew."""
+        delays = self.hot.DelayGate(b"SCHEDULE_TOPIC_XXXX", 4)
+        for level, units in enumerate(self.queue_bytes, 1):
+            queue = self.hot.QueueTail(b"SCHEDULE_TOPIC_XXXX", level - 1)
+            queue.attach(units, 0, 300_000)
+            delays.open(level, queue, 10_000)
+        return delays
+
+    def delayed(self, body_bytes: int, count: int = 64) -> float:
+        """Sends with a delay level, 64 frames a read, per message."""
+        hot, body = self.hot, b"x" * body_bytes
+        sent = [
+            send_frame(310, body, opaque, f"{self.properties()}\x02DELAY\x01{1 + opaque % 4}")
+            for opaque in range(count)
+        ]
+        data, again = bytearray(b"".join(sent)), 4 if QUICK else 10
+        table, replies, outcome = hot.FrameTable(16 << 20), hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
+
+        def work() -> None:
+            self.fresh()
+            gate = hot.TopicGate(TOPIC, self.queues, 4 << 20, SLOW_PROPERTIES, False, None, self.levels())
+            for _ in range(again):
+                table.scan(data, 0, len(data))
+                hot.append(table, 0, len(table), {TOPIC: gate}, self.log, self.index, NOW_MS, PEER, replies, outcome)
+                replies.take()
+            assert outcome.stop == 0
+
+        return best_ns(work, count * again)
+
+    def given_back(self, body_bytes: int, count: int = 64) -> float:
+        """Messages that consumers give back, 64 frames a read, per message."""
+        hot, body = self.hot, b"x" * body_bytes
+        sent = bytearray(b"".join(send_frame(310, body, opaque, self.properties()) for opaque in range(count)))
+        table, replies, outcome = hot.FrameTable(16 << 20), hot.Replies(b"DefaultRegion", True), hot.AppendOutcome()
+        backs, again = bytearray(), 4 if QUICK else 10
+
+        def work() -> None:
+            nonlocal backs
+            self.fresh()
+            delays = self.levels()
+            table.scan(sent, 0, len(sent))
+            hot.append(table, 0, count, self.gates, self.log, self.index, NOW_MS, PEER, replies, outcome)
+            size = self.log.end // count
+            backs = backs or bytearray(b"".join(back_frame(number, number * size) for number in range(count)))
+            for _ in range(again):
+                table.scan(backs, 0, len(backs))
+                for row in range(count):
+                    _, place, level, most, _, _ = table.back(row)
+                    hot.give_back(
+                        self.log, self.index, delays, place, b"%RETRY%consumers", 0, most, level, NOW_MS, outcome
+                    )
+                    replies.add_done(row, False)
+                    assert outcome.messages == 1
+                replies.take()
+
+        return best_ns(work, count * again)
 
     def batch(self, body_bytes: int, entries: int = 100) -> float:
         body = encode_batch([(0, b"x" * body_bytes, self.properties().encode()) for _ in range(entries)])
@@ -315,6 +386,8 @@ def figures(bench: Bench) -> dict[str, float]:
         "expand a chunk of 100 x 100 B, a message": bench.expand(100),
         "expand a chunk of 3 x 100 B, a message": bench.expand(100, 3),
         "half message and commit, 100 B, 64 frames a read": bench.transactions(100),
+        "delayed send 100 B, 64 frames a read": bench.delayed(100),
+        "given back 100 B, 64 frames a read": bench.given_back(100),
         "producer add 100 B, a message": bench.add_message(),
     }
 

@@ -99,13 +99,21 @@ def beside_rocketmq(
 
 
 def _sends(
-    bench: Bench, body: int, count: int, conns: int, outstanding: int, *, hot: bool = True, **more: object
+    bench: Bench,
+    body: int,
+    count: int,
+    conns: int,
+    outstanding: int,
+    *,
+    hot: bool = True,
+    mode: str = "send",
+    **more: object,
 ) -> Measured:
     with processes.metaq_up(bench.disk, hot=hot) as server:
         before = server.cpu_seconds()
         result = processes.load(
             bench.cache,
-            "send",
+            mode,
             server.address,
             body=body,
             count=count,
@@ -134,13 +142,13 @@ def _single_sends(body: int, full: int) -> Callable[[Bench], Measured]:
     return measure
 
 
-def _off_plain(full: int, **more: object) -> Callable[[Bench], Measured]:
+def _off_plain(full: int, *, mode: str = "send", **more: object) -> Callable[[Bench], Measured]:
     """Sends that are legal and not plain, beside plain ones."""
 
     def measure(bench: Bench) -> Measured:
         return _in_turn(
             bench,
-            lambda: _sends(bench, 100, bench.count(full), 4, 64, **more),
+            lambda: _sends(bench, 100, bench.count(full), 4, 64, mode=mode, **more),
             lambda: _sends(bench, 100, bench.count(400_000), 4, 64)["value"],
         )
 
@@ -396,7 +404,15 @@ ROWS = (
     ),
     Row(
         "send-delayed", "single sends 4 × 64 with a delay level", "k/s", 1 / 6, 1 / 3,
-        _off_plain(60_000, delay=4, verify=0), beside="plain sends", times_peer=True,
+        _off_plain(400_000, delay=4, verify=0), beside="plain sends", times_peer=True,
+    ),
+    Row(
+        "send-retry", "single sends 4 × 64 to retry topics, with a delay level", "k/s", 1 / 6, 1 / 3,
+        _off_plain(400_000, delay=4, verify=0, retry=1, queues=1), beside="plain sends", times_peer=True,
+    ),
+    Row(
+        "send-back", "sends 4 × 64, each then given back by a consumer", "k/s", 1 / 6, 1 / 3,
+        _off_plain(100_000, mode="back"), beside="plain sends", times_peer=True,
     ),
     Row("batch", "batch of 100 × 100 B", "M msg/s", 1.3, 2.5, _batches, 1.47, "Kafka 1.7, RocketMQ 0.65"),
     Row("pull", "pulls of 32 × 100 B", "k/s", 35, 80, _pulls, 39, "RocketMQ 29"),

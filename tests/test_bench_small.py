@@ -30,7 +30,7 @@ def _run(tmp_path: Path, rows: str, *options: str) -> dict[str, dict[str, object
 @pytest.mark.slow
 def test_broker_rows(tmp_path: Path) -> None:
     """Every row of the broker is measured: the generator's checks hold for single sends, batches and pulls."""
-    keys = "start,memory,send-100,send-1000,send-100-twin,send-1x1,send-64x1,send-odd,send-delayed,batch,pull"
+    keys = "start,memory,send-100,send-1000,send-100-twin,send-1x1,send-64x1,send-odd,send-delayed,send-retry,send-back,batch,pull"
     rows = _run(tmp_path, keys)
     assert list(rows) == keys.split(",")
     assert all(row["median"] > 0 for row in rows.values())

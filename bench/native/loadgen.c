@@ -8,10 +8,13 @@
 //       tx     half messages, and to the answer of each its commit (code 37): a slot is free again when the commit is
 //              answered, or with oneway=1, as the Java client sends it, when it is written; then the time lasts until all
 //              messages can be read. RocketMQ drops oneway commits that have waited for 3 s: keep those runs short.
+//       back   sends, and to the answer of each the same message given back by a consumer (code 36), which waits for its retry:
+//              a slot is free again when that is answered
 //       first  connect and send until the first acknowledgement; tells when it came
 //
 // With delay=N the messages of queue Q are sent with delay level 1 + Q mod N (and verify=0: the queues grow later); with
-// rate=N at most N requests are sent in a second; with odd=1 queue ids are written as "00", "01", which is legal.
+// rate=N at most N requests are sent in a second; with retry=1 they go to retry topics, as what a consumer gives back when its
+// broker cannot be reached (queues=1 with it, and delay=N); with odd=1 queue ids are written as "00", "01", which is legal.
 //
 // Every answer is checked (code 0, an opaque that is under way, for pulls the next offset and the first record), and at
 // the end the queues must have grown by what was acknowledged. One JSON object goes to standard output.
@@ -48,8 +51,8 @@ typedef struct {
 
 static struct {
     const char *mode, *prefix;
-    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway, odd;
-    bool tx;
+    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway, odd, retry;
+    bool tx, back;
     int64_t count;
     double seconds;
 } o = {.prefix = "bench", .conns = 4, .outstanding = 64, .body = 100, .batch = 100, .topics = 4, .queues = 4, .verify = 1, .count = 1000000, .seconds = 30};
@@ -90,16 +93,18 @@ static size_t frame_of(uint8_t *to, const char *header, size_t header_bytes, siz
 }
 
 static void prepare_send(Queue *q, bool batch, bool half) {
-    char ext[1024], header[2048], key[33], properties[240], delay[40] = "";
+    char ext[1024], header[2048], key[33], properties[300], delay[100] = "";
     make_key(key);
     if (o.delay) snprintf(delay, sizeof delay, "\\u0002DELAY\\u0001%d", 1 + q->id % o.delay);
+    if (o.retry) snprintf(delay + strlen(delay), sizeof delay - strlen(delay), "\\u0002RETRY_TOPIC\\u0001bench");
     if (batch) snprintf(properties, sizeof properties, "WAIT\\u0001true");
     else snprintf(properties, sizeof properties, "UNIQ_KEY\\u0001%s\\u0002WAIT\\u0001true%s%s", key, delay,
                   half ? "\\u0002TRAN_MSG\\u0001true\\u0002PGROUP\\u0001bench-producers" : "");
     snprintf(ext, sizeof ext,
         "\"a\":\"bench-producers\",\"b\":\"%s\",\"c\":\"TBW102\",\"d\":\"%d\",\"e\":\"%0*d\",\"f\":\"%d\",\"g\":\"%013lu\",\"h\":\"0\","
-        "\"i\":\"%s\",\"j\":\"0\",\"k\":\"false\",\"m\":\"%s\",\"n\":\"broker-a\"",
-        q->topic, o.queues, o.odd ? 2 : 1, q->id, half ? 4 : 0, (unsigned long)wall_ms(), properties, batch ? "true" : "false");
+        "\"i\":\"%s\",\"j\":\"%d\",\"k\":\"false\",%s\"m\":\"%s\",\"n\":\"broker-a\"",
+        q->topic, o.queues, o.odd ? 2 : 1, q->id, half ? 4 : 0, (unsigned long)wall_ms(), properties, o.retry,
+        o.retry ? "\"l\":\"16\"," : "", batch ? "true" : "false");
     size_t header_bytes = json_header(header, sizeof header, batch ? 320 : 310, ext);
     size_t entry_bytes = 20 + (size_t)o.body + 2 + 9 + 32 + 1 + 9;
     size_t body_bytes = batch ? (size_t)o.batch * entry_bytes : (size_t)o.body;
@@ -168,6 +173,18 @@ static size_t write_commit(uint8_t *to, size_t room, const char *key, int64_t ha
     return 8 + bytes;
 }
 
+static size_t write_back(uint8_t *to, size_t room, int64_t log_offset, const char *topic, int opaque) {
+    char ext[512], header[1024];
+    snprintf(ext, sizeof ext,
+        "\"bname\":\"broker-a\",\"delayLevel\":\"0\",\"group\":\"bench-consumers\",\"maxReconsumeTimes\":\"16\",\"offset\":\"%ld\","
+        "\"originMsgId\":\"7F00000128E55FFD2B27000000000000\",\"originTopic\":\"%s\",\"unitMode\":\"false\"", (long)log_offset, topic);
+    size_t bytes = json_header(header, sizeof header, 36, ext);
+    if (8 + bytes > room) die("header too long");
+    frame_of(to, header, bytes, 0);
+    put_opaque(memmem(to, 8 + bytes, "\"opaque\":", 9) + 9, opaque);
+    return 8 + bytes;
+}
+
 static void issue(Conn *c, int slot, uint64_t now) {
     Slot *s = &c->slots[slot];
     s->queue = (int)(issued++ % (uint64_t)queue_count);
@@ -210,7 +227,7 @@ static int opaque_of(Conn *c, const char *header, size_t bytes) {
     return (int)member(header, bytes, "\"opaque\":");
 }
 
-// The answer to a half message says where it is: its offset id ends with the log offset, 16 hex digits.
+// The answer to a half message, or to one that will come back, says where it is: its offset id ends with the log offset, 16 hex digits.
 static void commit_half(Conn *c, Slot *s, int slot, const char *header, size_t bytes) {
     const char *id = memmem(header, bytes, "\"msgId\":\"", 9);
     char digits[17] = "";
@@ -218,7 +235,8 @@ static void commit_half(Conn *c, Slot *s, int slot, const char *header, size_t b
     memcpy(digits, id + 9 + 16, 16);
     int64_t half_offset = member(header, bytes, "\"queueOffset\":"), log_offset = (int64_t)strtoull(digits, NULL, 16);
     int opaque = OPAQUE_BASE + c->index * OUTSTANDING_MAX + slot;
-    c->out_bytes += write_commit(reserve(c, 1024), 1024, s->key, half_offset, log_offset, opaque);
+    if (o.back) c->out_bytes += write_back(reserve(c, 1024), 1024, log_offset, queues[s->queue].topic, opaque);
+    else c->out_bytes += write_commit(reserve(c, 1024), 1024, s->key, half_offset, log_offset, opaque);
 }
 
 // Returns the slot that is free now; -1 if it waits for one answer more.
@@ -235,7 +253,7 @@ static int take_answer(Conn *c, const uint8_t *frame, size_t bytes, uint64_t now
         if (bytes < 8 + header_bytes + 8 || get32(frame + 8 + header_bytes + 4) != 0xDAA320A7) refuse("no record", frame + 8, header_bytes);
     }
     bytes_in += bytes;
-    if (o.tx && !s->ending) {
+    if ((o.tx || o.back) && !s->ending) {
         commit_half(c, s, index, header, header_bytes);
         if (!o.oneway) {
             s->ending = true;
@@ -438,6 +456,7 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(k, "delay")) o.delay = atoi(v);
         else if (!strcmp(k, "rate")) o.rate = atoi(v);
         else if (!strcmp(k, "odd")) o.odd = atoi(v);
+        else if (!strcmp(k, "retry")) o.retry = atoi(v);
         else if (!strcmp(k, "oneway")) o.oneway = atoi(v);
         else if (!strcmp(k, "verify")) o.verify = atoi(v);
         else if (!strcmp(k, "count")) o.count = atoll(v);
@@ -452,7 +471,7 @@ static void parse_options(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: loadgen send|batch|pull|tx|first 127.0.0.1:PORT [key=value ...]\n");
+        fprintf(stderr, "usage: loadgen send|batch|pull|tx|back|first 127.0.0.1:PORT [key=value ...]\n");
         return 2;
     }
     o.mode = argv[1];
@@ -461,13 +480,13 @@ int main(int argc, char **argv) {
     bool batch = !strcmp(o.mode, "batch"), pull = !strcmp(o.mode, "pull");
     for (int t = 0; t < o.topics; t++) {
         for (int q = 0; q < o.queues; q++) {
-            snprintf(queues[queue_count].topic, sizeof queues->topic, "%s-%d", o.prefix, t);
+            snprintf(queues[queue_count].topic, sizeof queues->topic, "%s%s-%d", o.retry ? "%RETRY%" : "", o.prefix, t);
             queues[queue_count++].id = q;
         }
     }
     if (!strcmp(o.mode, "first")) return first_ack();
-    o.tx = !strcmp(o.mode, "tx");
-    if (!batch && !pull && !o.tx && strcmp(o.mode, "send")) die("unknown mode");
+    o.tx = !strcmp(o.mode, "tx"), o.back = !strcmp(o.mode, "back");
+    if (!batch && !pull && !o.tx && !o.back && strcmp(o.mode, "send")) die("unknown mode");
 
     int fd = dial_blocking();
     if (fd < 0) die("connect");

@@ -13,6 +13,7 @@ from metaq.broker.acks import AckPolicy
 from metaq.broker.closed_partitions import ClosedPartitions
 from metaq.broker.closing import ClosedQueues
 from metaq.broker.environment import Environment
+from metaq.broker.groups import Groups
 from metaq.broker.hold import HeldPulls
 from metaq.broker.topics import Topics
 from metaq.errors import Refused
@@ -21,14 +22,15 @@ from metaq.model import properties as props
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.system import OUR_PREFIX, SEND_FORBIDDEN
 from metaq.model.topic import RETRY_PREFIX
-from metaq.wire.hot import TopicGate, TransactionGate
+from metaq.wire.hot import DelayGate, TopicGate, TransactionGate
 
 GATES_MAX = 100_000
 SLOW_PROPERTIES: Final = tuple(
     name.encode() for name in (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC, props.MESSAGE_TYPE)
 )
 """Messages with one of these are stored otherwise than as they come, or elsewhere, or not at all."""
-_JUDGED_SINGLY = (RETRY_PREFIX, OUR_PREFIX)
+_SLOW_RETRIES: Final = tuple(name for name in SLOW_PROPERTIES if name != props.RETRY_TOPIC.encode())
+"""The same of messages for retry topics, each of which says where it comes from."""
 
 
 class GateTable:
@@ -65,11 +67,14 @@ class Gates:
         authorise: Authorise = everybody,
         *,
         closed_partitions: ClosedPartitions,
+        delays: DelayGate | None = None,
+        groups: Groups | None = None,
     ) -> None:
         self._environment, self._store, self._topics, self._hold = environment, environment.store, topics, hold
         self._acks, self._authorise, self._closed_queues = acks, authorise, closed_queues
         # An end names a producer group and no topic: where not everybody may do everything, the slow lane asks about both.
         self._transactions = transactions if authorise is everybody else None
+        self._delays, self._groups = delays, groups
         self.deliveries = GateTable(self._for_deliveries)
         """For copies of delayed messages, which were judged when they were sent: for any topic that there is.
 
@@ -79,6 +84,8 @@ class Gates:
         """For messages of staged transactions, which were judged when they were staged: also while other messages wait."""
         self._senders: dict[tuple[str, bool], GateTable] = {}
         topics.watch(self.close)
+        if groups is not None:
+            groups.watch(lambda name: self.close(RETRY_PREFIX + name))
         closed_queues.when_closed(self.close)
         self._closed_partitions = closed_partitions
         closed_partitions.when_changed(self.close)
@@ -103,8 +110,14 @@ class Gates:
 
     def _for_sender(self, topic: bytes, who: Identity) -> TopicGate | None:
         config = self._open_topic(topic)
-        if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(_JUDGED_SINGLY):
+        if config is None or config.name in SEND_FORBIDDEN or config.name.startswith(OUR_PREFIX):
             return None
+        slow, retries_max, transactions = SLOW_PROPERTIES, None, self._transactions
+        if config.name.startswith(RETRY_PREFIX):
+            group = self._groups.get(config.name.removeprefix(RETRY_PREFIX)) if self._groups is not None else None
+            if group is None:
+                return None
+            slow, retries_max, transactions = _SLOW_RETRIES, group.retry_max, None
         if self._closed_partitions.of(config.name):
             return None
         if config.order and not self._environment.options.broker_permission & Perm.WRITE:
@@ -114,8 +127,9 @@ class Gates:
         except Refused:
             return None
         return self._gate(
-            topic, config, SLOW_PROPERTIES, wait_is_slow=self._acks.promises, transactions=self._transactions
-        )
+            topic, config, slow, wait_is_slow=self._acks.promises, transactions=transactions, delays=self._delays,
+            retries_max=retries_max,
+        )  # fmt: skip
 
     def _for_deliveries(self, topic: bytes) -> TopicGate | None:
         config = self._open_topic(topic)
@@ -148,12 +162,13 @@ class Gates:
         *,
         wait_is_slow: bool = False,
         transactions: TransactionGate | None = None,
+        delays: DelayGate | None = None,
+        retries_max: int | None = None,
     ) -> TopicGate:
         # The larger count, as in the slow lane's check of the queue id.
         count = max(config.read_queues, config.write_queues)
         queues = [self._store.queue(config.name, queue_id).tail for queue_id in range(count)]
         for queue_id in range(count):
             self._hold.adopt((config.name, queue_id))
-        return TopicGate(
-            topic, queues, self._environment.store_options.max_message_size, slow, wait_is_slow, transactions
-        )
+        body_bytes_max = self._environment.store_options.max_message_size
+        return TopicGate(topic, queues, body_bytes_max, slow, wait_is_slow, transactions, delays, retries_max)

@@ -12,7 +12,7 @@ from metaq.broker.environment import Environment
 from metaq.broker.stats import Stats
 from metaq.errors import MessageIllegal, Reason, Refused, StoreError
 from metaq.store.writer import Put, PutRecord
-from metaq.wire.hot import AppendOutcome, FrameTable, PartitionGate, QueueTail, Replies, TopicGate
+from metaq.wire.hot import AppendOutcome, DelayGate, FrameTable, PartitionGate, QueueTail, Replies, TopicGate
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,7 @@ class Appender:
         self._log, self._state = environment.store.log.tail, environment.store.state
         self._told = self._log.end
         """Where the log ended when the last growth was told."""
+        self._outcome = AppendOutcome()
         self._hooks: tuple[Growth, ...] = ()
         self._queue_hooks: tuple[Growth, ...] = ()
         """Those that are only told of watched queues."""
@@ -197,6 +198,21 @@ class Appender:
             raise self._not_stored(error) from error
         finally:
             self._grew(outcome.touched, outcome.messages, outcome.size)
+
+    def give_back(
+        self, delays: DelayGate, log_offset: int, topic: bytes, queue_id: int, retries_max: int, level: int
+    ) -> tuple[Put, int] | None:
+        """Append what stands for a record that a consumer gave back, and its delay level (see `MessageStore.give_back`).
+
+        None: it has to be put as any other record, or may not be put now; `put` will say so.
+        """
+        if self.refusal() is not None:
+            return None
+        outcome = self._outcome
+        done = self._store.give_back(delays, log_offset, topic, queue_id, retries_max, level, outcome)
+        if done is not None:
+            self._grew(outcome.touched, 1, outcome.size)
+        return done
 
     def expand(
         self,

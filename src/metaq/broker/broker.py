@@ -52,9 +52,11 @@ from metaq.broker.transactions import TransactionService
 from metaq.errors import Refused
 from metaq.model import DataVersion, Heartbeat, MessageQueue, TopicConfig
 from metaq.model.access import Authorise, everybody
+from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX, UNIT_SUBSCRIBED, check_group, check_topic
 from metaq.options import Settings
 from metaq.saved import Pending, Saving, at_once
+from metaq.wire.hot import DelayGate
 
 log = logging.getLogger(__name__)
 
@@ -113,11 +115,14 @@ class Broker:
         tables = Tables(self.topics, self.groups, self.members, self.offsets, self.closed_partitions)
         self.transactions = TransactionService(environment, tables, self.appender, read_cold, authorise)
         store.owes(self.transactions)
+        delays = DelayGate(SCHEDULE_TOPIC.encode(), len(store.delays_ms))
         self.gates = Gates(
             environment, self.topics, self.hold, self.acks, self.transactions.gate, closed_queues, authorise,
-            closed_partitions=self.closed_partitions,
+            closed_partitions=self.closed_partitions, delays=delays, groups=self.groups,
         )  # fmt: skip
-        self.schedule = ScheduleService(environment, self.appender, self.gates.deliveries, files.delay, read_cold)
+        self.schedule = ScheduleService(
+            environment, self.appender, self.gates.deliveries, files.delay, read_cold, delays
+        )
         store.owes(self.schedule)
         self.deletions = Deletions(clock, store, self.topics, self.offsets, self.gates, files.deleted, call_soon)
         self._look_for_lost_topics()
@@ -187,6 +192,7 @@ class Broker:
             if self.partition_lane is not None:
                 self.partition_lane.close_all()
         self.transactions.options_changed()
+        self.retries.options_changed()
         self.filters.options_changed()
         self.store.options_changed()
         self.topics.options_changed(names)

@@ -34,6 +34,7 @@ class Groups:
         self._options = options
         self._quota = Quota(clock, lambda: (options.auto_create_groups_max, options.auto_create_groups_per_minute))
         self.changes = 0
+        self._watchers: list[Callable[[str], None]] = []
         version, table = file.read(DataVersion(clock.now_ms(), 0))
         for name in SYSTEM_GROUPS:
             table.setdefault(name, GroupConfig(name))
@@ -93,5 +94,11 @@ class Groups:
         """Forget a group."""
         return self.saved.change(name, None)
 
-    def _changed(self, _name: str) -> None:
+    def watch(self, watcher: Callable[[str], None]) -> None:
+        """Tell `watcher` the name of each group that changes from now on, once everybody may see it."""
+        self._watchers.append(watcher)
+
+    def _changed(self, name: str) -> None:
         self.changes += 1
+        for watcher in self._watchers:
+            watcher(name)

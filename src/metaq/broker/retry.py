@@ -9,7 +9,10 @@ one; if the client says that it repeats itself, as ours does, neither does it fo
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from collections import OrderedDict
+from typing import Final
+
+from msgspec import Struct
 
 from metaq.broker.appender import Appender
 from metaq.broker.environment import Environment, Tables
@@ -35,7 +38,7 @@ REPEAT_SECONDS: Final = 600.0
 """A dead letter that is given back once more within this time is the same one, and so is a retry that is said to be."""
 
 
-class _Taken(NamedTuple):
+class _Taken(Struct):
     """What became of a message that was given back: where its record is, and when (monotonic seconds)."""
 
     topic: str
@@ -44,16 +47,75 @@ class _Taken(NamedTuple):
     at: float
 
 
+class _Way(Struct):
+    """Where a group's retries go: it wants some, and they may be put there. Until group, topic or permission change."""
+
+    group: str
+    topic: str
+    topic_bytes: bytes
+    queues: int
+    retries_max: int
+
+
 class RetryService:
     """Takes messages back from consumers."""
 
     def __init__(self, environment: Environment, tables: Tables, appender: Appender, schedule: ScheduleService) -> None:
         self._environment, self._clock, self._store = environment, environment.clock, environment.store
         self._topics, self._groups, self._appender, self._schedule = tables.topics, tables.groups, appender, schedule
-        self._taken = dict[tuple[str, int, bool], _Taken]()
+        self._taken = OrderedDict[tuple[str, int, bool], _Taken]()
         """By group, LogOffset of what was given back, and whether it went to the dead letters: the newest, oldest first."""
         for head in schedule.positions.given_back:
             self._recall(head)
+        self._ways = dict[bytes, _Way]()
+        """By group as on the wire."""
+        tables.topics.watch(lambda _: self._ways.clear())
+        tables.groups.watch(lambda _: self._ways.clear())
+
+    def options_changed(self) -> None:
+        """Some of the options have other values now."""
+        self._ways.clear()
+
+    # ------------------------------------------------------------------ the common case
+
+    def give_back(self, group: bytes, log_offset: int, delay_level: int, retries_max: int | None) -> bool:
+        """Store a message for another try that comes back for the first time, and from the newest log file, in one go.
+
+        The arguments are those of a `SendBack`. False: nothing was stored; `send_back` does it, or says why not.
+        """
+        way = self._ways.get(group) or self._find_way(group)
+        if way is None or way.topic in self._topics.closing:
+            return False
+        key = way.group, log_offset, False
+        if key in self._taken:
+            return False
+        done = self._appender.give_back(
+            self._schedule.delays, log_offset, way.topic_bytes, self._any_of(way.queues),
+            way.retries_max if retries_max is None else retries_max, delay_level,
+        )  # fmt: skip
+        if done is None:
+            return False
+        put, level = done
+        self._taken[key] = _Taken(SCHEDULE_TOPIC, level - 1, put, self._clock.monotonic())
+        if len(self._taken) > GIVEN_BACK_MAX:
+            self._taken.popitem(last=False)
+        return True
+
+    def _find_way(self, name: bytes) -> _Way | None:
+        """The group's way, kept for the next time; None: somebody must be asked, or told."""
+        group = self._groups.get(name.decode("utf-8", "replace"))
+        topic = self._topics.get(RETRY_PREFIX + group.name) if group is not None else None
+        may_write = self._environment.options.broker_permission & Perm.WRITE
+        if group is None or topic is None or group.retry_queues <= 0 or not topic.writable or not may_write:
+            return None
+        way = _Way(group.name, topic.name, topic.name.encode(), max(1, topic.write_queues), group.retry_max)
+        self._ways[group.name.encode()] = way
+        return way
+
+    def _any_of(self, queues: int) -> int:
+        return self._clock.random_below(queues) if queues > 1 else 0
+
+    # ------------------------------------------------------------------ every case
 
     def send_back(self, back: SendBack) -> Put | None:
         """Store the message for another try, or with the dead letters. None: the group wants no retries.
@@ -70,10 +132,8 @@ class RetryService:
         topic = self._topics.ensure(RETRY_PREFIX + group.name, group.retry_queues)
         if not topic.writable:
             raise Refused(Reason.NO_PERMISSION, f"the topic[{topic.name}] sending message is forbidden")
+        limit = group.retry_max if back.retries_max is None else back.retries_max
         message = self._load(back.log_offset)
-        limit = group.retry_max
-        if back.retries_max is not None:
-            limit = back.retries_max
         pairs = dict(message.properties)
         pairs.setdefault(props.RETRY_TOPIC, message.topic)
         pairs.setdefault(props.ORIGIN_MESSAGE_ID, message.offset_id)
@@ -91,11 +151,7 @@ class RetryService:
             level = min(level, len(self._schedule.delays_ms))
             pairs[props.DELAY] = str(level)
             name, queue_id, tags = delayed_until(
-                pairs,
-                topic.name,
-                self._clock.random_below(max(1, topic.write_queues)),
-                level,
-                self._schedule.due_ms(level),
+                pairs, topic.name, self._any_of(topic.write_queues), level, self._schedule.due_ms(level)
             )
         record = put_record(
             name,
@@ -111,6 +167,8 @@ class RetryService:
             copy_of=back.log_offset,
         )
         put = self._appender.put([record])
+        if not dead:
+            self._schedule.waits_at(queue_id + 1)
         self._remember((group.name, back.log_offset, dead), _Taken(name, queue_id, put, self._clock.monotonic()))
         return put
 
@@ -132,7 +190,7 @@ class RetryService:
         self._taken.pop(key, None)
         self._taken[key] = taken
         if len(self._taken) > GIVEN_BACK_MAX:
-            del self._taken[next(iter(self._taken))]
+            self._taken.popitem(last=False)
 
     def _recall(self, head: RecordHead) -> None:
         """Take up what was made just before a crash."""

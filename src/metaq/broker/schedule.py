@@ -34,7 +34,7 @@ from metaq.model.topic import check_topic
 from metaq.saved import TextFile
 from metaq.store.consume_queue import UNIT, UNIT_BYTES, ConsumeQueue
 from metaq.store.pull import ReadResult, ReadStatus
-from metaq.wire.hot import STOP_END, AppendOutcome
+from metaq.wire.hot import STOP_END, AppendOutcome, DelayGate
 from metaq.wire.record import decode_record
 
 log = logging.getLogger(__name__)
@@ -47,6 +47,8 @@ PAUSE_SECONDS_MAX: Final = 0.1
 SLICE: Final = 128
 """Deliveries of one level before the next has its turn."""
 SLICE_BYTES: Final = 512 * 1024
+DELAY_MS_MAX: Final = 1 << 60
+"""Levels beyond that are not the fast lane's."""
 COLD_RUN: Final = 4096
 COLD_BYTES: Final = 1024 * 1024
 """Records that are read in a thread come in larger runs: each way there and back costs a turn of the loop."""
@@ -83,8 +85,7 @@ class ScheduleService:
     """Delivers what is due. `delays_ms`: what each level stands for, the first being level 1.
 
     Args: read_cold: how to read what is no longer in memory. Who gives another than `read_at_once` calls `deliver` after
-          the result was taken.
-    """
+          the result was taken."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class ScheduleService:
         gates: GateTable,
         file: TextFile[DelayProgress],
         read_cold: ReadCold,
+        delays: DelayGate,
     ) -> None:
         store, clock = environment.store, environment.clock
         self._store, self._appender, self._gates, self._clock = store, appender, gates, clock
@@ -110,6 +112,19 @@ class ScheduleService:
         self._told = RateLimitedLog(log, clock)
         self._read_cold = read_cold
         self._carried = CarriedDelays(environment, appender, self.positions, read_cold)
+        self.delays = delays
+        """What the fast lane knows of levels."""
+        for level in range(1, len(delays_ms) + 1):
+            self.waits_at(level)
+
+    def waits_at(self, level: int) -> None:
+        """Let the fast lane put records of this level, if its queue is there."""
+        delay_ms = self.delays_ms[level - 1]
+        if self.delays.is_open(level) or delay_ms > DELAY_MS_MAX:
+            return
+        queue = self._store.existing_queue(SCHEDULE_TOPIC, level - 1)
+        if queue is not None:
+            self.delays.open(level, queue.tail, delay_ms)
 
     def due_ms(self, level: int) -> int:
         """When a record that arrives now at this level is to be delivered."""

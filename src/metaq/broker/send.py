@@ -84,6 +84,8 @@ class SendService:
         record = sent_record(send, topic, queue_id, pairs, tags=tags)
         self._appender.closed_queues.pass_by(topic, queue_id)
         put = self._appender.put([record])
+        if level:
+            self._schedule.waits_at(level)
         return Sent(put, told_queue, offset_id(self._environment.store_host, put.log_offset), wait)
 
     # -- where to

@@ -5,7 +5,7 @@ from __future__ import annotations
 from metaq.broker.broker import Broker
 from metaq.broker.requests import KeyQuery, OffsetCommit, PullRequest, Send, SendBack
 from metaq.doors.handlers import LATER, Answer, Call, Later, Reply, handles
-from metaq.doors.remoting_session import SENDS, Workspace, session_of
+from metaq.doors.remoting_session import RETRY_LIMIT_VERSION, SENDS, Workspace, session_of
 from metaq.errors import Reason, Refused
 from metaq.model.access import Action
 from metaq.model.message import host_bytes
@@ -13,8 +13,6 @@ from metaq.wire import headers
 from metaq.wire.codes import RequestCode
 
 PULLS = (RequestCode.PULL_MESSAGE, RequestCode.LITE_PULL_MESSAGE)
-RETRY_LIMIT_VERSION = 121
-"""Clients of at least this version mean the maxReconsumeTimes that they send."""
 
 
 class MessageHandlers:

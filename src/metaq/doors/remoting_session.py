@@ -17,13 +17,14 @@ from typing import Any
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
 from metaq.broker.pull import Pull, PullAnswer, PullOutcome
-from metaq.broker.requests import PullRequest
+from metaq.broker.requests import PullRequest, SendBack
 from metaq.doors.dispatch import Handling, RemotingSession
 from metaq.doors.handlers import Call
 from metaq.doors.held_acks import HeldAcks
 from metaq.doors.pieces import ColdPieces, ColdReads, Pieces
 from metaq.doors.transaction_checks import check_of
 from metaq.errors import Reason, Refused, RemoteProtocolError, StoreError
+from metaq.model.access import everybody
 from metaq.model.message import host_bytes
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.peer import Peer
@@ -40,6 +41,8 @@ from metaq.wire.headers import ConsumerGroupHeader, ResetOffsetHeader
 log = logging.getLogger(__name__)
 
 SENDS = (RequestCode.SEND_MESSAGE, RequestCode.SEND_MESSAGE_V2, RequestCode.SEND_BATCH_MESSAGE)
+RETRY_LIMIT_VERSION = 121
+"""Clients of at least this version mean the maxReconsumeTimes that they send."""
 ROWS_MAX = 4096
 JOINED_BYTES_MAX = 256 * 1024
 """Answers of one read event are gathered up to this, then written."""
@@ -54,7 +57,8 @@ CODE_OF: Mapping[PullOutcome, int] = {
 }
 REMARK_OF = {status: status.name for status in ReadStatus}
 """RocketMQ says how the look-up ended, in its names."""
-_NOT_APPENDED = (hot.KIND_OTHER, hot.KIND_PULL)
+_APPENDED = (hot.KIND_SEND, hot.KIND_BATCH, hot.KIND_ENDING)
+_OTHER, _PULL, _ENDING = hot.KIND_OTHER, hot.KIND_PULL, hot.KIND_ENDING
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
 
@@ -170,25 +174,25 @@ class BrokerSession(RemotingSession):
         table = space.table
         while row < rows:
             kind = table.kind(row)
-            if kind == hot.KIND_OTHER:
-                self._one(row)
-                row += 1
-            elif kind == hot.KIND_PULL:
-                if peer.congested:
-                    break
-                self._pull(row)
-                row += 1
-            else:
+            if kind in _APPENDED:
                 # A run of plain sends and ends of transactions, up to the end or to one that is not plain.
                 if space.appender.rows(table, row, rows, self.gates.table, self.born_host, space.acks, space.outcome):
                     row = space.outcome.row
                     if row == rows:
                         break
                     kind = table.kind(row)
-                    if kind in _NOT_APPENDED or (kind != hot.KIND_ENDING and self._open_gate(row)):
+                    if kind not in _APPENDED or (kind != _ENDING and self._open_gate(row)):
                         continue
                 self._one(row)
-                row += 1
+            elif kind == _OTHER:
+                self._one(row)
+            elif kind == _PULL:
+                if peer.congested:
+                    break
+                self._pull(row)
+            else:
+                self._back(row)
+            row += 1
         return row
 
     def _open_gate(self, row: int) -> bool:
@@ -224,6 +228,36 @@ class BrokerSession(RemotingSession):
                 self.send(busy)
         except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
             self._answer_failure(table.code(row), reply_to, error)
+
+    def _back(self, row: int) -> None:
+        """A message that comes back. As `MessageHandlers.send_back`, for those whom nobody need ask what they may."""
+        if self.handling.authorise is not everybody:
+            self._one(row)
+            return
+        space = self._workspace
+        table = space.table
+        oneway = table.flag(row) & ONEWAY_FLAG
+        opaque, binary = reply_to = table.opaque(row), table.binary(row)
+        try:
+            group, log_offset, level, retries_max, repeated, version = table.back(row)
+            if version < RETRY_LIMIT_VERSION:
+                retries_max = None
+            retries = space.broker.retries
+            if not retries.give_back(group, log_offset, level, retries_max):
+                retries.send_back(SendBack(
+                    group=group.decode(), log_offset=log_offset, delay_level=level, retries_max=retries_max,
+                    repeated=repeated,
+                ))  # fmt: skip
+            if not oneway:
+                space.answers.add_done(opaque, binary)
+        except Saving as saving:
+            command = decode(table.frame(row))
+            busy = self.park(command, saving)
+            if busy is not None and not oneway:
+                self.send(busy)
+        except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
+            if not oneway:
+                self._answer_failure(RequestCode.CONSUMER_SEND_MSG_BACK, reply_to, error)
 
     def resume(self, command: Command, work: Callable[[], Command | None] | None) -> None:
         """A request that waited goes on: its answers leave as those of a read event do.

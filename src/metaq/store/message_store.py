@@ -106,6 +106,7 @@ class MessageStore:
         self._repairs = Repairs(self.log, self.delays_ms, self._housekeeper.work)
         puller = self._puller = Puller(self.log, self._queues, options, self._repairs)
         self.put, self.append_rows, self.deliver = writer.put, writer.append_rows, writer.deliver
+        self.give_back = writer.give_back
         self.append_raw, self.expand, self.expand_all = writer.append_raw, writer.expand, writer.expand_all
         self.append_puts = writer.append_puts
         self.pull, self.in_memory = puller.pull, puller.is_recent

@@ -305,6 +305,34 @@ class Writer:
         if log.end > self._populator.due_at:
             self._populator.wake()
 
+    def give_back(
+        self,
+        delays: hot.DelayGate,
+        log_offset: int,
+        topic: bytes,
+        queue_id: int,
+        retries_max: int,
+        level: int,
+        outcome: hot.AppendOutcome,
+    ) -> tuple[Put, int] | None:
+        """Append what stands for a record that a consumer gave back (see `hot.give_back`), and its delay level.
+
+        None: it has to be put as any other record, which the caller does or is told why not.
+        """
+        log, index = self._log.tail, self._index_tail
+        now_ms = self._clock.now_ms()
+        with self._lock:
+            if not self._state.takes:
+                return None
+            done = hot.give_back(log, index, delays, log_offset, topic, queue_id, retries_max, level, now_ms, outcome)
+            log_end = log.end
+        if done is None:
+            return None
+        if log_end > self._populator.due_at:
+            self._populator.wake()
+        offset, queue_offset, store_ms, level = done
+        return Put(offset, log_end, queue_offset, store_ms), level
+
     def expand(
         self,
         place: int,

@@ -19,7 +19,14 @@ cdef struct Entry:
     int32_t stored  # bytes of the stored properties
     int32_t key_count
     bint no_wait
-    bint half  # a half message: see hold_back
+    int held  # HELD_*: stored elsewhere, until it is due or its transaction ends; see hold_back
+    int level  # the delay level that it asks for
+
+
+cdef enum:
+    HELD_NOT = 0
+    HELD_HALF
+    HELD_DELAYED
 
 
 cdef enum:
@@ -89,7 +96,8 @@ cdef bint find_facts(
     cdef int what, runs = 0, drops = 0
     cdef int64_t stored = 0
     e.tag.size = e.unique.size = e.keys.size = 0
-    e.no_wait = e.half = False
+    e.no_wait = False
+    e.held = HELD_NOT
     if size and (end - 1)[0] == 2:
         end -= 1
         if end == text:
@@ -102,9 +110,14 @@ cdef bint find_facts(
         if stop == middle + 1 or stop == end - 1:  # an empty value, or an empty last piece
             return False
         if is_slow(gate, at, middle - at):
-            if gate.transactions is None or not asks_for_half(at, middle, stop):
+            if e.held:
                 return False
-            e.half = True
+            if gate.transactions is not None and asks_for_half(at, middle, stop):
+                e.held = HELD_HALF
+            elif gate.delays is not None and asks_for_delay(at, middle, stop, &e.level):
+                e.held = HELD_DELAYED
+            else:
+                return False
         what = name_of(at, middle - at)
         middle += 1
         if what == NAME_WAIT:
@@ -155,8 +168,9 @@ cdef struct Target:
     int reconsume_times
     int64_t born_ms
     int64_t store_ms
-    uint8_t more[MORE_BYTES_MAX]  # properties of a half message that the broker adds behind the cluster
+    uint8_t more[MORE_BYTES_MAX]  # properties of a held message that the broker adds behind the cluster
     int more_size
+    int64_t due_ms  # of a delayed message
 
 
 cdef int hash_keys(const uint8_t *text, Entry *e, uint32_t prefix, uint32_t *hashes) except -1:
@@ -221,9 +235,11 @@ cdef int64_t write_entry(Target *t, Entry *e) except -1:
     cdef uint32_t few[HASHES_AHEAD]
     cdef uint32_t *hashes = few
     cdef uint32_t code = 0
+    cdef int64_t tags_code
     cdef int place
     if e.tag.size:
         continue_hash(&code, text + e.tag.at, e.tag.size)
+    tags_code = <int32_t>code
     if t.index != NULL and e.key_count:
         if e.key_count > HASHES_AHEAD:
             hashes = <uint32_t *>PyMem_Malloc(e.key_count * sizeof(uint32_t))
@@ -259,12 +275,14 @@ cdef int64_t write_entry(Target *t, Entry *e) except -1:
             at += 1
         memcpy(at, PyBytes_AS_STRING(log.cluster), cluster_size)
         at += cluster_size
-    if e.half:
+    if e.held:
         memcpy(at, t.more, t.more_size)
+        if e.held == HELD_DELAYED:
+            tags_code = t.due_ms
     store_barrier()
     put32(record, size)
     log.end = offset + size
-    queue.write(offset, size, <int32_t>code)
+    queue.write(offset, size, tags_code)
     if t.index != NULL and e.key_count:
         for place in range(e.key_count):
             index.write(hashes[place], offset, t.store_ms)
@@ -301,7 +319,7 @@ cdef bint read_batch(
         e.text = <uint32_t>(at - body + BATCH_ENTRY_BYTES_MIN + body_size)
         if not find_facts(body + e.text, total - BATCH_ENTRY_BYTES_MIN - body_size, cluster_size, True, gate, e):
             return False
-        if e.half or gate.wait_is_slow and e.no_wait:
+        if e.held or gate.wait_is_slow and e.no_wait:
             return False
         at += total
     return size > 0
@@ -346,7 +364,7 @@ def append(
                 break
             row = outcome.row
             continue
-        if r.kind == OTHER or r.kind == PULL or r.sys_flag & SYS_FLAG_SLOW:
+        if r.kind == OTHER or r.kind >= PULL or r.sys_flag & SYS_FLAG_SLOW:
             outcome.stop = SLOW
             break
         topic = table.text(&r.topic)
@@ -355,17 +373,17 @@ def append(
         if (
             gate is None or not 0 <= r.queue_id < len(gate.queues)
             or not 1 <= r.stop - r.body <= log.message_bytes_max
+            or gate.retries and (r.kind == BATCH or r.reconsume_times >= min(r.retries_max, gate.retries_max))
             or not take_row(table, r, gate, &outcome.entries, cluster_size)
         ):
             outcome.stop = SLOW
             break
         entries = <Entry *>outcome.entries.data
-        if entries[0].half:
-            if not hold_back(table.text(&r.properties), r, gate, log, &entries[0], &t):
+        if entries[0].held:
+            if not hold_back(table.text(&r.properties), r, gate, log, &entries[0], &t, now_ms):
                 outcome.stop = SLOW
                 break
-            target = <PyObject *>gate.transactions.half
-            queue = <QueueTail>gate.transactions.half.queues[0]
+            target, queue = t.gate, <QueueTail>t.queue
         elif r.sys_flag & SYS_FLAG_PREPARED:
             outcome.stop = SLOW
             break
@@ -394,7 +412,7 @@ def append(
         t.body = table.source.data + r.body
         t.text = t.body if r.kind == BATCH else table.text(&r.properties)
         t.sys_flag, t.reconsume_times, t.born_ms = r.sys_flag, r.reconsume_times, r.born_ms
-        if entries[0].half:
+        if entries[0].held:
             t.sys_flag &= SENDER_FLAGS
         log.store_ms = t.store_ms
         queue_offset = queue.next_offset
@@ -426,10 +444,14 @@ cdef bint take_row(
         return False
     if gate.wait_is_slow and e.no_wait:
         return False
+    if e.held == HELD_DELAYED and not batch:
+        e.level = min(e.level, gate.delays.levels)
+        if e.level == 0:
+            e.held = HELD_NOT
     if not batch:
         e.flag, e.text, e.body.at, e.body.size = r.user_flag, 0, 0, <uint32_t>(r.stop - r.body)
         return r.stop - r.body <= gate.body_bytes_max
-    if e.half or e.stored or r.stop - r.body > gate.body_bytes_max:
+    if e.held or e.stored or r.stop - r.body > gate.body_bytes_max:
         return False  # properties of the batch as a whole: the slow lane merges them into each entry
     entries.used = 0
     return read_batch(table.source.data + r.body, r.stop - r.body, entries, gate, cluster_size)

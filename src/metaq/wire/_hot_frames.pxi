@@ -5,6 +5,7 @@ KIND_SEND = 1
 KIND_BATCH = 2
 KIND_PULL = 3
 KIND_ENDING = 4
+KIND_BACK = 5
 
 cdef enum:
     OTHER = 0
@@ -12,6 +13,7 @@ cdef enum:
     BATCH = 2
     PULL = 3
     ENDING = 4
+    BACK = 5
 
 cdef struct Row:
     int kind
@@ -42,6 +44,11 @@ cdef struct Row:
     Span message_id
     int64_t log_offset
     int outcome
+    int level
+    int retries_max
+    bint limited  # retries_max is given
+    bint repeated
+    int version
 
 
 cdef inline Span text_slot(Header *h, int slot) noexcept:
@@ -76,6 +83,8 @@ cdef void fill_row(Row *row, Header *h) noexcept:
         needed, used = PULL_NEEDED, PULL_USED
     elif row.code == 37:
         needed, used = ENDING_NEEDED, ENDING_USED
+    elif row.code == 36:
+        needed, used = BACK_NEEDED, BACK_USED
     else:
         return
     if h.present & needed != needed or h.bad & used:
@@ -84,6 +93,13 @@ cdef void fill_row(Row *row, Header *h) noexcept:
         row.kind = ENDING
         row.group, row.message_id = h.text[LONG], text_slot(h, MESSAGE_ID)
         row.queue_offset, row.log_offset, row.outcome = h.number[HALF_OFFSET], h.number[HALF_LOG], <int>h.number[OUTCOME]
+        return
+    row.limited = h.present >> (shift + 11) & 1
+    row.retries_max = <int>h.number[shift + 11] if row.limited else INT32_MAX
+    if row.code == 36:
+        row.kind = BACK
+        row.group, row.log_offset, row.level = h.text[BACK_GROUP], h.number[BACK_OFFSET], <int>h.number[BACK_LEVEL]
+        row.repeated, row.version = number_slot(h, REPEATED) != 0, <int>number_slot(h, VERSION)
         return
     row.topic = h.text[shift + 1]
     row.queue_id = <int>h.number[shift + 4]
@@ -210,7 +226,7 @@ cdef class FrameTable:
     cdef Row *at(self, Py_ssize_t row, bint send_or_pull) except NULL:
         if not 0 <= row < self.count:
             raise IndexError(f"row {row} of {self.count}")
-        if send_or_pull and (self.rows[row].kind == OTHER or self.rows[row].kind == ENDING):
+        if send_or_pull and (self.rows[row].kind == OTHER or self.rows[row].kind >= ENDING):
             raise TypeError(f"row {row} is neither a send nor a pull")
         return &self.rows[row]
 
@@ -279,4 +295,13 @@ cdef class FrameTable:
         return (
             self.bytes_of(&found.group), found.queue_offset, found.log_offset, found.outcome,
             self.bytes_of(&found.message_id),
+        )
+
+    def back(self, Py_ssize_t row):
+        cdef Row *found = self.at(row, False)
+        if found.kind != BACK:
+            raise TypeError(f"row {row} is no message that comes back")
+        return (
+            self.bytes_of(&found.group), found.log_offset, found.level, found.retries_max if found.limited else None,
+            bool(found.repeated), found.version,
         )

@@ -18,11 +18,16 @@ cdef enum:
     OUTCOME = 43
     FROM_CHECK = 44
     MESSAGE_ID = 45
-    EXT_SLOTS = 46
-    CODE = 46
-    OPAQUE = 47
-    FLAG = 48
-    SLOTS = 49
+    BACK_GROUP = 46  # then those of a message that comes back
+    BACK_OFFSET = 47
+    BACK_LEVEL = 48
+    REPEATED = 49
+    EXT_SLOTS = 50
+    CODE = 50
+    OPAQUE = 51
+    FLAG = 52
+    VERSION = 53
+    SLOTS = 54
 
 cdef enum:
     TEXT = 0
@@ -34,11 +39,12 @@ cdef enum:
 cdef uint8_t slot_kind[SLOTS]
 for _slot, _kind in enumerate((TEXT, TEXT, TEXT, INT32, INT32, INT32, INT64, INT32, OPTIONAL_TEXT, INT32)):
     slot_kind[_slot] = slot_kind[LONG + _slot] = _kind
-slot_kind[12] = slot_kind[LONG + 12] = TRUTH
+slot_kind[11] = slot_kind[LONG + 11] = INT32
+slot_kind[12] = slot_kind[LONG + 12] = slot_kind[LONG + 10] = TRUTH
 for _slot, _kind in enumerate(
     (
         TEXT, INT64, INT32, INT64, INT64, OPTIONAL_TEXT, INT64, OPTIONAL_TEXT, INT32, INT64, INT64, INT32, TRUTH,
-        OPTIONAL_TEXT, INT32, INT32, INT32,
+        OPTIONAL_TEXT, TEXT, INT64, INT32, TRUTH, INT32, INT32, INT32, INT32,
     ),
     CONSUMER_GROUP,
 ):
@@ -46,12 +52,14 @@ for _slot, _kind in enumerate(
 
 cdef uint64_t ONE = 1
 cdef uint64_t LETTERS_NEEDED = 0xFF
-cdef uint64_t LETTERS_USED = 0x13FF
+cdef uint64_t LETTERS_USED = 0x1BFF
 cdef uint64_t LONG_NEEDED = LETTERS_NEEDED << LONG
 cdef uint64_t LONG_USED = LETTERS_USED << LONG
 cdef uint64_t PULL_NEEDED = (ONE << (LONG + 1)) | (ONE << (LONG + 4)) | (ONE << (LONG + 5)) | (<uint64_t>31 << CONSUMER_GROUP)
 cdef uint64_t PULL_USED = PULL_NEEDED | (<uint64_t>511 << CONSUMER_GROUP)
 cdef uint64_t ENDING_NEEDED = (ONE << LONG) | (<uint64_t>7 << HALF_LOG)
+cdef uint64_t BACK_NEEDED = <uint64_t>7 << BACK_GROUP
+cdef uint64_t BACK_USED = (<uint64_t>15 << BACK_GROUP) | (<uint64_t>3 << (LONG + 10)) | (ONE << VERSION)
 cdef uint64_t ENDING_USED = ENDING_NEEDED | (ONE << FROM_CHECK) | (ONE << MESSAGE_ID)
 
 
@@ -70,13 +78,17 @@ cdef int slot_of(const uint8_t *name, Py_ssize_t size) noexcept:
     if size == 5:
         if same(name, size, "topic", 5):
             return LONG + 1
-        return LONG + 12 if same(name, size, "batch", 5) else MESSAGE_ID if same(name, size, "msgId", 5) else -1
+        if same(name, size, "batch", 5):
+            return LONG + 12
+        return MESSAGE_ID if same(name, size, "msgId", 5) else BACK_GROUP if same(name, size, "group", 5) else -1
     if size == 7:
         return LONG + 4 if same(name, size, "queueId", 7) else LONG + 5 if same(name, size, "sysFlag", 7) else -1
     if size == 10:
         if same(name, size, "properties", 10):
             return LONG + 8
-        return MAX_MESSAGES if same(name, size, "maxMsgNums", 10) else SUB_VERSION if same(name, size, "subVersion", 10) else -1
+        if same(name, size, "maxMsgNums", 10):
+            return MAX_MESSAGES
+        return SUB_VERSION if same(name, size, "subVersion", 10) else BACK_LEVEL if same(name, size, "delayLevel", 10) else -1
     if size == 11:
         return QUEUE_OFFSET if same(name, size, "queueOffset", 11) else MAX_BYTES if same(name, size, "maxMsgBytes", 11) else -1
     if size == 12:
@@ -86,7 +98,9 @@ cdef int slot_of(const uint8_t *name, Py_ssize_t size) noexcept:
     if size == 13:
         if same(name, size, "bornTimestamp", 13):
             return LONG + 6
-        return LONG if same(name, size, "producerGroup", 13) else CONSUMER_GROUP if same(name, size, "consumerGroup", 13) else -1
+        if same(name, size, "producerGroup", 13):
+            return LONG
+        return CONSUMER_GROUP if same(name, size, "consumerGroup", 13) else REPEATED if same(name, size, "metaqRepeated", 13) else -1
     if size == 14:
         return LONG + 9 if same(name, size, "reconsumeTimes", 14) else EXPRESSION_TYPE if same(name, size, "expressionType", 14) else -1
     if size == 4:
@@ -95,6 +109,12 @@ cdef int slot_of(const uint8_t *name, Py_ssize_t size) noexcept:
         if same(name, size, "suspendTimeoutMillis", 20):
             return SUSPEND_MS
         return HALF_OFFSET if same(name, size, "tranStateTableOffset", 20) else FROM_CHECK if same(name, size, "fromTransactionCheck", 20) else -1
+    if size == 6:
+        return BACK_OFFSET if same(name, size, "offset", 6) else -1
+    if size == 8:
+        return LONG + 10 if same(name, size, "unitMode", 8) else -1
+    if size == 17:
+        return LONG + 11 if same(name, size, "maxReconsumeTimes", 17) else -1
     if size == 15:
         return HALF_LOG if same(name, size, "commitLogOffset", 15) else -1
     if size == 16:
@@ -194,7 +214,7 @@ cdef int read_ext(Reader *r, Header *h) except? -2:
         if read_name(r, &name):
             return -1
         slot = slot_of(text_of(r, &name), name.size)
-        if slot < 0 or slot == 10 or slot == 11:
+        if slot < 0 or slot == 10:
             if skip_value(r, 1):
                 return -1
         elif read_slot(r, h, slot):
@@ -214,6 +234,7 @@ cdef int read_json(Reader *r, Header *h) except? -2:
     """A whole JSON header."""
     cdef Span name
     cdef const uint8_t *text
+    cdef const uint8_t *version_at = NULL
     cdef int failed
     skip_blanks(r)
     if r.at >= r.end or r.at[0] != 123:
@@ -239,6 +260,9 @@ cdef int read_json(Reader *r, Header *h) except? -2:
             failed = read_slot(r, h, OPAQUE)
         elif same(text, name.size, "flag", 4):
             failed = read_slot(r, h, FLAG)
+        elif same(text, name.size, "version", 7):
+            version_at = r.at
+            failed = skip_value(r, 0)
         else:
             failed = skip_value(r, 0)
         if failed:
@@ -253,8 +277,11 @@ cdef int read_json(Reader *r, Header *h) except? -2:
             return -1
         skip_blanks(r)
     skip_blanks(r)
-    if r.at != r.end or not h.present >> CODE & 1 or h.bad >> CODE:
+    if r.at != r.end or not h.present >> CODE & 1 or h.bad >> CODE & 7:
         return -1
+    if h.number[CODE] == 36 and version_at != NULL:  # nobody asks for it otherwise
+        r.at = version_at
+        return read_slot(r, h, VERSION)
     return 0
 
 
@@ -268,7 +295,8 @@ cdef int read_binary(Reader *r, Header *h) noexcept:
     h.number[CODE] = get16(at)
     h.number[OPAQUE] = get32(at + 5)
     h.number[FLAG] = get32(at + 9)
-    h.present = (ONE << CODE) | (ONE << OPAQUE) | (ONE << FLAG)
+    h.number[VERSION] = get16(at + 3)
+    h.present = (ONE << CODE) | (ONE << OPAQUE) | (ONE << FLAG) | (ONE << VERSION)
     size = get32(at + 13)
     if size < 0 or size > r.end - at - 21:
         return -1
@@ -294,7 +322,7 @@ cdef int read_binary(Reader *r, Header *h) noexcept:
             h.ext_bad = True
             return 0
         span.at = at - r.base
-        if span.size and slot >= 0 and slot != 10 and slot != 11 and not take_text(h, slot, at, &span, True):
+        if span.size and slot >= 0 and slot != 10 and not take_text(h, slot, at, &span, True):
             h.bad |= ONE << slot
         at += span.size
     return 0

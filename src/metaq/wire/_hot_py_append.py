@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 
 from metaq.errors import LocalProtocolError
 from metaq.model.properties import PROPERTIES_BYTES_MAX
-from metaq.wire._hot_py_frames import KIND_ENDING, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies
+from metaq.wire._hot_py_frames import KIND_BACK, KIND_ENDING, KIND_OTHER, KIND_PULL, KIND_SEND, FrameTable, Replies
 from metaq.wire._hot_py_tails import (
     SENDER_FLAGS,
     SIZE,
@@ -28,7 +28,7 @@ from metaq.wire._hot_py_tails import (
     no_room,
     tags_code_of,
 )
-from metaq.wire._hot_py_transactions import asks_for_half, end_transaction, held_back, values_of
+from metaq.wire._hot_py_transactions import asks_for_half, delay_level, end_transaction, held_back, values_of
 from metaq.wire.hashing import crc31
 from metaq.wire.record import (
     BATCH_ENTRY_BYTES_MIN,
@@ -46,6 +46,7 @@ _LENGTH = struct.Struct(">h")
 _SYS_FLAG_SLOW = 0xF8
 """IPv6 and inner-batch bits, and what only ends of transactions set: sends with one of them are judged one by one."""
 _PREPARED = 4
+_NOT_SENDS: Final = frozenset({KIND_OTHER, KIND_PULL, KIND_ENDING, KIND_BACK})
 _DROPS_MAX = 3
 """WAIT and CLUSTER more often than that in one text: nobody sends it, so nobody needs it fast."""
 
@@ -56,6 +57,8 @@ _Entry = tuple[int, Any, bytes, int, list[bytes]]
 """One message ready to be written: (flag, body, stored properties, tags code, index keys without their topic)."""
 _Facts = tuple[bytes, bytes, list[bytes], bool]
 """Of a property text: (text to store, tag, keys to index, whether WAIT says false)."""
+_Held = tuple[TopicGate, QueueTail, int | None]
+"""Where a message waits: (the topic's gate, the queue, what its unit holds if that is not the hash of its tag)."""
 
 _WAIT, _CLUSTER, _TAGS, _KEYS, _UNIQUE = range(1, 6)
 _NAMES: Final = {b"WAIT": _WAIT, b"CLUSTER": _CLUSTER, b"TAGS": _TAGS, b"KEYS": _KEYS, b"UNIQ_KEY": _UNIQUE}
@@ -130,6 +133,7 @@ class _Run(NamedTuple):
     born_host: bytes
     store_ms: int
     outcome: AppendOutcome
+    now_ms: int
 
 
 _Done = tuple[QueueTail, int, bytes, int]
@@ -141,17 +145,22 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
 
     Most rows of most brokers come this way, so it is one function without a call that could be spared.
     """
-    table, gates, log, index, born_host, store_ms, outcome = run
+    table, gates, log, index, born_host, store_ms, outcome, _ = run
     ext, start, stop = found[4], found[6], found[7]
     gate, queue_id, text, sys_flag = gates.get(ext.topic.encode()), ext.queue_id, ext.properties, ext.sys_flag
     body_bytes = stop - start
-    facts = half = None
+    facts = held = None
     if gate is not None:
         raw = text.encode() if text else b""
         if asks_for_half(raw, gate):
-            facts, half = _half_facts(raw, gate, queue_id, log)
+            facts, held = _half_facts(raw, gate, queue_id, log)
             sys_flag &= SENDER_FLAGS
-        elif not sys_flag & _PREPARED:
+        elif sys_flag & _PREPARED:
+            pass
+        elif (level := delay_level(raw, gate)) is not None:
+            facts, held = _delayed_facts(raw, gate, queue_id, log, level, run.now_ms)
+            sys_flag &= SENDER_FLAGS if level else -1
+        else:
             facts = _facts(raw, log.cluster, gate.slow, keep_wait=False)
     if (
         gate is None
@@ -159,14 +168,15 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
         or not 0 <= queue_id < len(gate.queues)
         or not 1 <= body_bytes <= gate.body_bytes_max
         or body_bytes > log.message_bytes_max
+        or (gate.retries_max is not None and ext.reconsume_times >= min(ext.retries_max, gate.retries_max))
         or (gate.wait_is_slow and facts[3])
     ):
         outcome.stop = STOP_SLOW
         return None
     properties, tag, keys, _ = facts
-    queue = gate.queues[queue_id]
-    if half is not None:
-        gate, queue = half, half.queues[0]
+    queue, code = gate.queues[queue_id], None
+    if held is not None:
+        gate, queue, code = held
     offset, queue_offset = log.end, queue.next_offset
     size = RECORD_BYTES_MIN + body_bytes + len(gate.topic) + len(properties)
     if no_room(size, 1, len(keys), queue, log, index, outcome):
@@ -182,7 +192,9 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
     SIZE.pack_into(log_view, at, size)
     log.end = log_end = offset + size
     log.store_ms = store_ms
-    UNIT.pack_into(queue.view, (queue_offset - queue.first) * UNIT_BYTES, offset, size, tags_code_of(tag) if tag else 0)
+    if code is None:
+        code = tags_code_of(tag) if tag else 0
+    UNIT.pack_into(queue.view, (queue_offset - queue.first) * UNIT_BYTES, offset, size, code)
     queue.next_offset = queue_offset + 1
     queue.log_end = log_end
     if index is not None:
@@ -191,20 +203,41 @@ def _append_send(found: tuple[Any, ...], run: _Run) -> _Done | None:
     return queue, queue_offset, b"%b%016X" % (log.id_prefix, offset), 1
 
 
-def _half_facts(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> tuple[_Facts | None, TopicGate | None]:
+def _half_facts(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> tuple[_Facts | None, _Held | None]:
     """What append needs to know of a half message, and where it goes instead."""
     transactions = gate.transactions
     stored = held_back(text, gate, queue_id, log)
     facts = _facts(text, b"", gate.slow - {b"TRAN_MSG"}, keep_wait=True)
-    value = values_of(text).get(b"TRAN_MSG", b"")
-    if stored is None or facts is None or transactions is None or value.lower() != b"true":
+    values = values_of(text)
+    if stored is None or facts is None or transactions is None or values.get(b"TRAN_MSG", b"").lower() != b"true":
         return None, None
-    return (stored, *facts[1:]), transactions.half
+    if not transactions.takes_halves or transactions.half is None or b"PGROUP" not in values:
+        return None, None
+    return (stored, *facts[1:]), (transactions.half, transactions.half.queues[0], None)
+
+
+def _delayed_facts(
+    text: bytes, gate: TopicGate, queue_id: int, log: LogTail, level: int, now_ms: int
+) -> tuple[_Facts | None, _Held | None]:
+    """What append needs to know of a message that asks for a delay level, and where it waits; level 0 does not wait."""
+    delays, slow = gate.delays, gate.slow - {b"DELAY"}
+    if delays is None or sum(piece.startswith(b"DELAY\x01") for piece in text.split(b"\x02")) > 1:
+        return None, None
+    if not level:
+        return _facts(text, log.cluster, slow, keep_wait=False), None
+    stored, facts, place = (
+        held_back(text, gate, queue_id, log),
+        _facts(text, b"", slow, keep_wait=True),
+        delays.places.get(level),
+    )
+    if stored is None or facts is None or place is None:
+        return None, None
+    return (stored, *facts[1:]), (delays.waiting, place[0], now_ms + place[1])
 
 
 def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
     """The same for a batch."""
-    table, gates, log, index, _, store_ms, outcome = run
+    table, gates, log, index, _, store_ms, outcome, _ = run
     ext, start, stop = found[4], found[6], found[7]
     gate = gates.get(ext.topic.encode())
     facts = None
@@ -214,6 +247,7 @@ def _append_batch(found: tuple[Any, ...], run: _Run) -> _Done | None:
     if (
         gate is not None
         and facts is not None
+        and gate.retries_max is None
         and not ext.sys_flag & _PREPARED
         and not facts[0]  # properties of the batch as a whole: the slow lane merges them into each entry
         and 0 <= ext.queue_id < len(gate.queues)
@@ -254,7 +288,7 @@ def append(
     if not 0 <= row <= end <= len(rows):
         raise IndexError(f"rows [{row}, {end}) of {len(rows)}")
     no_hosts = len(born_host) != HOST_V4 or len(log.store_host) != HOST_V4
-    run = _Run(table, gates, log, index, born_host, max(now_ms, log.store_ms), outcome)
+    run = _Run(table, gates, log, index, born_host, max(now_ms, log.store_ms), outcome, now_ms)
     while row < end:
         found = rows[row]
         kind = found[0]
@@ -269,7 +303,7 @@ def append(
                     touched.append(queue)
             row += 1
             continue
-        if no_hosts or kind in {KIND_OTHER, KIND_PULL} or found[4].sys_flag & _SYS_FLAG_SLOW:
+        if no_hosts or kind in _NOT_SENDS or found[4].sys_flag & _SYS_FLAG_SLOW:
             outcome.stop = STOP_SLOW
             break
         put = _append_send if kind == KIND_SEND else _append_batch
@@ -292,7 +326,7 @@ def append(
 
 def _write(run: _Run, queue: QueueTail, gate: TopicGate, ext: Any, entry: _Entry) -> int:
     """One record, its unit and its index entries; the room was looked at. Returns the record's LogOffset."""
-    _, _, log, index, born_host, store_ms, _ = run
+    _, _, log, index, born_host, store_ms, _, _ = run
     flag, body, properties, tags_code, keys = entry
     body_bytes, offset, queue_offset = len(body), log.end, queue.next_offset
     size = RECORD_BYTES_MIN + body_bytes + len(gate.topic) + len(properties)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import struct
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
@@ -15,8 +15,10 @@ KIND_SEND: Final = 1
 KIND_BATCH: Final = 2
 KIND_PULL: Final = 3
 KIND_ENDING: Final = 4
+KIND_BACK: Final = 5
 
 _I32 = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
+_NO_LIMIT: Final = 2**31 - 1
 _I64 = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -34,6 +36,7 @@ class _SendExt(msgspec.Struct):
     properties: str | None = None
     reconsume_times: _I32 = msgspec.field(name="reconsumeTimes", default=0)
     batch: bool = False
+    retries_max: _I32 = msgspec.field(name="maxReconsumeTimes", default=_NO_LIMIT)
 
 
 class _LetterExt(msgspec.Struct):
@@ -50,6 +53,7 @@ class _LetterExt(msgspec.Struct):
     properties: str | None = msgspec.field(name="i", default=None)
     reconsume_times: _I32 = msgspec.field(name="j", default=0)
     batch: bool = msgspec.field(name="m", default=False)
+    retries_max: _I32 = msgspec.field(name="l", default=_NO_LIMIT)
 
 
 class _PullExt(msgspec.Struct):
@@ -80,6 +84,25 @@ class _EndingExt(msgspec.Struct):
     message_id: str | None = msgspec.field(name="msgId", default=None)
 
 
+class _BackExt(msgspec.Struct):
+    """Ext fields of a message that comes back (36)."""
+
+    group: str
+    log_offset: _I64 = msgspec.field(name="offset")
+    delay_level: _I32 = msgspec.field(name="delayLevel")
+    unit_mode: bool = msgspec.field(name="unitMode", default=False)
+    retries_max: _I32 | msgspec.UnsetType = msgspec.field(name="maxReconsumeTimes", default=msgspec.UNSET)
+    repeated: bool = msgspec.field(name="metaqRepeated", default=False)
+
+
+class _Back(NamedTuple):
+    """A message that comes back."""
+
+    ext: _BackExt
+    version: int
+    """Of its client."""
+
+
 class _LetterHead(msgspec.Struct):
     """The JSON header of a 310 or 320, decoded in one go: the most frequent one."""
 
@@ -96,11 +119,12 @@ class _Head(msgspec.Struct):
     opaque: _I32 = 0
     flag: _I32 = 0
     extFields: msgspec.Raw = msgspec.Raw(b"null")  # noqa: N815  the wire's name
+    version: msgspec.Raw = msgspec.Raw(b"0")
 
 
 _Ext = _SendExt | _LetterExt | _PullExt
 _EXT_OF_CODE: Final[dict[int, Any]] = {
-    10: _SendExt, 310: _LetterExt, 320: _LetterExt, 11: _PullExt, 361: _PullExt, 37: _EndingExt,
+    10: _SendExt, 310: _LetterExt, 320: _LetterExt, 11: _PullExt, 361: _PullExt, 37: _EndingExt, 36: _BackExt,
 }  # fmt: skip
 _NAMES_OF = {cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls)) for cls in _EXT_OF_CODE.values()}
 _EXT_DECODERS = {code: msgspec.json.Decoder(cls, strict=False) for code, cls in _EXT_OF_CODE.items()}
@@ -108,6 +132,8 @@ _NUMBERS_OF = {
     cls: frozenset(f.encode_name for f in msgspec.structs.fields(cls) if f.type in {_I32, _I64})
     for cls in _EXT_OF_CODE.values()
 }
+_NUMBERS_OF[_BackExt] |= {"maxReconsumeTimes"}
+_version = msgspec.json.Decoder(_I32, strict=False).decode
 _JAVA_NUMBER: Final = re.compile(r"([+-]?)0*([0-9]+)", re.ASCII)
 _NUMBER_CHARS_MAX: Final = 32
 """As in the slow lane."""
@@ -243,9 +269,17 @@ class FrameTable:
             raise TypeError(f"row {row} is no end of a transaction")
         return ext.group.encode(), ext.half_offset, ext.log_offset, ext.outcome, (ext.message_id or "").encode()
 
+    def back(self, row: int) -> tuple[bytes, int, int, int | None, bool, int]:
+        back = self.rows[row][4]
+        if not isinstance(back, _Back):
+            raise TypeError(f"row {row} is no message that comes back")
+        ext = back.ext
+        retries_max = None if ext.retries_max is msgspec.UNSET else ext.retries_max
+        return ext.group.encode(), ext.log_offset, ext.delay_level, retries_max, ext.repeated, back.version
+
     def _ext(self, row: int) -> _Ext:
         ext = self.rows[row][4]
-        if ext is None or isinstance(ext, _EndingExt):
+        if ext is None or isinstance(ext, _EndingExt | _Back):
             raise TypeError(f"row {row} is neither a send nor a pull")
         return ext  # type: ignore[no-any-return]  # the tuple's slot is Any to keep row making cheap
 
@@ -273,6 +307,8 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
             ext = decoder.decode(slow.extFields)
         except msgspec.ValidationError:
             ext = decoder.decode(_respelled(slow.extFields, decoder.type))
+        if isinstance(ext, _BackExt):
+            ext = _Back(ext, _version(slow.version))
     except (msgspec.MsgspecError, UnicodeError, RecursionError):
         return 0, slow.code, slow.opaque, slow.flag, None
     return _kind(slow.code, ext), slow.code, slow.opaque, slow.flag, ext
@@ -318,6 +354,8 @@ def _kind(code: int, ext: Any) -> int:
         return KIND_PULL
     if code == 37:
         return KIND_ENDING
+    if code == 36:
+        return KIND_BACK
     return KIND_BATCH if code == 320 or ext.batch else KIND_SEND
 
 
@@ -325,7 +363,7 @@ def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
     """The same of a binary header."""
     if len(head) < 21:
         return _UNREADABLE
-    code, _, _, opaque, flag = _BINARY_HEAD.unpack_from(head)
+    code, _, version, opaque, flag = _BINARY_HEAD.unpack_from(head)
     other = 0, code, opaque, flag, None
     (remark_bytes,) = _I32_AT(head, 13)
     if not 0 <= remark_bytes <= len(head) - 21:
@@ -354,6 +392,8 @@ def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
         numbers = _NUMBERS_OF[cls]
         spelled = {name: _plain_number(value) if name in numbers else value for name, value in pairs.items()}
         ext = msgspec.convert(spelled, cls, strict=False)
+        if isinstance(ext, _BackExt):
+            ext = _Back(ext, version)
     except (struct.error, msgspec.MsgspecError, UnicodeError):
         return other
     return _kind(code, ext), code, opaque, flag, ext

@@ -28,6 +28,7 @@ SENDER_FLAGS: Final = 0x703
 """The bits of SYSFLAG that a sender decides: compression and several tags."""
 NUMBER: Final = re.compile(rb"-?(0|[1-9][0-9]{0,18})").fullmatch
 _CACHED_MAX: Final = 50_000
+_DELAY_MS_MAX: Final = 1 << 60
 _INDEX_HEADER = struct.Struct(">qqqqii")
 _INDEX_ENTRY = struct.Struct(">iqii")
 
@@ -225,9 +226,37 @@ class TransactionGate:
         self.takes_halves = True
 
 
+class DelayGate:
+    __slots__ = ("levels", "places", "waiting")
+
+    def __init__(self, topic: bytes, levels: int) -> None:
+        if levels < 0:
+            raise ValueError(f"{levels} delay levels")
+        self.waiting = TopicGate(topic, (), 1)
+        self.levels = levels
+        self.places: dict[int, tuple[QueueTail, int]] = {}
+
+    def open(self, level: int, queue: QueueTail, delay_ms: int) -> None:
+        if not 1 <= level <= self.levels or not 0 <= delay_ms <= _DELAY_MS_MAX:
+            raise ValueError(f"level {level} of {self.levels} with {delay_ms} ms, allowed are 0 to {_DELAY_MS_MAX}")
+        self.places[level] = queue, delay_ms
+
+    def is_open(self, level: int) -> bool:
+        return level in self.places
+
+
 class TopicGate:
     __slots__ = (
-        "body_bytes_max", "key_prefix", "queues", "slow", "topic", "trailer", "transactions", "wait_is_slow",
+        "body_bytes_max",
+        "delays",
+        "key_prefix",
+        "queues",
+        "retries_max",
+        "slow",
+        "topic",
+        "trailer",
+        "transactions",
+        "wait_is_slow",
     )  # fmt: skip
 
     def __init__(
@@ -238,6 +267,8 @@ class TopicGate:
         slow: Collection[bytes] = (),
         wait_is_slow: bool = False,
         transactions: TransactionGate | None = None,
+        delays: DelayGate | None = None,
+        retries_max: int | None = None,
     ) -> None:
         if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
             raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
@@ -247,7 +278,8 @@ class TopicGate:
                     f"the property name {name!r} has {len(name)} bytes, allowed are 1 to {SLOW_NAME_BYTES_MAX}"
                 )
         self.topic, self.queues, self.body_bytes_max = topic, list(queues), body_bytes_max
-        self.slow, self.wait_is_slow, self.transactions = frozenset(slow), wait_is_slow, transactions
+        self.slow, self.wait_is_slow = frozenset(slow), wait_is_slow
+        self.transactions, self.delays, self.retries_max = transactions, delays, retries_max
         self.key_prefix = java_hash(topic + b"#")
         self.trailer = len(topic).to_bytes(1, "big") + topic
 

@@ -1,7 +1,8 @@
-"""The plain twin of the hot module: half messages, and their ends. See hot.pyi for what each name promises."""
+"""The plain twin of the hot module: half messages, and their ends; delayed messages. See hot.pyi for what each name promises."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -25,6 +26,7 @@ from metaq.wire.record import BLANK_BYTES_MIN, RECORD_BYTES_MIN, Broken, encode_
 _PIECES_MAX: Final = 24
 _PROPERTIES_LEFT: Final = 128
 _COMMIT, _ROLLBACK = 8, 12
+_LEVEL: Final = re.compile(rb"[0-9]{1,9}").fullmatch
 _BROKERS_OWN: Final = frozenset({
     b"REAL_TOPIC", b"REAL_QID", b"CLUSTER", b"TRANSACTION_CHECK_TIMES", b"TRAN_PREPARED_QUEUE_OFFSET",
 })  # fmt: skip
@@ -37,16 +39,23 @@ def asks_for_half(text: bytes, gate: TopicGate) -> bool:
     return any(piece.startswith(b"TRAN_MSG\x01") for piece in text.split(b"\x02"))
 
 
+def delay_level(text: bytes, gate: TopicGate) -> int | None:
+    """The delay level that these properties ask for, for a gate that lets them through: 0 for what is no number. None: none."""
+    if gate.delays is None or b"DELAY\x01" not in text or b"DELAY" not in gate.slow:
+        return None
+    value = values_of(text).get(b"DELAY")
+    if value is None:
+        return None
+    return min(int(value), gate.delays.levels) if _LEVEL(value) else 0
+
+
 def held_back(text: bytes, gate: TopicGate, queue_id: int, log: LogTail) -> bytes | None:
-    """The properties of a half message as they are stored. None: not plain."""
-    transactions = gate.transactions
-    if transactions is None or not transactions.takes_halves or transactions.half is None or not log.cluster:
+    """The properties of a message that is held, as they are stored. None: not plain."""
+    if not log.cluster:
         return None
     pieces = (text[:-1] if text.endswith(b"\x02") else text).split(b"\x02")
     names = [piece.partition(b"\x01")[0] for piece in pieces]
     if len(names) > _PIECES_MAX or len(names) != len(set(names)) or not _BROKERS_OWN.isdisjoint(names):
-        return None
-    if b"PGROUP" not in names:
         return None
     pieces += log.cluster, b"REAL_TOPIC\x01" + gate.topic, b"REAL_QID\x01%d" % queue_id
     stored = b"\x02".join(pieces)

@@ -260,6 +260,8 @@ def rewind_index(buffer, int64_t slots, int64_t count):
 cdef enum:
     SLOW_NAME_BYTES_MAX = 63
 
+cdef int64_t DELAY_MS_MAX = <int64_t>1 << 60
+
 
 cdef class TransactionGate:
     cdef public TopicGate half
@@ -277,19 +279,49 @@ cdef class TransactionGate:
         self.takes_halves = True
 
 
+cdef class DelayGate:
+    cdef TopicGate waiting  # the topic that they wait in; its queues are those of the levels
+    cdef list queues  # of each level, None while there is none
+    cdef int levels
+    cdef int64_t *delays_ms
+
+    def __cinit__(self, bytes topic not None, int levels):
+        if levels < 0:
+            raise ValueError(f"{levels} delay levels")
+        self.delays_ms = <int64_t *>PyMem_Malloc(max(1, levels) * sizeof(int64_t))
+        if self.delays_ms == NULL:
+            raise MemoryError()
+        self.waiting, self.queues, self.levels = TopicGate(topic, (), 1), [None] * levels, levels
+
+    def __dealloc__(self):
+        PyMem_Free(self.delays_ms)
+
+    def open(self, int level, QueueTail queue not None, int64_t delay_ms):
+        if not 1 <= level <= self.levels or not 0 <= delay_ms <= DELAY_MS_MAX:
+            raise ValueError(f"level {level} of {self.levels} with {delay_ms} ms, allowed are 0 to {DELAY_MS_MAX}")
+        self.delays_ms[level - 1] = delay_ms
+        self.queues[level - 1] = queue
+
+    def is_open(self, int level):
+        return 1 <= level <= self.levels and self.queues[level - 1] is not None
+
+
 cdef class TopicGate:
     cdef readonly bytes topic
     cdef readonly tuple queues
     cdef readonly int64_t body_bytes_max
     cdef readonly bint wait_is_slow
     cdef readonly TransactionGate transactions
+    cdef readonly DelayGate delays
+    cdef bint retries  # it is a retry topic
+    cdef int retries_max
     cdef uint32_t key_prefix
     cdef bytes slow  # the names, each behind its length
     cdef uint64_t slow_sizes  # which lengths there are
 
     def __cinit__(
         self, bytes topic not None, queues, int64_t body_bytes_max, slow=(), bint wait_is_slow=False,
-        TransactionGate transactions=None,
+        TransactionGate transactions=None, DelayGate delays=None, retries_max=None,
     ):
         cdef object queue
         cdef bytes name
@@ -302,7 +334,8 @@ cdef class TopicGate:
                 raise TypeError(f"{queue!r} is no QueueTail")
         self.body_bytes_max = body_bytes_max
         self.wait_is_slow = wait_is_slow
-        self.transactions = transactions
+        self.transactions, self.delays = transactions, delays
+        self.retries, self.retries_max = retries_max is not None, retries_max or 0
         self.slow, self.slow_sizes = b"", 0
         for name in slow:
             if not 1 <= len(name) <= SLOW_NAME_BYTES_MAX:

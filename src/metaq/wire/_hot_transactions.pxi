@@ -1,7 +1,8 @@
-# Half messages to the half queue, and their ends: the message to where it belongs, and an op record.
+# Half messages to the half queue, and their ends: the message to where it belongs, and an op record. Delayed messages to the
+# queue of their level.
 
 cdef enum:
-    HALF_PIECES_MAX = 24  # properties of a half message; who has more is not plain
+    HELD_PIECES_MAX = 24  # properties of a message that is held; who has more is not plain
     HALF_PROPERTIES_LEFT = 128  # of the property text's limit: what the checks add must fit
     COMMIT = 8
     ROLLBACK = 12
@@ -12,8 +13,25 @@ cdef bint asks_for_half(const uint8_t *name, const uint8_t *middle, const uint8_
     return middle - name == 8 and memcmp(name, b"TRAN_MSG", 8) == 0 and is_true(middle + 1, stop - middle - 1)
 
 
+cdef bint asks_for_delay(const uint8_t *name, const uint8_t *middle, const uint8_t *stop, int *level) noexcept:
+    """Whether this property is DELAY, and for which level: 0 for what is no number."""
+    if middle - name != 5 or memcmp(name, b"DELAY", 5) != 0:
+        return False
+    level[0] = 0
+    if stop - middle > 10:
+        return True
+    middle += 1
+    while middle < stop:
+        if not 48 <= middle[0] <= 57:
+            level[0] = 0
+            return True
+        level[0] = 10 * level[0] + middle[0] - 48
+        middle += 1
+    return True
+
+
 cdef inline bint brokers_own(const uint8_t *name, Py_ssize_t size) noexcept:
-    """Whether the broker decides this property of a half message."""
+    """Whether the broker decides this property of a message that is held."""
     if size == 10:
         return memcmp(name, b"REAL_TOPIC", 10) == 0
     if size == 8:
@@ -25,30 +43,38 @@ cdef inline bint brokers_own(const uint8_t *name, Py_ssize_t size) noexcept:
     return size == 26 and memcmp(name, b"TRAN_PREPARED_QUEUE_OFFSET", 26) == 0
 
 
-cdef bint hold_back(const uint8_t *text, Row *r, TopicGate gate, LogTail log, Entry *e, Target *t) noexcept:
-    """Make of an entry what is stored of a half message: its properties whole, then the cluster, its topic and its queue.
+cdef bint hold_back(
+    const uint8_t *text, Row *r, TopicGate gate, LogTail log, Entry *e, Target *t, int64_t now_ms
+) noexcept:
+    """Make of an entry what is stored of a message that is held: its properties whole, then the cluster, its topic and its queue.
 
-    False: not plain. What find_facts has found stays as it is.
+    The target's gate and queue become those where it is held. False: not plain. What find_facts has found stays as it is.
     """
-    cdef Part names[HALF_PIECES_MAX]
+    cdef Part names[HELD_PIECES_MAX]
     cdef const uint8_t *at = text
     cdef const uint8_t *end = text + r.properties.size
     cdef const uint8_t *middle
     cdef uint8_t *out = t.more
     cdef Py_ssize_t size, topic_size = PyBytes_GET_SIZE(gate.topic)
     cdef int count = 0, place
-    cdef bint group = False
-    if (
-        not gate.transactions.takes_halves or gate.transactions.half is None or not PyBytes_GET_SIZE(log.cluster)
-        or end == text
-    ):
+    cdef bint group = e.held == HELD_DELAYED
+    if not PyBytes_GET_SIZE(log.cluster) or end == text:
         return False
+    if e.held == HELD_HALF:
+        if not gate.transactions.takes_halves or gate.transactions.half is None:
+            return False
+        t.gate, t.queue = <PyObject *>gate.transactions.half, <PyObject *>gate.transactions.half.queues[0]
+    else:
+        if r.sys_flag & SYS_FLAG_PREPARED or gate.delays.queues[e.level - 1] is None:
+            return False
+        t.gate, t.queue = <PyObject *>gate.delays.waiting, <PyObject *>gate.delays.queues[e.level - 1]
+        t.due_ms = now_ms + gate.delays.delays_ms[e.level - 1]
     if (end - 1)[0] == 2:
         end -= 1
     while at < end:
         middle = find_byte(at, end, 1)
         size = middle - at
-        if count == HALF_PIECES_MAX or brokers_own(at, size):
+        if count == HELD_PIECES_MAX or brokers_own(at, size):
             return False
         for place in range(count):  # of a property given twice the last counts: the slow lane sees to that
             if names[place].size == size and memcmp(text + names[place].at, at, size) == 0:

@@ -32,6 +32,7 @@ KIND_BATCH: Final = 2  # 320, or 310 with m=true
 KIND_OTHER: Final = 0  # everything else, responses too: decode frame(row)
 KIND_PULL: Final = 3  # 11 or 361, header understood
 KIND_ENDING: Final = 4  # 37, header understood
+KIND_BACK: Final = 5  # 36, header understood
 
 class FrameTable:
     """The rows (complete frames) found in one read event.
@@ -79,6 +80,8 @@ class FrameTable:
 
     def ending(self, row: int) -> tuple[bytes, int, int, int, bytes]:
         """Of a transaction's end: (group, the half message's QueueOffset, its LogOffset, commitOrRollback, msgId)."""
+    def back(self, row: int) -> tuple[bytes, int, int, int | None, bool, int]:
+        """Of a message that comes back: (group, LogOffset, delayLevel, maxReconsumeTimes, metaqRepeated, the client's version)."""
 
 class Replies:
     """Answers of one read event, in one buffer, in the order of their requests."""
@@ -208,6 +211,15 @@ class TransactionGate:
         """`op_properties`, `op_tags_code`: of every op record. `may_end(slot)`: whether the half message at this QueueOffset is
         open, and may be ended out of turn. `ended(slot, op offset)`: it has its op record; it must not raise, nor append."""
 
+class DelayGate:
+    """Where messages with a delay level wait. All topics of a broker share one."""
+    def __init__(self, topic: bytes, levels: int) -> None:
+        """`levels`: how many there are, the first being level 1; who asks for a higher one gets the last."""
+    def open(self, level: int, queue: QueueTail, delay_ms: int) -> None:
+        """From now on messages of this level are plain: they go to `queue`, whose units say when they are due. Raises ValueError:
+        there is no such level, or delay_ms is not within 0 to 2 ** 60."""
+    def is_open(self, level: int) -> bool: ...
+
 class TopicGate:
     """What is plain for one topic: the queues that sends may append to, and which properties make a send slow."""
     def __init__(
@@ -218,10 +230,13 @@ class TopicGate:
         slow: Collection[bytes] = (),
         wait_is_slow: bool = False,
         transactions: TransactionGate | None = None,
+        delays: DelayGate | None = None,
+        retries_max: int | None = None,
     ) -> None:
         """`slow`: names of properties, 1 to 63 bytes each; who has one is not plain. With `wait_is_slow`, neither is one with
         WAIT=false: it is to be answered before the others. With `transactions`, half messages for the topic and their ends are
-        plain, although TRAN_MSG is among the slow names."""
+        plain, although TRAN_MSG is among the slow names; with `delays`, messages that ask for a delay level are, although DELAY is.
+        `retries_max` of a retry topic: what was retried so often, or as often as its own header allows, is not plain, nor is a batch."""
 
 STOP_END: Final = 0  # all rows done
 STOP_SLOW: Final = (
@@ -276,6 +291,10 @@ def append(
     message's properties, to the topic and queue that it names, if it commits; and an op record. What is not goes the slow
     way, also for want of room.
 
+    A delayed message (SEND with one DELAY, a level that is open, and else as a half message) goes to the level's queue with all its
+    properties, the CLUSTER, REAL_TOPIC and REAL_QID; its unit holds `now_ms` and the level's delay in place of the tag's hash. Who
+    asks for level 0, or for what is no number of at most nine digits, is not delayed.
+
     A batch is contiguous in log and queue, all in one file. TOTALSIZE is written
     last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.
     """
@@ -299,6 +318,30 @@ def deliver(
     All come from queue `queue_id` of `topic`. A copy keeps body, properties, flag, birth, reconsume times and the sender's
     bits of SYSFLAG; its unit has the hash of TAGS, PREPAREDTRANSACTIONOFFSET names the delayed record (record.copy_mark).
     `outcome` as after `append`; STOP_SLOW: the row is no such record, or there is no gate with its queue.
+    """
+
+def give_back(
+    log: LogTail,
+    index: IndexTail | None,
+    delays: DelayGate,
+    log_offset: int,
+    topic: bytes,
+    queue_id: int,
+    retries_max: int,
+    level: int,
+    now_ms: int,
+    outcome: AppendOutcome,
+) -> tuple[int, int, int, int] | None:
+    """Append what stands for the record at `log_offset`, which a consumer gave back: it waits at its delay level for this queue of
+    this topic. (LogOffset, QueueOffset, store time, level); `outcome` as after `append`. None: nothing was written, the slow lane decides.
+
+    `level` 0: the third for what comes back for the first time, each time a level later. The new record has the body, flag, birth,
+    keys, sender's bits of SYSFLAG and properties of the old one, with RETRY_TOPIC and ORIGIN_MESSAGE_ID if they were not there, and
+    WAIT=false, DELAY, REAL_TOPIC and REAL_QID; one more reconsume time; its unit says when it is due, and PREPAREDTRANSACTIONOFFSET names the
+    old record (record.copy_mark).
+
+    The old one must be whole, in the attached file, of a topic that clients may name, retried less than `retries_max` times, with
+    at most 1536 bytes of at most 24 properties, each there once, and at most four keys; hosts are IPv4, the level is open, and there is room.
     """
 
 def check_batch(body: Buffer, gate: TopicGate, log: LogTail) -> int:
