@@ -1,6 +1,7 @@
-"""Builds the hot module where a C compiler is found; without one the plain Python twin serves."""
+"""Builds the compiled modules where a C compiler is found; without one plain Python serves."""
 
 import os
+import sys
 from pathlib import Path
 
 from setuptools import Extension, setup
@@ -19,7 +20,8 @@ if os.environ.get("METAQ_BUILD_HOT", "1") != "0":
             include_dirs=["src/metaq/wire"],
             extra_compile_args=["-O3", "-g0", "-fno-strict-aliasing"],
         )
-        extensions = cythonize([hot], language_level=3)
+        sweep = Extension("metaq.net._sweep", ["src/metaq/net/_sweep.pyx"], extra_compile_args=["-O3", "-g0"])
+        extensions = cythonize([hot, sweep] if sys.platform == "linux" else [hot], language_level=3)  # epoll
         for extension in extensions:
             extension.optional = True  # after cythonize, which drops it: no compiler must not stop an install
 

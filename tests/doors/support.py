@@ -13,6 +13,7 @@ from metaq.clock import FakeClock
 from metaq.doors.remoting import RemotingDoor
 from metaq.model import ConsumerView, Heartbeat
 from metaq.model import properties as props
+from metaq.net.sweep import Sweep
 from metaq.net.turns import Source
 from metaq.saved import SavedText
 from metaq.store.disk import Disk
@@ -51,6 +52,13 @@ class FakePeer:
     def when_its_turn(self, job: Callable[[], None]) -> bool:
         job()
         return True
+
+    swept = False
+
+    def join(self, sweep: Sweep, sender: object) -> bool:
+        return False
+
+    def leave(self) -> None: ...
 
     def close(self, why: str = "") -> None:
         self.closed, self.why = True, why

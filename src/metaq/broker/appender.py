@@ -24,6 +24,9 @@ message, which somebody may have waited for before the queue was made. The log m
 messages: by the rest of a file that was full.
 """
 
+Sender: TypeAlias = tuple[Mapping[bytes, TopicGate], bytes]
+"""The gates of a connection's client, and its host as records have it."""
+
 
 class Appender:
     """Puts records, and tells those who hang on that.
@@ -136,16 +139,41 @@ class Appender:
             self._store.append_rows(table, row, end, gates, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
             log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
-        messages = outcome.messages
-        if messages:
-            start, queues = self._told, outcome.touched
-            self._told = log_end = self._log.end
-            for hook in self._hooks:
-                hook(queues, messages, outcome.size, start, log_end)
-            if queues:
-                for hook in self._queue_hooks:
-                    hook(queues, messages, outcome.size, start, log_end)
+        if outcome.messages:
+            self._tell(outcome)
         return True
+
+    def parts(
+        self,
+        data: memoryview,
+        parts: memoryview,
+        senders: Sequence[Sender | None],
+        table: FrameTable,
+        replies: Replies,
+        outcome: AppendOutcome,
+    ) -> None:
+        """Append the plain sends of many connections (see `hot.append_parts`). What is left is for `rows` to meet again."""
+        options = self._environment.options
+        if (
+            self._log.end - self._state.flushed > options.unflushed_bytes_max
+            or self._acks.waiting_bytes > options.unanswered_bytes_max
+        ):
+            return
+        try:
+            self._store.append_parts(data, parts, senders, table, replies, outcome)
+        except (StoreError, OSError, MemoryError) as error:
+            log.debug("a part fails (%s); its session will say so, or succeed", error)
+        if outcome.messages:
+            self._tell(outcome)
+
+    def _tell(self, outcome: AppendOutcome) -> None:
+        start, queues = self._told, outcome.touched
+        self._told = log_end = self._log.end
+        for hook in self._hooks:
+            hook(queues, outcome.messages, outcome.size, start, log_end)
+        if queues:
+            for hook in self._queue_hooks:
+                hook(queues, outcome.messages, outcome.size, start, log_end)
 
     def puts(
         self,

@@ -27,7 +27,9 @@ from metaq.doors.remoting_replies import ASKING, ReplyHandlers
 from metaq.doors.remoting_session import BrokerSession, Workspace
 from metaq.doors.remoting_staging import StagingHandlers
 from metaq.doors.remoting_transactions import TransactionHandlers
+from metaq.doors.sweeping import SweptSends
 from metaq.log import RateLimitedLog
+from metaq.net import sweep
 from metaq.net.peer import Peer
 
 log = logging.getLogger(__name__)
@@ -62,6 +64,8 @@ class RemotingDoor:
         timeout = broker.store_options.sync_flush_timeout / 1000
         held = HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout)
         self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
+        if sweep.available():
+            self.workspace.sweep = SweptSends(self.workspace).sweep
         self.handling = Handling(
             table_of(
                 MessageHandlers(broker, self.workspace),

@@ -28,6 +28,7 @@ from metaq.model.access import everybody
 from metaq.model.message import host_bytes
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.peer import Peer
+from metaq.net.sweep import Sweep
 from metaq.net.turns import Source
 from metaq.saved import Saving
 from metaq.store.long_body import LONG_BYTES, ColdBody, LongBody
@@ -59,6 +60,9 @@ REMARK_OF = {status: status.name for status in ReadStatus}
 """RocketMQ says how the look-up ended, in its names."""
 _APPENDED = (hot.KIND_SEND, hot.KIND_BATCH, hot.KIND_ENDING)
 _OTHER, _PULL, _ENDING = hot.KIND_OTHER, hot.KIND_PULL, hot.KIND_ENDING
+SINGLE_ROWS = 2
+"""Of a read event that counts as a request by itself: a client may send a heartbeat in between."""
+SINGLES_BEFORE_JOINING = 8
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _new_tuple = tuple.__new__  # a call of the class itself costs a Python frame more
 
@@ -95,6 +99,8 @@ class Workspace:
         """`acks`: success answers to sends and ends of transactions, by themselves because they may have to wait for the disk."""
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
+        self.sweep: Sweep | None = None
+        """What reads connections that send one by one, if there is one."""
         broker.settings.watch(self._options_changed)
 
     def _replies(self) -> hot.Replies:
@@ -116,6 +122,8 @@ class BrokerSession(RemotingSession):
         super().__init__(peer, handling)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._workspace = workspace
+        self._singles = 0
+        """Plain requests that came one by one since the last that did not."""
         self.gates = workspace.broker.gates.of(self.identity)
 
     def data_received(self, data: memoryview) -> int:
@@ -139,6 +147,8 @@ class BrokerSession(RemotingSession):
                 frame_bytes(data, start, end, self._frame_bytes_max)  # raises with more to say about TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
+            if self._singles >= SINGLES_BEFORE_JOINING:
+                self._join()
             return start
         finally:
             table.release()
@@ -152,6 +162,12 @@ class BrokerSession(RemotingSession):
                 space.current = None
                 if space.broker.hold.grown:
                     space.broker.answer_pulls()
+
+    def _join(self) -> None:
+        """Have a sweep read this connection, since it sends one by one."""
+        self._singles, sweep = 0, self._workspace.sweep
+        if sweep is not None:
+            self.peer.join(sweep, (self.gates.table, self.born_host))
 
     # -- metaq.broker.channel.Channel
     @property
@@ -179,16 +195,19 @@ class BrokerSession(RemotingSession):
                 if space.appender.rows(table, row, rows, self.gates.table, self.born_host, space.acks, space.outcome):
                     row = space.outcome.row
                     if row == rows:
+                        self._singles = self._singles + 1 if rows <= SINGLE_ROWS else 0
                         break
                     kind = table.kind(row)
                     if kind not in _APPENDED or (kind != _ENDING and self._open_gate(row)):
                         continue
                 self._one(row)
             elif kind == _OTHER:
+                self._singles = 0
                 self._one(row)
             elif kind == _PULL:
                 if peer.congested:
                     break
+                self._singles = 0
                 self._pull(row)
             else:
                 self._back(row)

@@ -35,12 +35,14 @@ class ListenLimits(Struct, frozen=True):
 class Member(Protocol):
     """A connection, as the limits see it."""
 
-    seen: int
-    """Number of the tick when something was last read or written."""
     held: int
     """Bytes that it takes for an unfinished frame."""
     waiting: int
     """Bytes that its peer leaves unread."""
+
+    def last_seen(self) -> int:
+        """Number of the tick when something was last read or written."""
+        ...
 
     def send_unsent(self) -> None:
         """Write what was gathered in this turn of the loop."""
@@ -111,7 +113,7 @@ class Group:
 
     def _tick(self) -> None:
         self.tick += 1
-        for stream in [stream for stream in self.streams if self.tick - stream.seen > _TICKS_IDLE]:
+        for stream in [stream for stream in self.streams if self.tick - stream.last_seen() > _TICKS_IDLE]:
             stream.abort(f"nothing was read or written for {self.limits.idle_seconds:g} s")
         self.faults.tick()
         self.start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from metaq.net.sweep import Sweep
 from metaq.net.turns import Source
 
 
@@ -53,6 +54,19 @@ class Peer(Protocol):
 
     def resume(self) -> None:
         """Present what was left, in another turn of the loop, and read on."""
+        ...
+
+    @property
+    def swept(self) -> bool:
+        """A sweep reads this connection: the session gets what the sweep's handler leaves."""
+        ...
+
+    def join(self, sweep: Sweep, sender: object) -> bool:
+        """Let `sweep` read this connection, with `sender` for its handler to know it by. False: it cannot be."""
+        ...
+
+    def leave(self) -> None:
+        """Leave the sweep, if it is in one."""
         ...
 
     def close(self, why: str = "") -> None:

@@ -34,6 +34,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
 from metaq.net.peer import Peer, Session
+from metaq.net.sweep import Sweep
 from metaq.net.turns import Source
 
 log = logging.getLogger("metaq.net")
@@ -50,6 +51,8 @@ BEHIND_BYTES = 32 * KIB
 """A server's transport that holds more has a peer that does not keep up; so little is not worth counting."""
 TURNS_MAX = 1024
 """Jobs of one connection that may wait for their turn."""
+LEFTOVERS_MAX = 16
+"""A connection of whose reads a sweep has left so many to the session leaves it: reading them twice saves nothing."""
 _JOB_COST = 256 * KIB
 """Of a turn; the job's own writing comes on top."""
 _JOINED_BYTES_MAX = 64 * KIB
@@ -103,6 +106,9 @@ class Stream(asyncio.BufferedProtocol):
         self._close_when_done = False
         self._unsent = b""
         self._why = ""
+        self._sweep: Sweep | None = None
+        """The sweep that reads this connection in the loop's place, if it has joined one, as number `_slot`."""
+        self._slot = self._leftovers = 0
         self._shared = _shared.view
         self._rest = b""  # A short unfinished frame...
         self._private: bytearray | None = None  # ...or the buffer of a long one, filled up to _filled.
@@ -140,6 +146,8 @@ class Stream(asyncio.BufferedProtocol):
                 transport.write(data)
             except MemoryError:
                 self._no_memory(data)
+        if self._sweep is not None:
+            self._sweep.set_behind(self._slot, behind=True)
         if self._behind:
             self._count(transport)
         else:
@@ -182,7 +190,7 @@ class Stream(asyncio.BufferedProtocol):
             self.abort(f"it left {size} bytes of answers unread, the limit is {limit}")
         elif not self._congested:
             self._congested = True
-            transport.pause_reading()
+            self._stop_reading(transport)
 
     def _count_out(self) -> None:
         """Nothing waits any more."""
@@ -194,7 +202,7 @@ class Stream(asyncio.BufferedProtocol):
     def pause(self) -> None:
         if self._transport is not None and not self._transport.is_closing():
             self._paused = True
-            self._transport.pause_reading()
+            self._stop_reading(self._transport)
 
     def resume(self) -> None:
         if self._paused:
@@ -221,6 +229,8 @@ class Stream(asyncio.BufferedProtocol):
     def write_from(self, head: bytes, source: Source) -> None:
         if not self.closed:
             self._sources.append((head, source))
+            if self._sweep is not None:
+                self._sweep.set_behind(self._slot, behind=True)
             self._want_turn()
 
     def _want_turn(self) -> None:
@@ -275,6 +285,71 @@ class Stream(asyncio.BufferedProtocol):
     def _piece_ready(self) -> None:
         self._want_turn()
 
+    # -- reading by a sweep
+    @property
+    def swept(self) -> bool:
+        return self._sweep is not None
+
+    def join(self, sweep: Sweep, sender: object) -> bool:
+        transport = self._transport
+        stays = (
+            self._congested or self._paused or self._resuming or self._behind or self.held or self._sweep is not None
+        )
+        if transport is None or transport.is_closing() or stays or transport.get_extra_info("sslcontext") is not None:
+            return False
+        raw = transport.get_extra_info("socket")
+        if raw is None:
+            return False
+        try:
+            self._slot = sweep.add(raw.fileno(), self, sender)
+        except OSError as error:
+            log.debug("the connection of %s:%d is read by itself: %s", *self.address, error)
+            return False
+        self._sweep, self._leftovers = sweep, 0
+        transport.pause_reading()
+        return True
+
+    def leave(self) -> None:
+        if self._sweep is not None:
+            self._leave()
+            self._resume_reading()
+
+    def _leave(self) -> None:
+        sweep, self._sweep = self._sweep, None
+        if sweep is not None:
+            sweep.remove(self._slot)
+
+    def take(self, data: memoryview) -> None:
+        """Present what a sweep read and did not use; nothing: the loop is to meet the end."""
+        if not data:
+            self.leave()
+        elif self.closed:
+            return
+        elif self._congested or self._paused or self._resuming:  # since it was read
+            self._keep(data, 0)
+        else:
+            self._present(data)
+            self._leftovers += 1
+            if self.held or self._leftovers >= LEFTOVERS_MAX:
+                self.leave()
+
+    def answer(self, data: bytes) -> None:
+        """Write answers that a sweep could not write past earlier bytes."""
+        transport, sweep = self._transport, self._sweep
+        if transport is None or sweep is None:
+            return
+        waits = self._source or self._sources or self._unsent or transport.get_write_buffer_size()
+        if not waits:
+            sweep.set_behind(self._slot, behind=False)
+            data = data[sweep.send(self._slot, data) :]
+        if data:
+            self.write(data)
+
+    def last_seen(self) -> int:
+        if self._sweep is not None and self._sweep.was_read(self._slot):
+            self.seen = self._group.tick
+        return self.seen
+
     # -- the end
     def close(self, why: str = "") -> None:
         if self._transport is not None and not self._transport.is_closing():
@@ -282,6 +357,7 @@ class Stream(asyncio.BufferedProtocol):
             self._tell(why)
             if self._source or self._sources:  # they come first; what comes in now is not looked at
                 self._transport, self._ending, self._close_when_done = None, self._transport, True
+                self._leave()
                 self._drop_rest()
                 self._jobs.clear()
             else:
@@ -297,6 +373,7 @@ class Stream(asyncio.BufferedProtocol):
     def _end(self, transport: asyncio.Transport, how: Callable[[], None]) -> None:
         """From now on this connection is closed; the loop's next turn tells the transport."""
         self._transport, self._ending = None, transport
+        self._leave()
         self._drop_rest()
         self._drop_answers()
         asyncio.get_running_loop().call_soon(how)
@@ -331,6 +408,7 @@ class Stream(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._group.remove(self)
+        self._leave()
         self._drop_rest()
         self._drop_answers()
         self._transport = self._ending = None
@@ -379,10 +457,16 @@ class Stream(asyncio.BufferedProtocol):
     def _read_on(self) -> None:
         self._resume_reading()
 
+    def _stop_reading(self, transport: asyncio.Transport) -> None:
+        if self._sweep is not None:
+            self._leave()  # its transport does not read
+        else:
+            transport.pause_reading()
+
     def _resume_reading(self) -> None:
         transport = self._transport
         # With uvloop, what is to be presented soon comes behind what it reads next, also behind the peer's end.
-        stopped = self._congested or self._paused or self._resuming
+        stopped = self._congested or self._paused or self._resuming or self._sweep is not None
         if transport is not None and not transport.is_closing() and not stopped:
             transport.resume_reading()
 

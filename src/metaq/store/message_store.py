@@ -108,7 +108,7 @@ class MessageStore:
         self.put, self.append_rows, self.deliver = writer.put, writer.append_rows, writer.deliver
         self.give_back = writer.give_back
         self.append_raw, self.expand, self.expand_all = writer.append_raw, writer.expand, writer.expand_all
-        self.append_puts = writer.append_puts
+        self.append_parts, self.append_puts = writer.append_parts, writer.append_puts
         self.pull, self.in_memory = puller.pull, puller.is_recent
         self.when_failed, self.fail = state.when_failed, state.fail
         self.queue, self.existing_queue = self._queues.made, self._queues.get

@@ -242,6 +242,29 @@ class Writer:
         if log.end > self._populator.due_at:
             self._populator.wake()
 
+    def append_parts(
+        self,
+        data: memoryview,
+        parts: memoryview,
+        senders: Sequence[tuple[Mapping[bytes, hot.TopicGate], bytes] | None],
+        table: hot.FrameTable,
+        replies: hot.Replies,
+        outcome: hot.AppendOutcome,
+    ) -> None:
+        """Append the plain sends of many connections (see `hot.append_parts`), as far as the attached files have room.
+
+        Raises StoreFull, StoreFailed: nothing is appended.
+        """
+        log = self._log.tail
+        with self._lock:
+            outcome.touched, outcome.messages, outcome.size = [], 0, 0
+            if not self._state.takes:
+                raise self._state.refusal()
+            now_ms = self._clock.now_ms()
+            hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
+        if log.end > self._populator.due_at:
+            self._populator.wake()
+
     def append_puts(
         self,
         data: memoryview,

@@ -328,11 +328,29 @@ cdef bint read_batch(
 cdef uint64_t runs_begun = 0
 
 
+cdef void begin_run(AppendOutcome outcome, LogTail log):
+    """Count from nothing: what comes is one run."""
+    global runs_begun
+    runs_begun += 1
+    outcome.touched = []
+    outcome.queue = None
+    outcome.stop, outcome.needed, outcome.messages, outcome.size = END, 0, 0, 0
+    outcome.first_end = log.end
+
+
 def append(
     FrameTable table not None, Py_ssize_t row, Py_ssize_t end, gates not None, LogTail log not None, IndexTail index,
     int64_t now_ms, bytes born_host not None, Replies replies not None, AppendOutcome outcome not None,
 ):
-    global runs_begun
+    begin_run(outcome, log)
+    append_rows(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
+
+
+cdef int append_rows(
+    FrameTable table, Py_ssize_t row, Py_ssize_t end, gates, LogTail log, IndexTail index, int64_t now_ms, bytes born_host,
+    Replies replies, AppendOutcome outcome,
+) except -1:
+    """`append` as a part of a run that has begun."""
     cdef Target t
     cdef Row *r
     cdef TopicGate gate = None
@@ -341,18 +359,14 @@ def append(
     cdef Entry *entries
     cdef const uint8_t *topic
     cdef Py_ssize_t count, place, keys, cluster_size = PyBytes_GET_SIZE(log.cluster)
-    cdef int64_t size, first_end = log.end, queue_offset
+    cdef int64_t size, queue_offset
     cdef bint answer
-    runs_begun += 1
-    outcome.touched = []
-    outcome.queue = None
-    outcome.stop, outcome.needed, outcome.messages, outcome.size = END, 0, 0, 0
-    outcome.row = row
+    outcome.stop, outcome.row = END, row
     if not 0 <= row <= end <= table.count:
         raise IndexError(f"rows [{row}, {end}) of {table.count}")
     if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(log.store_host) != 8:
         outcome.stop = SLOW if row < end else END
-        return
+        return 0
     t.log, t.index = <PyObject *>log, <PyObject *>index if index is not None else NULL
     t.born_host = <const uint8_t *>PyBytes_AS_STRING(born_host)
     t.store_ms = max(now_ms, log.store_ms)
@@ -425,7 +439,7 @@ def append(
         outcome.messages += count
         row += 1
         outcome.row = row
-        outcome.size = log.end - first_end
+        outcome.size = log.end - outcome.first_end
         if queue.watched and queue.run != runs_begun:
             queue.run = runs_begun
             outcome.touched.append(queue)  # may lack the memory: the row is counted before

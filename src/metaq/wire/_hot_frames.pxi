@@ -153,7 +153,7 @@ cdef class FrameTable:
         PyMem_Free(self.rows)
         PyMem_Free(self.arena.data)
 
-    def scan(self, data, Py_ssize_t start, Py_ssize_t end):
+    cpdef Py_ssize_t scan(self, data, Py_ssize_t start, Py_ssize_t end) except -1:
         cdef Reader reader
         cdef Header header
         cdef Row *row
@@ -219,7 +219,7 @@ cdef class FrameTable:
         self.held = wanted
         return 0
 
-    def release(self):
+    cpdef release(self):
         self.count = 0
         self.source.drop()
 

@@ -355,6 +355,7 @@ cdef class AppendOutcome:
     cdef public list touched
     cdef public Py_ssize_t messages
     cdef public int64_t size
+    cdef int64_t first_end  # of the log, when the run began
     cdef Growing entries  # of Entry: the messages of the row under way
 
     def __cinit__(self):

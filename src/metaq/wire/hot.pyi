@@ -299,6 +299,27 @@ def append(
     last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.
     """
 
+def append_parts(
+    data: Buffer,
+    parts: memoryview,
+    senders: Sequence[tuple[Mapping[bytes, TopicGate], bytes] | None],
+    table: FrameTable,
+    log: LogTail,
+    index: IndexTail | None,
+    now_ms: int,
+    replies: Replies,
+    outcome: AppendOutcome,
+) -> None:
+    """`append` for the bytes of many connections, as one run: `outcome` counts them all.
+
+    `parts`: rows of six 32-bit numbers (slot, life, start, end, used, answered), as of `metaq.net.sweep`; data[start:end] came from the
+    sender senders[slot], its gates and its host; None: not one whose sends may be appended. Sets `used` to where the first
+    frame begins that is not plain, not whole or has no room, and `answered` to the bytes in `replies` behind the part's
+    answers. What is left of a part does not stop the next one.
+
+    Raises IndexError: no such slot. The parts before it are done then.
+    """
+
 def deliver(
     records: Buffer,
     units: Buffer,

@@ -1,0 +1,74 @@
+"""Plain sends of connections that send them one by one: all that are ready go to the log, and are answered, in one pass.
+
+A request that comes alone costs the loop's event, the session's turn and a write, twice as much as reading, storing and
+answering it. `BrokerSession` joins the sweep (`metaq.net.sweep`) when such requests follow each other; what the pass cannot
+do, of whatever kind, the session does as before, in the order in which it came.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from metaq.doors.remoting_session import Workspace
+from metaq.net.sweep import ANSWERED, COLUMNS, Member, Sweep
+from metaq.wire.frame import frame_bytes
+
+log = logging.getLogger(__name__)
+
+
+class SweptSends:
+    """The sweep of one door, and what is done with what it reads."""
+
+    def __init__(self, space: Workspace) -> None:
+        self._space = space
+        self.sweep = Sweep(self._handle)
+
+    def _handle(self, sweep: Sweep) -> None:
+        space = self._space
+        parts = sweep.read()
+        left: list[tuple[Member, memoryview]] = []
+        try:
+            space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)
+            left = sweep.left(parts)  # before anything is written, which may let a member leave
+            if len(space.acks):
+                self._answer(sweep, parts)
+        except Exception as error:  # noqa: BLE001  those whose answers are lost pay, the others notice nothing
+            space.acks.clear()
+            log.error("the answers of a pass are lost: %s", error or type(error).__name__)  # noqa: TRY400
+            for member in sweep.answered(parts):
+                member.abort("its answer is lost")
+        for member, data in left:
+            member.take(data)
+        if space.broker.hold.grown:
+            space.broker.answer_pulls()
+
+    def _answer(self, sweep: Sweep, parts: memoryview) -> None:
+        due, answers = self._space.broker.acks.due(), self._space.acks.take()
+        if due is None:
+            sweep.write(answers, parts)
+        else:
+            self._space.held_acks.hold(SweptAnswers(sweep, parts, answers), due, answers)
+
+
+class SweptAnswers:
+    """The answers of one pass, which have to wait."""
+
+    def __init__(self, sweep: Sweep, parts: memoryview, answers: bytes) -> None:
+        self._sweep, self._answers = sweep, answers
+        self._parts = memoryview(bytearray(parts)).cast("i")
+
+    def write(self, data: bytes) -> None:
+        """Write the answers, or others in their place: as many, in their order."""
+        if data is not self._answers:
+            self._measure(data)
+        self._sweep.write(data, self._parts)
+
+    def _measure(self, data: bytes) -> None:
+        """Let the parts say where their answers end in `data`."""
+        before = after = 0
+        for place in range(ANSWERED, len(self._parts), COLUMNS):
+            while before < self._parts[place]:
+                before += frame_bytes(self._answers, before, len(self._answers))
+                after += frame_bytes(data, after, len(data))
+            if self._parts[place]:
+                self._parts[place] = after

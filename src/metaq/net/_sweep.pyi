@@ -1,0 +1,46 @@
+"""The system calls of a sweep; the words are those of `metaq.net.sweep`."""
+
+from typing import Any
+
+from metaq.net.sweep import Member
+
+class Sweep:
+    """Connections that are read in one pass. It holds an epoll descriptor for as long as it lives."""
+
+    fd: int
+    """Readable when one of the members is."""
+    buffer: memoryview
+    parts: memoryview
+    members: list[Member | None]
+    senders: list[Any]
+    """By slot, what the handler wants to know of each member."""
+
+    def __init__(self) -> None:
+        """Raises OSError."""
+
+    def add(self, fd: int, member: Member, sender: object) -> int:
+        """Returns the slot. Raises OSError."""
+
+    def remove(self, slot: int) -> None:
+        """Raises LookupError: nobody has the slot."""
+
+    def was_read(self, slot: int) -> bool:
+        """Whether something came since this was asked last. Raises LookupError."""
+
+    def set_behind(self, slot: int, behind: bool) -> None:
+        """Whether earlier bytes may wait to be written: then nothing is written past them. True at first. Raises LookupError."""
+
+    def send(self, slot: int, data: bytes) -> int:
+        """Write to one member. Returns how many bytes went out. Raises LookupError."""
+
+    def answered(self, parts: memoryview) -> list[Member]:
+        """The members that answers are for."""
+
+    def read(self) -> int:
+        """Read up to `PARTS_MAX` connections that have something. Returns how many rows of `parts` are filled."""
+
+    def write(self, answers: bytes, parts: memoryview) -> list[tuple[Member, int, int]]:
+        """Write each part's answers. Returns, of which members, from where to where they did not go out."""
+
+    def left(self, parts: memoryview) -> list[tuple[Member, int, int]]:
+        """Of which members, from where to where their bytes in `buffer` were not used."""

@@ -1,0 +1,121 @@
+"""Reading many connections at once, and answering them at once.
+
+A connection whose requests come one at a time costs an event each: a call of the loop, a dozen of ours, a write. Where
+many such connections are ready, their events differ in nothing but the bytes. So a connection may join a `Sweep`: the loop
+watches one descriptor for all of them, and one native pass reads each that is ready. What becomes of the parts is for
+whoever handles the sweep: it marks how much of each it has used, hands in the answers of all, and what is left
+goes the usual way, through `Member.take`.
+
+A sweep needs epoll and the compiled module (`METAQ_HOT=0` goes without, see `metaq.wire.hot`). A part is a row of six 32-bit numbers:
+
+    slot, life      whose it is; `life` tells apart those that had the slot one after the other
+    start, end      its bytes in `Sweep.buffer`; none at a connection's end or fault: its member is to leave
+    used            up to where the handler has taken them; `read` sets it to `start`
+    answered        where its answers end among those of all parts; `read` sets it to 0
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final, Protocol
+
+if TYPE_CHECKING:
+    from metaq.net import _sweep
+
+log = logging.getLogger("metaq.net")
+
+PARTS_MAX: Final = 64
+PART_BYTES: Final = 16 * 1024
+"""A connection with more to read at once is no longer one that sends small requests one by one."""
+COLUMNS: Final = 6
+ANSWERED: Final = 5
+
+
+class Member(Protocol):
+    """A connection in a sweep."""
+
+    def take(self, data: memoryview) -> None:
+        """Have the session handle bytes that the sweep read; they are valid during the call only."""
+        ...
+
+    def answer(self, data: bytes) -> None:
+        """Write answers that could not go out at once."""
+        ...
+
+    def abort(self, why: str) -> None:
+        """Close at once."""
+        ...
+
+
+def _compiled() -> type[_sweep.Sweep] | None:
+    if os.environ.get("METAQ_HOT", "1") == "0":
+        return None
+    try:
+        from metaq.net._sweep import Sweep
+    except ImportError:  # nobody has built it, or this is no Linux
+        return None
+    return Sweep
+
+
+_NATIVE: Final = _compiled()
+
+
+def available() -> bool:
+    """Whether there are sweeps on this machine."""
+    return _NATIVE is not None
+
+
+class Sweep:
+    """Connections of one event loop that are read in one pass.
+
+    Args: handle: called on the loop when some of them have something, with this; calls `read` first.
+    """
+
+    def __init__(self, handle: Callable[[Sweep], None]) -> None:
+        assert _NATIVE is not None, "ask available() first"
+        self._handle = handle
+        self._native = native = _NATIVE()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._count = 0
+        self.buffer, self.senders = native.buffer, native.senders
+        self.was_read, self.set_behind, self.send = native.was_read, native.set_behind, native.send
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, fd: int, member: Member, sender: object) -> int:
+        """Take a connection in, whose transport does not read any more. Returns its slot. Raises OSError."""
+        slot = self._native.add(fd, member, sender)
+        if not self._count:
+            self._loop = asyncio.get_running_loop()
+            self._loop.add_reader(self._native.fd, self._handle, self)
+        self._count += 1
+        return slot
+
+    def remove(self, slot: int) -> None:
+        """Read it no more. Raises LookupError."""
+        self._native.remove(slot)
+        self._count -= 1
+        if not self._count and self._loop is not None:
+            self._loop.remove_reader(self._native.fd)
+            self._loop = None
+
+    def read(self) -> memoryview:
+        """Read those that have something, `PARTS_MAX` at most. Returns their parts, `COLUMNS` numbers each."""
+        return self._native.parts[: COLUMNS * self._native.read()]
+
+    def write(self, answers: bytes, parts: memoryview) -> None:
+        """Write the answers of parts, each to its connection; those of connections that have left are nobody's."""
+        for member, start, end in self._native.write(answers, parts):
+            member.answer(answers[start:end])
+
+    def answered(self, parts: memoryview) -> list[Member]:
+        """The members that the answers of these parts are for."""
+        return self._native.answered(parts)
+
+    def left(self, parts: memoryview) -> list[tuple[Member, memoryview]]:
+        """The members of parts that were not used up, and their bytes; no bytes at a connection's end."""
+        return [(member, self.buffer[used:end]) for member, used, end in self._native.left(parts)]
