@@ -67,11 +67,14 @@ format: $(VENV)/has-lint  ## rewrite the sources in the project's style
 types: $(VENV)/has-lint  ## mypy --strict over the sources and the examples
 	$(BIN)/mypy src examples
 
-bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis: about 5 minutes on a quiet machine
+bench: $(VENV)/has-test  ## measure every figure that is promised, beside Redis, NATS and Kafka, and draw them: an hour, ARGS="--rows push-1k" some minutes
 	$(RUN) bench/run.py $(ARGS)
 
 bench-small: $(VENV)/has-test  ## every benchmark with small input, to see that it still runs
 	$(PYTEST) tests/test_bench_small.py $(ARGS)
+
+flame: $(VENV)/has-profile  ## draw where the time of a path goes: make flame ROW=send-64x1 (ROW= names them)
+	$(RUN) bench/flame.py $(if $(ROW),--row $(ROW),--list) $(ARGS)
 
 ##@ Look after
 
@@ -119,4 +122,8 @@ $(VENV)/has-test: $(VENV)/has-demo
 	$(RUN) -m pip install --progress-bar on -e '.[all,demo,dev,test]'
 	@touch $@ $(VENV)/has-lint
 
-.PHONY: demo doctor test test-all test-plain test-long test-spark lint format types bench bench-small docs hot wheel clean help
+$(VENV)/has-profile: $(VENV)/has-test
+	$(RUN) -m pip install --progress-bar on -e '.[profile]'
+	@touch $@
+
+.PHONY: demo doctor test test-all test-plain test-long test-spark lint format types bench bench-small flame docs hot wheel clean help

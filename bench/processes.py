@@ -1,12 +1,10 @@
 """The servers and generators of a measurement: started on fresh files, stopped by their own id, always on loopback."""
 
-import csv
 import json
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -19,7 +17,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "src"))
-from metaq.testing import free_port  # noqa: E402  found by the line above
+from metaq.testing import free_port  # noqa: E402, F401  found by the line above; those who start servers take it from here
 
 NATIVE = ROOT / "bench" / "native"
 PATIENCE = 600
@@ -119,15 +117,33 @@ def _ready(process: subprocess.Popen[str], what: str) -> str:
 
 @contextmanager
 def metaq_up(
-    disk: Path, *, hot: bool = True, port: int = 0, data: Path | None = None, options: Sequence[str] = ()
+    disk: Path,
+    *,
+    hot: bool = True,
+    port: int = 0,
+    data: Path | None = None,
+    options: Sequence[str] = (),
+    prefix: Sequence[str] = (),
 ) -> Iterator[Server]:
     """`metaq up` with a server's log files on a fresh folder of `disk`, which is removed afterwards; or on `data`,
-    which stays. `options`: more flags.
+    which stays. `options`: more flags. `prefix`: a program that it runs under, and its flags.
     """
     folder = str(data) if data else tempfile.mkdtemp(prefix="metaq-", dir=disk)
     paths = [str(ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "METAQ_HOT": "1" if hot else "0"}
-    command = [sys.executable, "-m", "metaq", "up", "--data", folder, "--port", str(port), "--namesrv-port", "0"]
+    command = [
+        *prefix,
+        sys.executable,
+        "-m",
+        "metaq",
+        "up",
+        "--data",
+        folder,
+        "--port",
+        str(port),
+        "--namesrv-port",
+        "0",
+    ]
     command += ["-o", f"mappedFileSizeCommitLog={LOG_FILE_BYTES}", *options]
     started_ns = time.monotonic_ns()
     with (disk / "metaq.log").open("a") as log:
@@ -159,30 +175,6 @@ def null_server(cache: Path, body: int) -> Iterator[Server]:
         stop(process)
 
 
-@contextmanager
-def redis(disk: Path) -> Iterator[Server]:
-    """Debian's redis-server on a fresh folder, append-only file synced every second."""
-    folder = tempfile.mkdtemp(prefix="redis-", dir=disk)
-    port = free_port()
-    command = ["redis-server", "--port", str(port), "--bind", "127.0.0.1", "--dir", folder, "--save", ""]
-    command += ["--appendonly", "yes", "--appendfsync", "everysec"]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, text=True)
-    try:
-        deadline = time.monotonic() + READY_SECONDS
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if time.monotonic() > deadline or process.poll() is not None:
-                    raise RuntimeError("redis-server did not start") from None
-                time.sleep(0.005)
-        yield Server(process, f"127.0.0.1:{port}", 0)
-    finally:
-        stop(process)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
 def load(cache: Path, mode: str, address: str, *, generator: str = "loadgen", **options: object) -> dict[str, float]:
     """One run of a load generator. Raises RuntimeError with what it complained about."""
     command = [str(compiled(generator, cache)), mode, address, *(f"{key}={value}" for key, value in options.items())]
@@ -191,19 +183,6 @@ def load(cache: Path, mode: str, address: str, *, generator: str = "loadgen", **
         raise RuntimeError(f"{' '.join(command[1:])}: {done.stderr.strip()}")
     result: dict[str, float] = json.loads(done.stdout)
     return result
-
-
-def redis_benchmark(server: Server, conns: int, pipeline: int, count: int, body: int) -> dict[str, float]:
-    """XADD of one field of `body` bytes to one stream: {"requests_per_s", "p50_us", "p99_us"}."""
-    command = ["redis-benchmark", "-h", "127.0.0.1", "-p", server.address.rpartition(":")[2], "--csv"]
-    command += ["-c", str(conns), "-P", str(pipeline), "-n", str(count), "XADD", "bench", "*", "b", "x" * body]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=True)
-    row = next(csv.DictReader(done.stdout.splitlines()))
-    return {
-        "requests_per_s": float(row["rps"]),
-        "p50_us": float(row["p50_latency_ms"]) * 1000,
-        "p99_us": float(row["p99_latency_ms"]) * 1000,
-    }
 
 
 def stale_hot_module() -> bool:

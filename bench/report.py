@@ -7,7 +7,14 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from rows import RATIO_GOAL, RATIO_MUST, Measured, Row
+from row import Measured, Row
+from rows import RATIO_GOAL, RATIO_MUST
+
+KEPT = (
+    "p50_us", "p99_us", "cpu_us", "instructions", "cache_misses", "beside", "beside_cpu_us", "nats", "nats_cpu_us", "redis",
+    "send_us", "aio_send_per_s",
+)  # fmt: skip
+"""Of what was measured beside the value: what the report has medians of."""
 
 
 def machine(root: Path, disk: Path) -> dict[str, Any]:
@@ -52,6 +59,7 @@ def summary(row: Row, runs: list[Measured]) -> dict[str, Any]:
         "peers": row.peers,
         "peer": row.beside,
         "times_peer": row.times_peer,
+        "lower_is_better": row.lower_is_better,
         "runs": len(values),
         "median": statistics.median(values),
         "least": min(values),
@@ -59,11 +67,15 @@ def summary(row: Row, runs: list[Measured]) -> dict[str, Any]:
     }
     median = result["median"]
     result["verdict"] = "–" if row.times_peer else _verdict(median, row)
-    for name in ("p50_us", "p99_us", "cpu_us", "beside", "send_us", "aio_send_per_s"):
+    for name in KEPT:
         if all(name in run for run in runs):
             result[name] = statistics.median(run[name] for run in runs)
-    if all("beside" in run for run in runs):
-        ratios = [run["beside"] / run["value"] if row.lower_is_better else run["value"] / run["beside"] for run in runs]
+    if all(run.get("beside") and run["value"] for run in runs):
+        # of the peer's time where that is what the bounds say; else as many times better
+        turned = row.lower_is_better and not row.times_peer
+        ratios = [
+            run["beside"] / run["value"] if turned else run["value"] / run["beside"] for run in runs if run["value"]
+        ]
         result["ratio"] = statistics.median(ratios)
         result["ratio_least"], result["ratio_most"] = min(ratios), max(ratios)
         if row.times_peer:
@@ -86,6 +98,17 @@ def _number(value: float | None) -> str:
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:.1f}" if abs(value) >= 10 else f"{value:.2f}"
 
 
+def _peers(row: dict[str, Any]) -> str:
+    """What was measured in the same run: each peer's figure, and CPU of its server where that was measured too."""
+    found = [(row["peer"], "beside"), ("NATS", "nats"), ("Redis", "redis")]
+    texts = [
+        f"{name} {_number(row[key])}" + (f" ({_number(row[f'{key}_cpu_us'])})" if f"{key}_cpu_us" in row else "")
+        for name, key in found
+        if key in row
+    ]
+    return ", ".join(texts) or "–"
+
+
 def markdown(report: dict[str, Any]) -> str:
     """The whole report as Markdown."""
     where = report["machine"]
@@ -95,17 +118,18 @@ def markdown(report: dict[str, Any]) -> str:
             f"commit {where['commit']}, load {where['load']:.1f} at the start. Server, generator and peers share the cores."
         ),
         "",
-        "| work | unit | must | goal | median | spread | runs | reached | CPU µs | p50/p99 µs | peer beside it | ratio | prototype | peers |",
-        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+        "| work | unit | must | goal | median | spread | runs | reached | CPU µs | instructions/cache misses | p50/p99 µs | peer beside it (its CPU µs) | ratio | prototype | peers |",
+        "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in report["rows"]:
         ratio = f"{row['ratio']:.2f} ({row['ratio_least']:.2f}–{row['ratio_most']:.2f})" if "ratio" in row else "–"
         latency = f"{_number(row.get('p50_us'))}/{_number(row.get('p99_us'))}" if "p50_us" in row else "–"
         bounds = [f"{_number(row[name])}{' ×' if row['times_peer'] else ''}" for name in ("must", "goal")]
+        counted = f"{_number(row['instructions'])}/{_number(row.get('cache_misses'))}" if "instructions" in row else "–"
         cells = [
             row["work"], row["unit"], *bounds, f"**{_number(row['median'])}**",
             f"{_number(row['least'])}–{_number(row['most'])}", row["runs"], row["verdict"], _number(row.get("cpu_us")),
-            latency, f"{row['peer']} {_number(row['beside'])}" if "beside" in row else "–", ratio, _number(row["prototype"]), row["peers"] or "–",
+            counted, latency, _peers(row), ratio, _number(row["prototype"]), row["peers"] or "–",
         ]  # fmt: skip
         lines.append("| " + " | ".join(str(cell) for cell in cells) + " |")
     lines += ["", f"Ratio of single sends to Redis Streams: must reach {RATIO_MUST}, goal {RATIO_GOAL}.", ""]
@@ -120,6 +144,8 @@ def markdown(report: dict[str, Any]) -> str:
             lines[-1] += f"1000 asyncio tasks with one `send` each {row['aio_send_per_s'] / 1000:.0f} k/s."
     if "hot" in report:
         lines += ["", "The hot module and its plain twin (`hot_bench.py`):", "", "```", report["hot"].rstrip(), "```"]
+    if report.get("without"):
+        lines += ["", "Without:", "", *(f"- {why}" for why in report["without"])]
     failures = report["failures"]
     if failures:
         lines += ["", "Not measured:", "", *(f"- {key}: {why}" for key, why in failures.items())]

@@ -1,101 +1,15 @@
 """What is measured: one row per promise, with what it must reach, its goal, and what the prototype and peers reached."""
 
 import json
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass, field
-from pathlib import Path
 
 import filter_bench
+import peers
 import processes
 import rebalance_bench
-import rocketmq
-
-
-@dataclass
-class Bench:
-    """Where and how much: `scale` 1.0 is the full series, smaller ones only show that everything still works."""
-
-    cache: Path
-    disk: Path
-    scale: float = 1.0
-    paired: bool = True
-    """Whether Redis is there to be measured beside."""
-    alone: bool = False
-    """No RocketMQ beside it either."""
-    run: int = 0
-    client_runs: dict[int, dict[str, float | list[float]]] = field(default_factory=dict)
-    spark_figures: dict[str, list[float]] = field(default_factory=dict)
-
-    def count(self, full: int, least: int = 1000) -> int:
-        return max(least, int(full * self.scale))
-
-
-Measured = dict[str, float]
-"""`value` in the row's unit, and whatever else is worth keeping: `beside` (the peer's, in the same unit), `p99_us`, `cpu_us`, ..."""
-
-
-@dataclass(frozen=True)
-class Row:
-    key: str
-    work: str
-    unit: str
-    must: float
-    goal: float
-    measure: Callable[[Bench], Measured | list[Measured]]
-    """One run, or all of them at once where a start is dear (Spark)."""
-    prototype: float | None = None
-    peers: str = ""
-    lower_is_better: bool = False
-    runs: int = field(default=5)
-    beside: str = "Redis"
-    """The peer that is measured in the same run, if any is."""
-    times_peer: bool = False
-    """`must` and `goal` are multiples of what that peer reaches."""
-
-
-def _in_turn(bench: Bench, ours: Callable[[], Measured], theirs: Callable[[], float]) -> Measured:
-    """Both, one right after the other; who goes first alternates, so that a drift of the machine favours nobody."""
-    if bench.run % 2:
-        measured = ours()
-        return {**measured, "beside": theirs()}
-    rate = theirs()
-    return {**ours(), "beside": rate}
-
-
-def _paired(bench: Bench, ours: Callable[[], Measured], theirs: Callable[[], float]) -> Measured:
-    """With Redis, where it is installed."""
-    return _in_turn(bench, ours, theirs) if bench.paired else ours()
-
-
-def beside_rocketmq(
-    bench: Bench, options: Mapping[str, object], work: Callable[[processes.Server], Measured]
-) -> Measured:
-    """`work` on `metaq up` and on RocketMQ 4.9.7, both with these keys of `broker.conf`, in turn as in `_in_turn`.
-
-    Where RocketMQ cannot be had, ours alone.
-    """
-
-    def ours() -> Measured:
-        flags = [flag for key, value in options.items() for flag in ("-o", f"{key}={value}")]
-        with processes.metaq_up(bench.disk, options=flags) as server:
-            before = server.cpu_seconds()
-            measured = work(server)
-            return {"cpu_s": server.cpu_seconds() - before, **measured}
-
-    def theirs() -> float:
-        with rocketmq.running(bench.disk, **options) as server:
-            return work(server)["value"]
-
-    if bench.alone:
-        return ours()
-    try:
-        rocketmq.classpath()
-    except RuntimeError as error:
-        print(error, file=sys.stderr)
-        return ours()
-    return _in_turn(bench, ours, theirs)
+from broker_rows import BROKER_ROWS
+from row import Bench, Measured, Row, beside_rocketmq, in_turn, paired
 
 
 def _sends(
@@ -126,14 +40,14 @@ def _sends(
 
 
 def _xadds(bench: Bench, body: int, count: int, conns: int, pipeline: int) -> Measured:
-    with processes.redis(bench.disk) as server:
-        return processes.redis_benchmark(server, conns, pipeline, count, body)
+    with peers.redis(bench.disk) as server:
+        return peers.redis_benchmark(server, conns, pipeline, count, body)
 
 
 def _single_sends(body: int, full: int) -> Callable[[Bench], Measured]:
     def measure(bench: Bench) -> Measured:
         count = bench.count(full)
-        return _paired(
+        return paired(
             bench,
             lambda: _sends(bench, body, count, 4, 64),
             lambda: _xadds(bench, body, count, 4, 64)["requests_per_s"] / 1000,
@@ -146,7 +60,7 @@ def _off_plain(full: int, *, mode: str = "send", **more: object) -> Callable[[Be
     """Sends that are legal and not plain, beside plain ones."""
 
     def measure(bench: Bench) -> Measured:
-        return _in_turn(
+        return in_turn(
             bench,
             lambda: _sends(bench, 100, bench.count(full), 4, 64, mode=mode, **more),
             lambda: _sends(bench, 100, bench.count(400_000), 4, 64)["value"],
@@ -166,21 +80,7 @@ def _one_by_one(bench: Bench) -> Measured:
         result = _sends(bench, 100, count, 1, 1)
         return {**result, "value": result["p50_us"]}
 
-    return _paired(bench, ours, lambda: _xadds(bench, 100, count, 1, 1)["p50_us"])
-
-
-def _one_by_one_awake(bench: Bench) -> Measured:
-    with processes.cores_awake():
-        return _one_by_one(bench)
-
-
-def _sixty_four_by_one(bench: Bench) -> Measured:
-    count = bench.count(200_000)
-    return _paired(
-        bench,
-        lambda: _sends(bench, 100, count, 64, 1),
-        lambda: _xadds(bench, 100, count, 64, 1)["requests_per_s"] / 1000,
-    )
+    return paired(bench, ours, lambda: _xadds(bench, 100, count, 1, 1)["p50_us"])
 
 
 def _batches(bench: Bench) -> Measured:
@@ -390,14 +290,7 @@ ROWS = (
     ),
     Row("send-100-twin", "the same with the plain twin, 100 B", "k/s", 60, 90, _twin_sends),
     Row("send-1x1", "send 1 × 1, 100 B, p50", "µs", 45, 22, _one_by_one, 22, "Redis 23, NATS 40, RocketMQ 64", True),
-    Row(
-        "send-1x1-awake", "the same with the cores kept awake", "µs", 45, 22, _one_by_one_awake, 22,
-        "Redis 23, NATS 40, RocketMQ 64", True,
-    ),
-    Row(
-        "send-64x1", "64 connections × 1, 100 B", "k/s", 60, 120, _sixty_four_by_one, 87,
-        "Redis 117, NATS 51, RocketMQ 38",
-    ),
+    *BROKER_ROWS,
     Row(
         "send-odd", "single sends 4 × 64 whose queue ids are written 00 and 01", "k/s", 1 / 6, 1 / 3,
         _off_plain(400_000, odd=1), beside="plain sends", times_peer=True,

@@ -1,19 +1,22 @@
 """Measures every figure that the project promises, in one command. See README.md in this folder.
 
-python bench/run.py [--quick] [--rows send-100,batch] [--runs 5] [--disk DIR] [--output DIR]
+python bench/run.py [--quick] [--rows send-100,batch] [--runs 5] [--backlog 100M] [--disk DIR] [--output DIR]
 """
 
 import argparse
 import json
-import shutil
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import costs
+import peers
+import plot
 import processes
 import report
-from rows import ROWS, Bench, Measured, Row
+from row import Bench, Measured, Row
+from rows import ROWS
 
 CACHE = processes.ROOT / ".cache" / "bench"
 
@@ -63,14 +66,24 @@ def measure(rows: list[Row], bench: Bench, runs: int | None) -> tuple[dict[str, 
     return done, failures
 
 
+def messages(text: str) -> int:
+    """A number of messages as people write it: 20000, 500k, 1M."""
+    units = {"k": 1_000, "m": 1_000_000}
+    unit = units.get(text[-1:].lower(), 1)
+    return int(float(text[:-1] if unit > 1 else text) * unit)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", help=f"comma-separated, of {', '.join(row.key for row in ROWS)}; default all")
     parser.add_argument("--runs", type=int, help="runs of each row; default 5 to 7")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: shows that the benchmarks work")
     parser.add_argument("--alone", action="store_true", help="without the peers that are measured in the same run")
+    parser.add_argument(
+        "--backlog", type=messages, help="messages of the row backlog: 1M, 100M; default 100M, quick 100k"
+    )
     parser.add_argument("--disk", type=Path, default=CACHE / "disk", help="folder on a real disk for the stores")
-    parser.add_argument("--output", type=Path, default=CACHE, help="folder for report.json and report.md")
+    parser.add_argument("--output", type=Path, default=CACHE, help="folder for report.json, .md and .png")
     arguments = parser.parse_args()
 
     wanted = arguments.rows.split(",") if arguments.rows else [row.key for row in ROWS]
@@ -87,15 +100,20 @@ def main() -> int:
         processes.compiled("loadgen", CACHE)
     except FileNotFoundError as error:
         parser.error(str(error))
-    redis = shutil.which("redis-server") is not None
-    bench = Bench(
-        CACHE, arguments.disk, 0.01 if arguments.quick else 1.0, redis and not arguments.alone, arguments.alone
-    )
-    if not redis:
-        print("warning: no redis-server: the single sends have no pair", file=sys.stderr)
+    peers.fetching = not arguments.quick
+    missing = {} if arguments.alone else peers.missing()
+    for why in missing.values():
+        print(f"warning: {why}", file=sys.stderr)
+    scale = 0.01 if arguments.quick else 1.0
+    bench = Bench(CACHE, arguments.disk, scale, missing=missing, alone=arguments.alone)
+    bench.paired = bench.has("redis")
+    bench.backlog = arguments.backlog or (100_000 if arguments.quick else bench.backlog)
 
     result: dict[str, Any] = {"machine": report.machine(processes.ROOT, arguments.disk)}
     started = time.monotonic()
+    result["without"] = list(missing.values()) + (
+        [f"{costs.no_counters()}: {costs.INSTEAD}"] if costs.no_counters() else []
+    )
     result["ceilings"] = ceilings(bench)
     runs, result["failures"] = measure(rows, bench, 1 if arguments.quick else arguments.runs)
     if not arguments.rows:
@@ -104,6 +122,7 @@ def main() -> int:
     result["runs"] = runs
     result["seconds"] = time.monotonic() - started
     (arguments.output / "report.json").write_text(json.dumps(result, indent=1, ensure_ascii=False))
+    plot.draw(result, arguments.output / "report.png")
     text = report.markdown(result)
     (arguments.output / "report.md").write_text(text)
     print(f"\n{text}\n{result['seconds']:.0f} s; written to {arguments.output}")

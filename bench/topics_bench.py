@@ -48,9 +48,11 @@ class Sender:
     async def answer(self) -> Command:
         while (command := self._answers.next_command()) is None:
             data = await self._reader.read(1 << 16)
-            assert data, "the broker closed the connection"
+            if not data:
+                raise ConnectionResetError("the broker closed the connection")
             self._answers.receive_data(data)
-        assert command.code == 0, f"code {command.code}: {command.remark}"
+        if command.code != 0:
+            raise RuntimeError(f"code {command.code}: {command.remark}")
         return command
 
     async def send_all(self, topics: list[str]) -> None:
@@ -81,12 +83,13 @@ def percentile(values: list[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))] if ordered else float("nan")
 
 
-async def measure(server: processes.Server, count: int, connections: int, window: int) -> None:
+async def measure(server: processes.Server, count: int, connections: int, window: int, prefix: str) -> dict[str, float]:
+    """Make so many topics over that, beside a sender that goes on."""
     address = server.address
     beside = await Sender.open(address, 1)
     await beside.send_all(["beside"])
     stop = asyncio.Event()
-    asyncio.get_running_loop().call_later(2, stop.set)
+    asyncio.get_running_loop().call_later(2 if count > 1000 else 0.1, stop.set)
     alone = await beside.latencies(stop)
     senders = [await Sender.open(address, window) for _ in range(connections)]
     stop = asyncio.Event()
@@ -94,19 +97,23 @@ async def measure(server: processes.Server, count: int, connections: int, window
     started, cpu = time.perf_counter(), server.cpu_seconds()
     await asyncio.gather(
         *(
-            sender.send_all([f"topic-{number}" for number in range(first, count, connections)])
+            sender.send_all([f"{prefix}-{number}" for number in range(first, count, connections)])
             for first, sender in enumerate(senders)
         )
     )
     took, cpu = time.perf_counter() - started, server.cpu_seconds() - cpu
     stop.set()
     found = await watching
-    print(
-        f"{count} topics by use, {connections} connections x {window}: {took:.2f} s, {cpu:.2f} s of CPU; sends beside it: "
-        f"p50 {percentile(found, 0.5):.2f}, p99 {percentile(found, 0.99):.2f}, most {max(found):.1f} ms of {len(found)}; "
-        f"before it p99 {percentile(alone, 0.99):.2f} ms",
-        flush=True,
-    )
+    return {
+        "seconds": took, "topics_per_s": count / took, "cpu_s": cpu, "cpu_us": cpu / count * 1e6, "sends": float(len(found)),
+        "beside_p50_ms": percentile(found, 0.5), "beside_p99_ms": percentile(found, 0.99), "beside_most_ms": max(found),
+        "alone_p99_ms": percentile(alone, 0.99),
+    }  # fmt: skip
+
+
+def run(server: processes.Server, count: int, connections: int, window: int, prefix: str = "topic") -> dict[str, float]:
+    """As `measure`, for those without a loop."""
+    return asyncio.run(measure(server, count, connections, window, prefix))
 
 
 def main() -> None:
@@ -117,9 +124,15 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.disk.mkdir(parents=True, exist_ok=True)
     count = 200 if arguments.quick else arguments.topics
-    for connections, window in ((8, 64), (1, 64)):
+    for connections, window in ((8, 64), (1, 64), (1, 1)):
         with processes.metaq_up(arguments.disk, options=OPTIONS) as server:
-            asyncio.run(measure(server, count, connections, window))
+            found = run(server, count, connections, window)
+        print(
+            f"{count} topics by use, {connections} connections x {window}: {found['seconds']:.2f} s, {found['cpu_s']:.2f} s of "
+            f"CPU; sends beside it: p50 {found['beside_p50_ms']:.2f}, p99 {found['beside_p99_ms']:.2f}, most "
+            f"{found['beside_most_ms']:.1f} ms of {found['sends']:.0f}; before it p99 {found['alone_p99_ms']:.2f} ms",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,11 @@
 """The benchmarks run with small counts, so that they cannot rot."""
 
+import contextlib
+import importlib.util
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,16 @@ from tests.interop import maven, metaq1
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 
 BENCH = ROOT / "bench"
+
+
+@contextlib.contextmanager
+def bench_modules() -> Iterator[None]:
+    """The modules of bench/ can be imported inside."""
+    sys.path.insert(0, str(BENCH))
+    try:
+        yield
+    finally:
+        sys.path.pop(0)
 
 
 def _run(tmp_path: Path, rows: str, *options: str) -> dict[str, dict[str, object]]:
@@ -24,6 +37,8 @@ def _run(tmp_path: Path, rows: str, *options: str) -> dict[str, dict[str, object
     assert done.returncode == 0, done.stdout + done.stderr
     report = json.loads((tmp_path / "report.json").read_text())
     assert (tmp_path / "report.md").read_text().count("\n| ") > len(rows.split(","))
+    if importlib.util.find_spec("matplotlib"):
+        assert (tmp_path / "report.png").read_bytes().startswith(b"\x89PNG")
     return {row["key"]: row for row in report["rows"]}
 
 
@@ -34,6 +49,43 @@ def test_broker_rows(tmp_path: Path) -> None:
     rows = _run(tmp_path, keys)
     assert list(rows) == keys.split(",")
     assert all(row["median"] > 0 for row in rows.values())
+
+
+BESIDE_PEERS = (
+    "send-1x1-awake,send-64x1,push-1k,push-1k-p99,push-50k,push-50k-p99,push-50k-rate,sync-64,sync-256,pull-cpu,batch-cpu,"
+    "cold,cold-producers,spread-1000,spread-10000,topics-1x1,topics-8x64,backlog"
+)
+
+
+@pytest.mark.slow
+def test_rows_of_single_requests(tmp_path: Path) -> None:
+    """A waiting consumer takes what is sent, all of a backlog is read, and topics are made: every row of ours has its figure."""
+    rows = _run(tmp_path, BESIDE_PEERS, "--alone", "--backlog", "50k")
+    assert list(rows) == BESIDE_PEERS.split(",")
+    assert all(row["median"] > 0 for key, row in rows.items() if key != "cold-producers")
+    assert rows["push-50k-rate"]["median"] > 1
+    # ours are compared with ourselves here, and nobody else's rows are judged without their peer
+    assert rows["send-64x1"]["verdict"] == "–"
+    assert rows["spread-1000"]["verdict"] != "–"
+
+
+@pytest.mark.slow
+@pytest.mark.all  # it fetches them the first time
+@pytest.mark.interop
+def test_rows_beside_peers(tmp_path: Path) -> None:
+    """Redis, NATS and Kafka are measured under the same generators, those that can be had."""
+    with bench_modules():
+        import peers
+
+        missing = peers.missing()
+    keys = "send-64x1,push-1k,sync-64,batch-cpu,cold"
+    rows = _run(tmp_path, keys)
+    for peer, of_it in (("redis", ("send-64x1", "push-1k", "sync-64")), ("kafka", ("batch-cpu", "cold"))):
+        for key in of_it:
+            assert (rows[key].get("beside", 0) > 0) is (peer not in missing), missing
+    assert ("nats" in rows["push-1k"]) is ("nats" not in missing)
+    if len(missing) == 3:
+        pytest.skip("; ".join(missing.values()))
 
 
 @pytest.mark.slow
@@ -101,13 +153,13 @@ def test_spark_rows(tmp_path: Path) -> None:
 
 
 def test_topics_by_use(tmp_path: Path) -> None:
-    """Topics are made over eight connections and over one, beside a sender that goes on."""
+    """Topics are made over eight connections, over one, and one after the other, beside a sender that goes on."""
     command = [sys.executable, str(BENCH / "topics_bench.py"), "--quick", "--disk", str(tmp_path)]
     done = subprocess.run(
         command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count("200 topics by use") == 2
+    assert done.stdout.count("200 topics by use") == 3
 
 
 def test_hot_module_rows() -> None:

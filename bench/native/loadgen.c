@@ -5,6 +5,8 @@
 // MODE  send   one message per request: code 310, JSON V2 header, exactly as the Java client 4.9.8 writes it
 //       batch  `batch` messages per request: code 320
 //       pull   pulls of 32 messages, around and around over what the queues hold
+//       read   all that the queues hold once, from the beginning, in pulls of `pull` messages: one a queue is under way, on one
+//              connection
 //       tx     half messages, and to the answer of each its commit (code 37): a slot is free again when the commit is
 //              answered, or with oneway=1, as the Java client sends it, when it is written; then the time lasts until all
 //              messages can be read. RocketMQ drops oneway commits that have waited for 3 s: keep those runs short.
@@ -14,7 +16,8 @@
 //
 // With delay=N the messages of queue Q are sent with delay level 1 + Q mod N (and verify=0: the queues grow later); with
 // rate=N at most N requests are sent in a second; with retry=1 they go to retry topics, as what a consumer gives back when its
-// broker cannot be reached (queues=1 with it, and delay=N); with odd=1 queue ids are written as "00", "01", which is legal.
+// broker cannot be reached (queues=1 with it, and delay=N); with odd=1 queue ids are written as "00", "01", which is legal; with
+// bare=1 the messages of a batch have no properties.
 //
 // Every answer is checked (code 0, an opaque that is under way, for pulls the next offset and the first record), and at
 // the end the queues must have grown by what was acknowledged. One JSON object goes to standard output.
@@ -22,7 +25,7 @@
 #include "latency.h"
 #include "wire.h"
 
-enum { CONNS_MAX = 256, OUTSTANDING_MAX = 1024, QUEUES_MAX = 1024, PULL_COUNT = 32, OPAQUE_BASE = 1000000000 };
+enum { CONNS_MAX = 256, OUTSTANDING_MAX = 1024, QUEUES_MAX = 16384, PULL_COUNT = 32, OPAQUE_BASE = 1000000000 };
 
 typedef struct {
     char topic[64];
@@ -51,17 +54,17 @@ typedef struct {
 
 static struct {
     const char *mode, *prefix;
-    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway, odd, retry;
-    bool tx, back;
+    int conns, outstanding, body, batch, topics, queues, verify, delay, rate, oneway, odd, retry, pull, bare;
+    bool tx, back, reads;
     int64_t count;
     double seconds;
-} o = {.prefix = "bench", .conns = 4, .outstanding = 64, .body = 100, .batch = 100, .topics = 4, .queues = 4, .verify = 1, .count = 1000000, .seconds = 30};
+} o = {.prefix = "bench", .conns = 4, .outstanding = 64, .body = 100, .batch = 100, .topics = 4, .queues = 4, .verify = 1, .pull = PULL_COUNT, .count = 1000000, .seconds = 30};
 
 static struct sockaddr_in address;
 static Queue queues[QUEUES_MAX];
 static int queue_count;
 static Conn conns[CONNS_MAX];
-static uint64_t issued, answered, keys_made, bytes_in;
+static uint64_t issued, answered, pulled, keys_made, bytes_in;
 static char born_text[16];
 
 // ---- requests
@@ -95,6 +98,7 @@ static size_t frame_of(uint8_t *to, const char *header, size_t header_bytes, siz
 static void prepare_send(Queue *q, bool batch, bool half) {
     char ext[1024], header[2048], key[33], properties[300], delay[100] = "";
     make_key(key);
+    q->key_at = 0;
     if (o.delay) snprintf(delay, sizeof delay, "\\u0002DELAY\\u0001%d", 1 + q->id % o.delay);
     if (o.retry) snprintf(delay + strlen(delay), sizeof delay - strlen(delay), "\\u0002RETRY_TOPIC\\u0001bench");
     if (batch) snprintf(properties, sizeof properties, "WAIT\\u0001true");
@@ -106,7 +110,7 @@ static void prepare_send(Queue *q, bool batch, bool half) {
         q->topic, o.queues, o.odd ? 2 : 1, q->id, half ? 4 : 0, (unsigned long)wall_ms(), properties, o.retry,
         o.retry ? "\"l\":\"16\"," : "", batch ? "true" : "false");
     size_t header_bytes = json_header(header, sizeof header, batch ? 320 : 310, ext);
-    size_t entry_bytes = 20 + (size_t)o.body + 2 + 9 + 32 + 1 + 9;
+    size_t entry_bytes = 20 + (size_t)o.body + 2 + (o.bare ? 0 : 9 + 32 + 1 + 9);
     size_t body_bytes = batch ? (size_t)o.batch * entry_bytes : (size_t)o.body;
     q->frame = malloc(8 + header_bytes + body_bytes);
     uint8_t *p = q->frame + frame_of(q->frame, header, header_bytes, body_bytes);
@@ -118,13 +122,18 @@ static void prepare_send(Queue *q, bool batch, bool half) {
         memset(p, 'x', (size_t)o.body);
         return;
     }
-    q->entry_keys = malloc((size_t)o.batch * sizeof *q->entry_keys);
+    if (!o.bare) q->entry_keys = malloc((size_t)o.batch * sizeof *q->entry_keys);
     for (int i = 0; i < o.batch; i++) {  // TOTALSIZE magic crc flag bodyLength body propertiesLength properties
         memset(p, 0, 20);
         put32(p, (uint32_t)entry_bytes);
         put32(p + 16, (uint32_t)o.body);
         memset(p + 20, 'x', (size_t)o.body);
         uint8_t *end = p + 20 + o.body;
+        if (o.bare) {
+            put16(end, 0);
+            p += entry_bytes;
+            continue;
+        }
         put16(end, 9 + 32 + 1 + 9);
         memcpy(end + 2, "UNIQ_KEY\001", 9);
         make_key(key);
@@ -153,7 +162,7 @@ static size_t write_pull(uint8_t *to, size_t room, const Queue *q, int64_t offse
     snprintf(ext, sizeof ext,
         "\"queueId\":\"%d\",\"maxMsgNums\":\"%d\",\"sysFlag\":\"4\",\"suspendTimeoutMillis\":\"15000\",\"commitOffset\":\"0\","
         "\"bname\":\"broker-a\",\"topic\":\"%s\",\"queueOffset\":\"%ld\",\"expressionType\":\"TAG\",\"subscription\":\"*\","
-        "\"subVersion\":\"0\",\"consumerGroup\":\"bench-consumers\"", q->id, PULL_COUNT, q->topic, (long)offset);
+        "\"subVersion\":\"0\",\"consumerGroup\":\"bench-consumers\"", q->id, o.pull, q->topic, (long)offset);
     size_t bytes = json_header(header, sizeof header, 11, ext);
     if (8 + bytes > room) die("pull header too long");
     frame_of(to, header, bytes, 0);
@@ -187,22 +196,23 @@ static size_t write_back(uint8_t *to, size_t room, int64_t log_offset, const cha
 
 static void issue(Conn *c, int slot, uint64_t now) {
     Slot *s = &c->slots[slot];
-    s->queue = (int)(issued++ % (uint64_t)queue_count);
+    s->queue = o.reads ? slot : (int)(issued % (uint64_t)queue_count);
+    issued++;
     s->sent_ns = now;
     s->busy = true;
     Queue *q = &queues[s->queue];
     int opaque = OPAQUE_BASE + c->index * OUTSTANDING_MAX + slot;
     if (!q->frame) {  // a pull
-        if (q->cursor + PULL_COUNT > q->max) q->cursor = q->min;
+        if (!o.reads && q->cursor + PULL_COUNT > q->max) q->cursor = q->min;
         s->offset = q->cursor;
-        q->cursor += PULL_COUNT;
+        if (!o.reads) q->cursor += PULL_COUNT;
         c->out_bytes += write_pull(reserve(c, 2048), 2048, q, s->offset, opaque);
         return;
     }
     put_opaque(q->frame + q->opaque_at, opaque);
     memcpy(q->frame + q->born_at, born_text, 13);
     if (q->entry_keys) for (int i = 0; i < o.batch; i++) next_key(q->frame + q->entry_keys[i]);
-    else next_key(q->frame + q->key_at);
+    else if (q->key_at) next_key(q->frame + q->key_at);
     if (o.tx) memcpy(s->key, q->frame + q->key_at - 32, 32);
     memcpy(reserve(c, q->frame_bytes), q->frame, q->frame_bytes);
     c->out_bytes += q->frame_bytes;
@@ -248,7 +258,12 @@ static int take_answer(Conn *c, const uint8_t *frame, size_t bytes, uint64_t now
     int index = opaque_of(c, header, header_bytes) - OPAQUE_BASE - c->index * OUTSTANDING_MAX;
     if (index < 0 || index >= o.outstanding || !c->slots[index].busy) refuse("an answer nobody waits for", frame + 8, header_bytes);
     Slot *s = &c->slots[index];
-    if (!queues[s->queue].frame && o.verify) {
+    if (o.reads) {
+        Queue *q = &queues[s->queue];
+        q->cursor = member(header, header_bytes, "\"nextBeginOffset\":");
+        if (q->cursor <= s->offset || bytes < 8 + header_bytes + 8 || get32(frame + 8 + header_bytes + 4) != 0xDAA320A7) refuse("no record", frame + 8, header_bytes);
+        pulled += (uint64_t)(q->cursor - s->offset);
+    } else if (!queues[s->queue].frame && o.verify) {
         if (member(header, header_bytes, "\"nextBeginOffset\":") != s->offset + PULL_COUNT) refuse("not 32 messages", frame + 8, header_bytes);
         if (bytes < 8 + header_bytes + 8 || get32(frame + 8 + header_bytes + 4) != 0xDAA320A7) refuse("no record", frame + 8, header_bytes);
     }
@@ -263,7 +278,7 @@ static int take_answer(Conn *c, const uint8_t *frame, size_t bytes, uint64_t now
     s->busy = s->ending = false;
     record_latency(now - s->sent_ns);
     answered++;
-    return index;
+    return o.reads && queues[s->queue].cursor >= queues[s->queue].max ? -1 : index;
 }
 
 // ---- one blocking request at a time, for what stands around the measurement
@@ -385,7 +400,7 @@ static void read_answers(Conn *c, uint64_t stop_ns) {
     size_t at = 0;
     while (c->in_bytes - at >= 8) {
         size_t bytes = 4 + (size_t)get32(c->in + at);
-        if (bytes > IN_BYTES) refuse("an answer of more than 1 MiB", c->in + at, 8);
+        if (bytes > IN_BYTES) refuse("an answer of more than 8 MiB", c->in + at, 8);
         if (c->in_bytes - at < bytes) break;
         int slot = take_answer(c, c->in + at, bytes, now);
         at += bytes;
@@ -457,6 +472,8 @@ static void parse_options(int argc, char **argv) {
         else if (!strcmp(k, "rate")) o.rate = atoi(v);
         else if (!strcmp(k, "odd")) o.odd = atoi(v);
         else if (!strcmp(k, "retry")) o.retry = atoi(v);
+        else if (!strcmp(k, "pull")) o.pull = atoi(v);
+        else if (!strcmp(k, "bare")) o.bare = atoi(v);
         else if (!strcmp(k, "oneway")) o.oneway = atoi(v);
         else if (!strcmp(k, "verify")) o.verify = atoi(v);
         else if (!strcmp(k, "count")) o.count = atoll(v);
@@ -465,19 +482,20 @@ static void parse_options(int argc, char **argv) {
     }
     errno = 0;
     if (o.conns < 1 || o.conns > CONNS_MAX || o.outstanding < 1 || o.outstanding > OUTSTANDING_MAX || o.topics * o.queues < 1 ||
-        o.topics * o.queues > QUEUES_MAX || o.body < 1 || o.batch < 1 || (int64_t)o.batch * (o.body + 100) > FRAME_MAX / 2)
+        o.topics * o.queues > QUEUES_MAX || o.body < 1 || o.batch < 1 || (int64_t)o.batch * (o.body + 100) > FRAME_MAX / 2 || o.pull < 1)
         die("an option is out of range");
 }
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: loadgen send|batch|pull|tx|back|first 127.0.0.1:PORT [key=value ...]\n");
+        fprintf(stderr, "usage: loadgen send|batch|pull|read|tx|back|first 127.0.0.1:PORT [key=value ...]\n");
         return 2;
     }
     o.mode = argv[1];
     address = loopback(argv[2]);
     parse_options(argc, argv);
-    bool batch = !strcmp(o.mode, "batch"), pull = !strcmp(o.mode, "pull");
+    o.reads = !strcmp(o.mode, "read");
+    bool batch = !strcmp(o.mode, "batch"), pull = o.reads || !strcmp(o.mode, "pull");
     for (int t = 0; t < o.topics; t++) {
         for (int q = 0; q < o.queues; q++) {
             snprintf(queues[queue_count].topic, sizeof queues->topic, "%s%s-%d", o.retry ? "%RETRY%" : "", o.prefix, t);
@@ -496,12 +514,18 @@ int main(int argc, char **argv) {
         if (!pull) prepare_send(&queues[i], batch, o.tx);
         else {
             queues[i].min = queues[i].cursor = ask_offset(fd, 31, &queues[i]);
-            if (queues[i].max - queues[i].min < PULL_COUNT) die("a queue holds less than one pull");
+            if (queues[i].max - queues[i].min < (o.reads ? 1 : PULL_COUNT)) die("a queue holds less than one pull");
         }
+    }
+    if (o.reads) {
+        o.conns = 1;
+        if ((o.outstanding = queue_count) > OUTSTANDING_MAX) die("too many queues for one connection");
+        o.count = INT64_MAX;
     }
     uint64_t start = now_ns();
     double seconds = run_load();
     int64_t messages = (int64_t)answered * (batch ? o.batch : pull ? PULL_COUNT : 1);
+    if (o.reads) messages = (int64_t)pulled;
     int64_t grown = queue_total(fd) - before;
     if (o.tx && o.oneway) {
         while (grown < messages && now_ns() < start + (uint64_t)(o.seconds * 2e9)) grown = queue_total(fd) - before;

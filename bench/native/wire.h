@@ -17,7 +17,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { FRAME_MAX = 16 * 1024 * 1024, IN_BYTES = 1024 * 1024 };
+enum { FRAME_MAX = 16 * 1024 * 1024, IN_BYTES = 8 * 1024 * 1024 };
 
 static inline void die(const char *what) {
     fprintf(stderr, "%s%s%s\n", what, errno ? ": " : "", errno ? strerror(errno) : "");
