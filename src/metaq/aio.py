@@ -561,7 +561,7 @@ class Reader(ReaderBase):
 
     async def _next(self, timeout: float | None) -> ReadMessage | None:
         if self._start is not None:
-            await _run(self._core, self._begin(), CALL_SECONDS)
+            await _run(self._core, self._begin(), self._call_seconds)
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout):
                 while (message := next(self._current, None)) is None:
@@ -583,7 +583,7 @@ class Reader(ReaderBase):
 
     async def _arrow_batches(self, wanted: ArrowWanted) -> AsyncIterator[RecordBatch]:
         if self._start is not None:
-            await _run(self._core, self._begin(), CALL_SECONDS)
+            await _run(self._core, self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := await self._handover.take_async()) is not None:
             if parts := self._gather(chunk, wanted.rows):
@@ -596,17 +596,17 @@ class Reader(ReaderBase):
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
         self._check_open()
-        await _run(self._core, self._seek(queue, offset, time), CALL_SECONDS)
+        await _run(self._core, self._seek(queue, offset, time), self._call_seconds)
 
     async def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
         self._check_open()
-        return await _run(self._core, self._reading.queues(), CALL_SECONDS)
+        return await _run(self._core, self._reading.queues(), self._call_seconds)
 
     async def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
         self._check_open()
-        return await _run(self._core, self._reading.ranges(), CALL_SECONDS)
+        return await _run(self._core, self._reading.ranges(), self._call_seconds)
 
     async def close(self) -> None:
         """End all iterations and disconnect."""
@@ -614,13 +614,13 @@ class Reader(ReaderBase):
             return
         self._open = False
         self._handover.close()
-        await _run(self._core, self._close(), CALL_SECONDS)
+        await _run(self._core, self._close(), self._call_seconds)
 
     async def __aenter__(self) -> Self:
         """Finds the start: "latest" is the end as it is now."""
         try:
             self._check_open()
-            await _run(self._core, self._begin(), CALL_SECONDS)
+            await _run(self._core, self._begin(), self._call_seconds)
         except BaseException:
             await self.close()
             raise

@@ -13,10 +13,11 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from metaq import Producer, Reader
 from metaq.admin import Admin
 from metaq.errors import NotSupported
+from metaq.model.offsets import Slice
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.courier import Courier
+from metaq.spark.cutting import slices_between
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice, slices_between
 from metaq.spark.settings import SourceOptions
 from metaq.spark.sink import MetaqWriter
 from metaq.spark.sink_settings import SinkOptions

@@ -8,10 +8,10 @@ import pytest
 
 from metaq import Producer
 from metaq.errors import MessagesLost
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
 from tests.interop.conftest import PEERS

@@ -10,7 +10,8 @@ import threading
 from dataclasses import dataclass
 from pathlib import Path
 
-from metaq.spark import offsets
+from metaq.model import offsets
+from metaq.spark import cutting
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqDataSource, MetaqStreamReader
 
@@ -44,7 +45,7 @@ class FaultyReader(MetaqStreamReader):
 
     def latestOffset(self, start, limit):  # noqa: N802  Spark's name
         end = super().latestOffset(start, limit)
-        if offsets.slices_between(offsets.from_json(start), offsets.from_json(end)):
+        if cutting.slices_between(offsets.from_json(start), offsets.from_json(end)):
             self.halt.at(BEFORE_OFFSETS)
         return end
 

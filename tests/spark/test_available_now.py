@@ -13,9 +13,9 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import StructType
 
 from metaq.errors import OffsetOutOfRange
+from metaq.model import offsets
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
-from metaq.spark import offsets
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqStreamReader
 from tests.scripted import ScriptedCluster

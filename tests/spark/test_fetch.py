@@ -10,12 +10,12 @@ from msgspec import structs
 from metaq.client.conversation.slices import PULLS_UNDER_WAY
 from metaq.clock import FakeClock
 from metaq.errors import BrokerError, ConnectionFailed, MessagesLost, NoRoute, OffsetOutOfRange
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
 from metaq.spark import fetch as reading
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command, reply
 from metaq.wire.headers import PullReplyHeader

@@ -15,21 +15,24 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import ArchivedFile, Manifest
 from metaq.client import arrow
 from metaq.errors import ConfigError, StoreForeign
+from metaq.model import offsets
 from metaq.model.message import SysFlag
 from metaq.model.queue import MessageQueue
-from metaq.spark import files_plan, offsets
+from metaq.spark import files_plan
 from metaq.spark.files_frames import frames_batch
 from metaq.spark.files_plan import pack
 from metaq.spark.files_read import read_parts
-from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, Manifest
 from metaq.spark.settings import markdown_table
 from metaq.spark.source import MetaqDataSource
 from metaq.spark.store_settings import FilesOptions, Topics
 from metaq.store.damage import Damage
 from metaq.wire.metaq1_frame import frame
 from tests.spark.files_support import ALL, bodies, planned, read, write_segment
+from tests.spark.pipelines.archive_support import publish
 from tests.store.support import START_MS, log_file, message, open_store, overwrite, put
 from tests.support import ROOT
 
@@ -426,6 +429,18 @@ def test_only_published_files_of_an_archive_are_rows(tmp_path):
         ("orders", "b", 0, b"one", None), ("orders", "b", 1, b"two", None),
     ]  # fmt: skip
     assert bodies(tmp_path / "a", topics="refunds") == []
+
+
+def test_rows_of_version_2_have_hosts_and_ids(tmp_path):
+    """Of version 1 nobody knows them; an archive may hold both."""
+    folder, queue = ArchiveFolder(tmp_path), MessageQueue("orders", "broker-a", 0)
+    publish(folder, 1, {queue: range(1)})
+    publish(folder, 2, {queue: range(1, 2)}, new=True)
+    rows, _ = read(tmp_path, ("queue_offset", "offset_id", "born_host", "sys_flag"))
+    assert sorted(tuple(row.values()) for row in rows) == [
+        (0, None, None, None), (1, "0A00000200002A9F0000000000000007", "10.0.0.1:4000", 0),
+    ]  # fmt: skip
+    assert [row["offset_id"] for row in read(tmp_path, ("offset_id", "log_offset", "store_host"))[0]][1] is not None
 
 
 def test_a_large_archived_file_is_cut_at_its_row_groups(tmp_path, monkeypatch):

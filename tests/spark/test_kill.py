@@ -16,7 +16,7 @@ import pyarrow.dataset as ds
 import pytest
 
 import metaq
-from metaq.spark import offsets
+from metaq.model import offsets
 from metaq.store.reader import StoreReader
 from tests.spark.faulty_source import AFTER_OFFSETS, BATCH_0, BEFORE_COMMIT, BEFORE_OFFSETS, IN_READ, POINTS
 from tests.support import ROOT, WHOLE_PATIENCE, environment, eventually

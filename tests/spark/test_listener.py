@@ -16,8 +16,9 @@ from pyspark.sql.streaming.listener import StreamingQueryProgress
 from metaq.admin import Admin
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, RequestTimeout
+from metaq.model import offsets
 from metaq.model.queue import MessageQueue
-from metaq.spark import ProgressListener, offsets
+from metaq.spark import ProgressListener
 from metaq.spark.listener import Mirror
 from metaq.wire.codes import RequestCode
 from tests.scripted import Fate, ScriptedCluster

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import metaq
-from metaq.spark import offsets
+from metaq.model import offsets
 from tests.interop.servers import RocketmqServer
 from tests.spark.conftest import finished
 from tests.support import PATIENCE, WHOLE_PATIENCE, eventually

@@ -10,9 +10,10 @@ from pyspark.sql.types import StructType
 
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, MessagesLost, NoRoute, OffsetOutOfRange, RemoteProtocolError
+from metaq.model import offsets
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
-from metaq.spark import offsets, source
+from metaq.spark import source
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqStreamReader

@@ -10,8 +10,9 @@ import pytest
 
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, MetaqError
+from metaq.model import offsets
 from metaq.model.queue import MessageQueue
-from metaq.spark import Lag, QueueLag, lag, offsets
+from metaq.spark import Lag, QueueLag, lag
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.progress import of_progress
 from tests.scripted import ScriptedCluster

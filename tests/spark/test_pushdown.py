@@ -26,9 +26,9 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from metaq.errors import ConfigError
+from metaq.model.offsets import Slice, to_text
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
-from metaq.spark.offsets import Slice, to_text
 from metaq.spark.pushdown import CLOCK_BACK_MS, Pushed, push
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqDataSource, MetaqReader, MetaqReaderWithPushFilters, MetaqStreamReader

@@ -10,11 +10,11 @@ import pytest
 
 import metaq
 from metaq.errors import ConfigError, OffsetOutOfRange
+from metaq.model import offsets
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
 from tests.support import PATIENCE, eventually

@@ -16,10 +16,10 @@ import metaq
 from metaq.clock import FakeClock
 from metaq.errors import ConnectionFailed, NoRoute
 from metaq.model import BrokerData, Route
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import ClusterClient, client_of
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.pipelines.slices import SliceWriter
 from metaq.spark.replicas import AVOID_SECONDS, Replicas, Turn
 from metaq.spark.settings import SourceOptions

@@ -5,10 +5,11 @@ from __future__ import annotations
 import pytest
 from pyspark.sql.types import StructType
 
+from metaq.model import offsets
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark import cluster_client as clusters
-from metaq.spark import offsets, plan
-from metaq.spark.offsets import Slice
+from metaq.spark import plan
 from metaq.spark.sampling import PULLS_MAX
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqDataSource, MetaqStreamReader

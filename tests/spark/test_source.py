@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from metaq.client import arrow
+from metaq.model import offsets
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
 from tests.scripted import ScriptedCluster
 from tests.spark.conftest import finished
 

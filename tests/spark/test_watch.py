@@ -13,11 +13,12 @@ from pyspark.sql.types import StructType
 import metaq
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError, ConnectionFailed, NoRoute
+from metaq.model import offsets
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import cluster_client, offsets
+from metaq.spark import cluster_client
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.plan import Planner
 from metaq.spark.settings import SourceOptions
 from metaq.spark.source import MetaqStreamReader

@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -114,6 +115,14 @@ def consume(
     follow: Annotated[
         bool, typer.Option("-f", "--follow", help="wait for more at the end (a group always does)")
     ] = False,
+    from_archive: Annotated[
+        Path | None,
+        typer.Option(
+            "--from-archive",
+            metavar="DIR",
+            help="what `metaq pipeline run archive` wrote there first, then what the brokers hold behind it",
+        ),
+    ] = None,
     namesrv: NameServers = NAMESRV_DEFAULT,
     as_json: AsJson = False,
 ) -> None:
@@ -130,9 +139,13 @@ def consume(
         )
     if predicate is not None and (tag != "*" or filter_ is not None):
         raise ConfigError("--predicate: not together with --tag or --filter: it sees tag and properties itself")
+    if from_archive is not None and group is not None:
+        raise ConfigError("--from-archive: not together with --group, whose progress is the brokers'")
     wanted = metaq.Predicate(predicate) if predicate is not None else tag if filter_ is None else metaq.Sql(filter_)
     if group is None:
-        with metaq.Reader(namesrv, topic, tags=wanted, start=where, stop_at_end=not follow) as reader:
+        with metaq.Reader(
+            namesrv, topic, tags=wanted, start=where, stop_at_end=not follow, archive=from_archive
+        ) as reader:
             _print(itertools.islice(reader, count), as_json=as_json)
         return
     with (

@@ -21,6 +21,7 @@ from metaq.cli.output import count, print_json_line
 from metaq.errors import MetaqError
 from metaq.spark.pipelines.catalogue import PIPELINES, Pipeline
 from metaq.spark.pipelines.configuration import Configuration, configure
+from metaq.spark.pipelines.options import ClusterOptions
 
 ROUTE_SECONDS = 1.5
 """How long an unknown topic may take to become known."""
@@ -169,7 +170,7 @@ def _find_topics(chosen: Configuration) -> None:
 
     from metaq.spark.cluster_client import ClusterClient
 
-    if not chosen.options.topics_read:
+    if not isinstance(chosen.options, ClusterOptions) or not chosen.options.topics_read:
         return
     # Its warnings of every new try would surround the one line that we print in the end.
     logging.getLogger("metaq.spark.cluster_client").setLevel(logging.ERROR)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from typing import Generic, NamedTuple, TypeVar
 
 from msgspec import Struct
 
 from metaq.client.conversation.pulling import HOLD_MS, Pull, PullResult, PullStatus
 from metaq.client.core import ClientCore
+from metaq.client.names import Namespace
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import MessageQueue, StoredMessage, SubscriptionData, SysFlag
 from metaq.model import properties as props
@@ -93,13 +95,19 @@ async def pull(
     )
     if subscription.tags:  # Brokers compare hashes of tags; here the tags themselves are compared.
         messages = [message for message in messages if message.tag in subscription.tags]
-    if core.namespace:
-        retried = queue.topic.startswith(RETRY_PREFIX)
-        for message in messages:
-            message.topic = core.namespace.plain(message.topic)
-            if retried and props.RETRY_TOPIC in message.properties:
-                message.properties[props.RETRY_TOPIC] = core.namespace.plain(message.properties[props.RETRY_TOPIC])
+    made_plain(messages, queue, core.namespace)
     return PulledMessages(result, messages, _expand(messages, wanted.body_bytes_max))
+
+
+def made_plain(messages: Iterable[StoredMessage], queue: MessageQueue, namespace: Namespace) -> None:
+    """Topics in messages of a queue, as users of the namespace know them."""
+    if not namespace:
+        return
+    retried = queue.topic.startswith(RETRY_PREFIX)
+    for message in messages:
+        message.topic = namespace.plain(message.topic)
+        if retried and props.RETRY_TOPIC in message.properties:
+            message.properties[props.RETRY_TOPIC] = namespace.plain(message.properties[props.RETRY_TOPIC])
 
 
 def _expand(messages: list[M], limit: int) -> tuple[tuple[M, str], ...]:

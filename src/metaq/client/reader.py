@@ -12,6 +12,7 @@ import datetime as dt
 import logging
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from metaq.client import core as cores
@@ -29,6 +30,8 @@ from metaq.client.observing import ObservedArguments, Observing
 from metaq.client.options import client_options
 from metaq.client.pulling import Wanted, pull
 from metaq.client.readings import Readings, ReadMessage
+from metaq.client.replaying import CALL_SECONDS as REPLAY_SECONDS
+from metaq.client.replaying import Replay, ReplayedQueue
 from metaq.client.serializers import Deserialize, decoder_of
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import (
@@ -69,6 +72,10 @@ class _QueueReader:
         self.task: asyncio.Task[None] | None = None
         self.failing = False
         """The last pull failed, which has been told."""
+        self.replayed: ReplayedQueue | None = None
+        """Where messages come from while the archive has them."""
+        self.has_broker = True
+        """False: only the archive knows the queue."""
 
 
 class ReaderCore:
@@ -77,19 +84,26 @@ class ReaderCore:
     def __init__(
         self, core: ClientCore, topic: str, tags: Expression, handover: Handover[ReadMessage], *,
         queues: Iterable[MessageQueue] | None, stop_at_end: bool, pull_count: int, pull_bytes: int,
+        replay: Replay | None,
     ) -> None:  # fmt: skip
         self._core, self.topic, self._handover = core, topic, handover
         self._chosen = list(queues) if queues is not None else None
         self._stop_at_end, self._pull_count = stop_at_end, pull_count
         self._subscription = subscribe(topic, tags)
+        self._replay = replay
+        self._routed: set[MessageQueue] = set()
+        """The queues that have a broker, by the last route."""
         self._wanted = Wanted(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
         self.failure: MetaqError | None = None
         """Raised to the user after what was ready before it, again and again until `seek`."""
 
     async def queues(self) -> list[MessageQueue]:
-        """The queues that are read: those chosen, else all of the topic. Raises NoRoute."""
+        """The queues that are read: those chosen, else all of the topic, and of the archive. Raises NoRoute."""
         all_queues = await self._core.routes.subscribe_queues(self.topic, fresh=True, patient=True)
+        self._routed = set(all_queues)
+        if self._replay is not None:
+            all_queues = sorted(self._routed | self._replay.queues)
         if self._chosen is None:
             return all_queues
         if unknown := sorted(set(self._chosen) - set(all_queues)):
@@ -97,6 +111,8 @@ class ReaderCore:
         return sorted(self._chosen)
 
     async def begin(self, start: str | int) -> None:
+        if self._replay is not None:
+            await self._replay.look()
         queues = await self.queues()
         await self._core.learn_levels(self.topic)
         await self._begin_at({queue: await self.offset_of(queue, start) for queue in queues})
@@ -107,15 +123,42 @@ class ReaderCore:
         if start == LATEST:
             return await self._max_offset(queue)
         assert isinstance(start, int)
-        return await self._core.converse(queue.broker, first_at_or_after(queue, start))
+        return await (self._time_offset(queue, start) if self._replay is None else self._archived_time(queue, start))
 
     async def _min_offset(self, queue: MessageQueue) -> int:
-        return await self._core.ask_broker(queue.broker, GetMinOffset(queue))
+        kept = await self._core.ask_broker(queue.broker, GetMinOffset(queue)) if self._has_broker(queue) else None
+        if self._replay is not None:
+            return await self._replay.earliest(queue, kept)
+        assert kept is not None
+        return kept
 
     async def _max_offset(self, queue: MessageQueue) -> int:
+        if self._replay is not None and not self._has_broker(queue):
+            return self._replay.end(queue)
         return await self._core.ask_broker(queue.broker, GetMaxOffset(queue))
 
+    async def _time_offset(self, queue: MessageQueue, ms: int) -> int:
+        return await self._core.converse(queue.broker, first_at_or_after(queue, ms))
+
+    async def _archived_time(self, queue: MessageQueue, ms: int) -> int:
+        """The archive's first message of that time or later, else the broker's; the broker's too if that has older ones."""
+        assert self._replay is not None
+        found, begin = await self._replay.at_time(queue, ms), await self._replay.begin(queue)
+        if not self._has_broker(queue):
+            return self._replay.end(queue) if found is None else found
+        if found is not None and found != begin:
+            return found
+        live = await self._time_offset(queue, ms)
+        if found is None:
+            return max(live, self._replay.end(queue))
+        return min(live, found)
+
+    def _has_broker(self, queue: MessageQueue) -> bool:
+        return self._replay is None or queue in self._routed
+
     async def seek(self, queue: MessageQueue | None, offset: int | None, time_ms: int) -> None:
+        if self._replay is not None:
+            await self._replay.look()
         known = await self.queues()
         if queue is not None and queue not in known:
             raise ConfigError(f"{queue} is not read here; the queues are {', '.join(map(str, known))}")
@@ -138,10 +181,25 @@ class ReaderCore:
             self._readers[queue] = reader
             if end is not None and offset > end:
                 self._fail(OffsetOutOfRange(queue, offset, range(await self._min_offset(queue), end)))
+            elif self._replay is not None:
+                await self._open_archived(self._replay, reader)
         for reader in opened:
             if reader.end is None or reader.window.next_offset < reader.end:
                 reader.task = self._core.spawn(self._read(reader))
         self._finish_if_at_end()
+
+    async def _open_archived(self, replay: Replay, reader: _QueueReader) -> None:
+        """Let a queue begin in the archive, if that has its place."""
+        queue = reader.window.queue
+        reader.has_broker = self._has_broker(queue)
+        kept = range(await self._min_offset(queue), await self._max_offset(queue))
+        if (fault := replay.foreign(queue, kept)) is not None:
+            reader.has_broker = False
+            self._fail(fault)
+        elif await replay.covers(queue, reader.window.next_offset):
+            reader.replayed = replay.open(queue, reader.window.next_offset, kept)
+        if queue not in self._routed:
+            log.warning("%s has no broker any more: it is read to the end of the archive, %d", queue, kept.stop)
 
     async def ranges(self) -> dict[MessageQueue, range]:
         """What every queue holds now."""
@@ -167,14 +225,58 @@ class ReaderCore:
 
     async def _read(self, reader: _QueueReader) -> None:
         window = reader.window
-        while reader.end is None or window.next_offset < reader.end:
-            while reader.ready > READY_MESSAGES_MAX // 2:
-                reader.drained.clear()
-                await reader.drained.wait()
-            if not await self._pull_once(reader):
-                break
+        try:
+            while reader.end is None or window.next_offset < reader.end:
+                while reader.ready > READY_MESSAGES_MAX // 2:
+                    reader.drained.clear()
+                    await reader.drained.wait()
+                if reader.replayed is not None:
+                    going = await self._replay_once(reader, reader.replayed)
+                else:
+                    going = reader.has_broker and await self._pull_once(reader)
+                if not going:
+                    break
+        finally:
+            if reader.replayed is not None:
+                reader.replayed.close()
         reader.task = None
         self._finish_if_at_end()
+
+    async def _replay_once(self, reader: _QueueReader, replayed: ReplayedQueue) -> bool:
+        """As `_pull_once`, from the archive. At its end the broker is next."""
+        try:
+            found = await replayed.read()
+        except MetaqError as error:
+            self._fail(error)
+            return False
+        if found is None:
+            replayed.close()
+            reader.replayed = None
+            return True
+        window, messages = reader.window, found.messages
+        if reader.end is not None:
+            messages = [message for message in messages if message.queue_offset < reader.end]
+        base, window.next_offset = window.next_offset, found.next_offset
+        if messages:
+            reader.ready += len(messages)
+            self._handover.put(Chunk(window, base, bytearray(), messages))
+        return True
+
+    async def _out_of_range(self, reader: _QueueReader, kept: range) -> bool:
+        """The broker does not have the next message: perhaps the archive does by now. Returns whether it does."""
+        queue, offset = reader.window.queue, reader.window.next_offset
+        fault: MetaqError = OffsetOutOfRange(queue, offset, kept)
+        if self._replay is not None:
+            try:
+                await self._replay.look()
+                if await self._replay.covers(queue, offset):
+                    reader.replayed = self._replay.open(queue, offset, kept)
+                    return True
+                fault = await self._replay.fault_at(queue, offset, kept)
+            except MetaqError as error:
+                fault = error
+        self._fail(fault)
+        return False
 
     async def _pull_once(self, reader: _QueueReader) -> bool:
         """Returns False when the queue cannot be read on."""
@@ -200,9 +302,7 @@ class ReaderCore:
         reader.failing = False
         result = pulled.result
         if result.status is PullStatus.OUT_OF_RANGE:
-            kept = range(result.min_offset, result.max_offset)
-            self._fail(OffsetOutOfRange(window.queue, window.next_offset, kept))
-            return False
+            return await self._out_of_range(reader, range(result.min_offset, result.max_offset))
         if pulled.broken:
             self._fail(BadRequest(f"{pulled.broken[0][0]}: {pulled.broken[0][1]}"))
             return False
@@ -244,6 +344,7 @@ class ReaderBase:
         pull_count: int = 1000,
         pull_bytes: int = 1024 * 1024,
         deserialize: Deserialize | None = None,
+        archive: str | Path | None = None,
         clock: Clock = SYSTEM,
         **common: Unpack[ObservedArguments],
     ) -> None:
@@ -253,9 +354,10 @@ class ReaderBase:
               then or later. tags: tag expression or `metaq.Sql`, as in a subscription. queues: only these; by default all of the
               topic. stop_at_end: iteration ends where each queue ended when it began. pull_count, pull_bytes: size of
               one pull from a MetaQ broker. deserialize: makes `message.value` of the body, when it is asked for: "json",
-              `metaq.Json(Order)`, a function, see docs/serializers.md. common: `trace`, `message_log`, `instance_name` and what
+              `metaq.Json(Order)`, a function, see docs/serializers.md. archive: a folder that the pipeline `archive` writes: each
+              queue is read from it as far as it goes, and then from its broker (docs/archive.md). common: `trace`, `message_log`, `instance_name` and what
               else clients take, see `metaq.client.observing.ObservedArguments`; the group in traces is TOOLS_CONSUMER.
-        Raises: ConfigError.
+        Raises: ConfigError: also where there is no archive, or pyarrow is missing, which it needs.
         """
         self._open = False
         self.topic = checked(check_topic, topic)
@@ -267,14 +369,17 @@ class ReaderBase:
         observing, decode = Observing.taken_from(given), decoder_of(deserialize)
         self._options = client_options(**given)
         self._options.namespace.check_topic(topic)
+        namespace = self._options.namespace
+        replay = Replay(archive, namespace, topic, subscribe(topic, wanted)) if archive is not None else None
         self._core = cores.acquire(namesrv, self._options, clock)
         self._readings = Readings(self._core, TOOLS_GROUP, observing, decode)
         self._core.thread.post(self._readings.begin)
         self._handover: Handover[ReadMessage] = Handover()
         self._reading = ReaderCore(
-            self._core, topic, wanted, self._handover,
+            self._core, topic, wanted, self._handover, replay=replay,
             queues=queues, stop_at_end=stop_at_end, pull_count=pull_count, pull_bytes=pull_bytes,
         )  # fmt: skip
+        self._call_seconds = CALL_SECONDS if archive is None else REPLAY_SECONDS
         self._positions: dict[MessageQueue, int] = {}
         self._current: Iterator[ReadMessage] = iter(())
         self._open = True
@@ -405,7 +510,7 @@ class Reader(ReaderBase):
         return self._messages()
 
     def _messages(self) -> Iterator[ReadMessage]:
-        self._core.thread.run(self._begin(), CALL_SECONDS)
+        self._core.thread.run(self._begin(), self._call_seconds)
         while (chunk := self._handover.take(None)) is not None:
             yield from self._of(chunk)
         self._end()
@@ -413,7 +518,7 @@ class Reader(ReaderBase):
     def receive(self, timeout: float | None = None) -> ReadMessage | None:
         """The next message; None after `timeout` seconds or at the end. For one thread. Raises as iteration does."""
         self._check_open()
-        self._core.thread.run(self._begin(), CALL_SECONDS)
+        self._core.thread.run(self._begin(), self._call_seconds)
         while (message := next(self._current, None)) is None:
             try:
                 chunk = self._handover.take(timeout)
@@ -437,7 +542,7 @@ class Reader(ReaderBase):
         return self._arrow_batches(self._arrow_wanted(columns, rows))
 
     def _arrow_batches(self, wanted: ArrowWanted) -> Iterator[RecordBatch]:
-        self._core.thread.run(self._begin(), CALL_SECONDS)
+        self._core.thread.run(self._begin(), self._call_seconds)
         self._give_back_current()
         while (chunk := self._handover.take(None)) is not None:
             if parts := self._gather(chunk, wanted.rows):
@@ -450,17 +555,17 @@ class Reader(ReaderBase):
     ) -> None:
         """Go on at an offset or a moment, in one queue or (None) in all. Raises ConfigError, NoRoute, BrokerError."""
         self._check_open()
-        self._core.thread.run(self._seek(queue, offset, time), CALL_SECONDS)
+        self._core.thread.run(self._seek(queue, offset, time), self._call_seconds)
 
     def queues(self) -> list[MessageQueue]:
         """The queues that are read. Raises NoRoute."""
         self._check_open()
-        return self._core.thread.run(self._reading.queues(), CALL_SECONDS)
+        return self._core.thread.run(self._reading.queues(), self._call_seconds)
 
     def ranges(self) -> Mapping[MessageQueue, range]:
         """What every queue holds now: [min, max) offsets. Raises NoRoute, BrokerError."""
         self._check_open()
-        return self._core.thread.run(self._reading.ranges(), CALL_SECONDS)
+        return self._core.thread.run(self._reading.ranges(), self._call_seconds)
 
     def close(self) -> None:
         """End all iterations and disconnect."""
@@ -468,13 +573,13 @@ class Reader(ReaderBase):
             return
         self._open = False
         self._handover.close()
-        self._core.thread.run(self._close(), CALL_SECONDS)
+        self._core.thread.run(self._close(), self._call_seconds)
 
     def __enter__(self) -> Self:
         """Finds the start: "latest" is the end as it is now."""
         try:
             self._check_open()
-            self._core.thread.run(self._begin(), CALL_SECONDS)
+            self._core.thread.run(self._begin(), self._call_seconds)
         except BaseException:
             self.close()
             raise

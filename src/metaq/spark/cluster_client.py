@@ -22,12 +22,12 @@ from metaq.client.conversation.time_search import first_at_or_after, store_time_
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat
+from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.model.route import MASTER_ID, guessed
 from metaq.model.system import AUTO_CREATE_TOPIC
 from metaq.model.topic import RETRY_PREFIX
 from metaq.spark.link import Link
-from metaq.spark.offsets import Positions, Slice
 from metaq.spark.replicas import AUTO, Replicas
 
 _LOG = logging.getLogger(__name__)

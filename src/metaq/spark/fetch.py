@@ -19,11 +19,11 @@ from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.conversation.slices import Gone, Post, Receive, Records, Sifted, SliceReading
 from metaq.errors import MessagesLost, MetaqError, NoRoute, OffsetOutOfRange, RemoteProtocolError, RequestTimeout
 from metaq.model import SubscriptionData
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.model.route import MASTER_ID
 from metaq.spark.cluster_client import ClusterClient, Tries, says_away
 from metaq.spark.link import Link
-from metaq.spark.offsets import Slice
 from metaq.spark.replicas import AUTO, Turn
 
 _LOG = logging.getLogger(__name__)

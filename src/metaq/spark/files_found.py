@@ -11,9 +11,10 @@ from typing import Final
 
 from msgspec import Struct
 
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import MANIFESTS, ArchivedFile
+from metaq.archive.replacements import place, view
 from metaq.errors import ConfigError, StoreForeign
-from metaq.spark.pipelines.folder import MANIFESTS, ArchivedFile, ArchiveFolder
-from metaq.spark.pipelines.replacements import place, view
 from metaq.store.damage import Damage
 from metaq.store.log_pieces import Borders, LogFile, find_end, find_log_files, hidden_below, is_log_name, may_begin
 from metaq.store.segments import LIVE, Segment, find_segments, is_zip_fault

@@ -161,11 +161,15 @@ def _read_archived(
 ) -> Iterator[pa.RecordBatch | Damage]:
     import pyarrow.parquet as pq  # here and not above: readers of logs go without
 
+    from metaq.archive.rows import offset_ids
+
     schema = arrow.schema_of(columns)
     try:
         with pq.ParquetFile(part.path) as file:
             there = [name for name in columns if name in file.schema_arrow.names]
-            asked = there + (["store_time"] if options.has_times and "store_time" not in there else [])
+            ids = "offset_id" in columns and "log_offset" in file.schema_arrow.names
+            more = ["store_time"] * options.has_times + ["store_host", "log_offset"] * ids
+            asked = there + [name for name in more if name not in there]
             groups = part.groups or tuple(range(file.num_row_groups))
             for batch in file.iter_batches(BATCH_ROWS, row_groups=list(groups), columns=asked):
                 rows = _in_times(batch, options) if options.has_times else batch
@@ -174,6 +178,8 @@ def _read_archived(
                     if name == "topic"
                     else rows.column(name).cast(arrow.TYPES[name])
                     if name in there
+                    else offset_ids(rows.column("store_host"), rows.column("log_offset"))
+                    if name == "offset_id" and ids
                     else pa.nulls(rows.num_rows, arrow.TYPES[name])
                     for name in columns
                 ]

@@ -20,10 +20,10 @@ from pyspark.sql.streaming import StreamingQueryListener
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError, Refused
 from metaq.log import RateLimitedLog
+from metaq.model.offsets import Positions
 from metaq.model.queue import MessageQueue
 from metaq.model.topic import check_group
 from metaq.spark.cluster_client import ClusterClient
-from metaq.spark.offsets import Positions
 from metaq.spark.progress import RETRY_SECONDS, Lag, of_progress
 
 _LOG = logging.getLogger(__name__)

@@ -1,6 +1,6 @@
 """Driver side of the source: which queues, from where to where, in which Spark partitions.
 
-`ClusterClient` asks, `metaq.spark.offsets` decides, this module joins the two for the batch and the stream reader.
+`ClusterClient` asks, `metaq.spark.cutting` decides, this module joins the two for the batch and the stream reader.
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Iterable, Mapping
 
 from metaq.client.conversation.sizes import SAMPLE_MESSAGES
 from metaq.errors import ConfigError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
+from metaq.model import offsets
+from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
+from metaq.spark import cutting
 from metaq.spark.cluster_client import ClusterClient, Tries, client_of, says_away
 from metaq.spark.fetch import tell_loss, tell_short
-from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pushdown import Pushed
 from metaq.spark.sampling import Sampler
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
@@ -251,10 +252,10 @@ class Planner:
 
     def limited(self, start: Mapping[MessageQueue, int], end: Positions) -> Positions:
         """`end`, drawn back to the limits of one micro-batch."""
-        if self._options.max_bytes_per_trigger is not None and (slices := offsets.slices_between(start, end)):
+        if self._options.max_bytes_per_trigger is not None and (slices := cutting.slices_between(start, end)):
             end = end | self._sampler.limited(self.client, slices, self._options.max_bytes_per_trigger)
         if self._options.max_offsets_per_trigger is not None:
-            end = offsets.limit(start, end, self._options.max_offsets_per_trigger)
+            end = cutting.limit(start, end, self._options.max_offsets_per_trigger)
         return end
 
     def cut(self, slices: list[Slice]) -> list[Slice]:
@@ -264,7 +265,7 @@ class Planner:
         # What a few pulls would bring is not worth the question how large it is.
         several = len(slices) < options.min_partitions <= messages // SAMPLE_MESSAGES
         profiles = self._sampler.profiles(self.client, slices) if several or (by_bytes is not None and slices) else None
-        return offsets.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
+        return cutting.cut(slices, options.min_partitions, options.max_offsets_per_partition, by_bytes, profiles)
 
     def narrowed(self, slices: list[Slice], pushed: Pushed) -> list[Slice]:
         """What is left of the slices where only what `pushed` says is wanted."""

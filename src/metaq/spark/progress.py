@@ -18,10 +18,10 @@ from msgspec import Struct, structs
 
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError
+from metaq.model import offsets
+from metaq.model.offsets import Positions
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
 from metaq.spark.cluster_client import ClusterClient
-from metaq.spark.offsets import Positions
 
 RETRY_SECONDS = 5.0
 """Somebody looks at what comes out; a broker that is away for longer is told to them."""

@@ -30,8 +30,8 @@ from pyspark.sql.datasource import (
 
 from metaq.errors import LocalProtocolError
 from metaq.model.message import check_tag
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.offsets import Slice
 
 CLOCK_BACK_MS = 60_000
 """How far a broker's clock may have been set back: so much more is read on either side of a time."""

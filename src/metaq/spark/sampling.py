@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from metaq.client.conversation.sizes import SAMPLE_MESSAGES, Sample
+from metaq.model import offsets
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
+from metaq.spark import cutting
 from metaq.spark.cluster_client import ClusterClient
-from metaq.spark.offsets import Slice
 from metaq.spark.sizes import RECORD_BYTES_GUESS, Profile
 
 PULLS_MAX = 64
@@ -50,7 +51,7 @@ class Sampler:
         for piece in slices:
             share = piece.messages * min(1.0, BEYOND * bytes_max / total)
             near.append(Slice(piece.queue, piece.start, min(piece.end, piece.start + max(SAMPLE_MESSAGES, int(share)))))
-        return offsets.limit_bytes(self.profiles(client, near), bytes_max)
+        return cutting.limit_bytes(self.profiles(client, near), bytes_max)
 
     def _look(self, client: ClusterClient, slices: Sequence[Slice], pulls_max: int) -> None:
         found = client.sizes(slices, self._group, pulls_max, self._known)

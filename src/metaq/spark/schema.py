@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from metaq.client import arrow
 from metaq.errors import ConfigError
-from metaq.spark.offsets import Slice
+from metaq.model.offsets import Slice
 
 SLICE_SCHEMA = pa.schema(
     [

@@ -28,11 +28,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from metaq.client import arrow
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
+from metaq.model import offsets
+from metaq.model.offsets import Positions, Slice
 from metaq.model.subscription import checked_expression, subscribe
 from metaq.model.system import SCHEDULE_TOPIC
-from metaq.spark import interpreter, offsets, schema
+from metaq.spark import cutting, interpreter, schema
 from metaq.spark.fetch import read_slice
-from metaq.spark.offsets import Positions, Slice
 from metaq.spark.plan import Planner, planner_of
 from metaq.spark.pushdown import Pushed, push
 from metaq.spark.settings import EARLIEST, LATEST, SourceOptions
@@ -144,7 +145,7 @@ class MetaqReader(_SliceReading, DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> list[InputPartition]:
         planner = self.planner
         start = planner.start(EARLIEST, self.pushed)
-        slices = offsets.slices_between(start, planner.end(sorted(start)))
+        slices = cutting.slices_between(start, planner.end(sorted(start)))
         if self.pushed is not None:
             slices = planner.narrowed(slices, self.pushed)
         slices = planner.cut(slices)
@@ -254,7 +255,7 @@ class MetaqStreamReader(_SliceReading, DataSourceStreamReader, SupportsTriggerAv
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         # Only a function of its arguments: a replayed batch must read the same.
         self._pinned = True  # Of a batch 0 that is replayed the end was logged by an earlier run.
-        slices = offsets.slices_between(offsets.from_json(start), offsets.from_json(end))
+        slices = cutting.slices_between(offsets.from_json(start), offsets.from_json(end))
         return [SlicePartition(wanted) for wanted in self.planner.cut(slices)]
 
     def _news(self, planner: Planner, begin: Positions) -> Positions:

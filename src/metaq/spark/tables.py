@@ -8,12 +8,14 @@ from typing import Any
 
 from pyspark.sql import functions as sql
 
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.replacements import place, view
 from metaq.client import arrow
 from metaq.errors import ConfigError
-from metaq.spark import interpreter, offsets
+from metaq.model import offsets
+from metaq.spark import interpreter
 from metaq.spark.engine import session
-from metaq.spark.pipelines.folder import ArchiveFolder, spark_path
-from metaq.spark.pipelines.replacements import place, view
+from metaq.spark.pipelines.checkpoints import spark_path
 
 
 def table(

@@ -10,9 +10,9 @@ from msgspec import Struct
 
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConnectionFailed, MetaqError
+from metaq.model.offsets import Positions
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import TELL_SECONDS, ClusterClient, says_away
-from metaq.spark.offsets import Positions
 
 _LOG = logging.getLogger(__name__)
 

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.parquet import parquet_writer
+from metaq.archive.records import ArchivedFile, Manifest, final_path
+from metaq.archive.replacements import place, view
 from metaq.client import arrow
+from metaq.model import offsets
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
-from metaq.spark.offsets import Slice
-from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, Manifest, final_path
-from metaq.spark.pipelines.parquet import parquet_writer
-from metaq.spark.pipelines.replacements import place, view
+from metaq.spark.pipelines.archived_rows import SCHEMA
 
 QUERY = "6f1c9a2e-1111-2222-3333-444455556666"
 COLUMNS = (*arrow.LEAN[1:], "properties", "flag", "reconsume_times")
@@ -26,8 +28,10 @@ Row = tuple[str, str, int, int]
 """Topic, broker, queue, offset."""
 
 
-def rows_of(queue: MessageQueue, numbers: Iterable[int], date: str = DATE, body: bytes = b"body") -> pa.RecordBatch:
-    """Messages of a queue as the archive writes them."""
+def rows_of(
+    queue: MessageQueue, numbers: Iterable[int], date: str = DATE, body: bytes = b"body", *, new: bool = False
+) -> pa.RecordBatch:
+    """Messages of a queue as the archive writes them; `new`: in version 2, which has more columns than version 1."""
     numbers = list(numbers)
     day = dt.datetime.fromisoformat(f"{date}T00:00:00+00:00")
     times = pa.array([day + dt.timedelta(milliseconds=number) for number in numbers], arrow.TYPES["store_time"])
@@ -40,28 +44,38 @@ def rows_of(queue: MessageQueue, numbers: Iterable[int], date: str = DATE, body:
     arrays = [
         value if isinstance(value, pa.Array) else pa.array(value, arrow.TYPES[name]) for name, value in values.items()
     ]
-    return pa.RecordBatch.from_arrays(arrays, schema=arrow.schema_of(COLUMNS))
+    if new:
+        values = {
+            "sys_flag": 0, "born_host": "10.0.0.1:4000", "store_host": "10.0.0.2:10911", "log_offset": 7, "prepared_offset": 0,
+            "properties_raw": None, "born_ms": None, "store_ms": None,
+        }  # fmt: skip
+        arrays += [pa.array([values[field.name]] * len(numbers), field.type) for field in list(SCHEMA)[len(COLUMNS) :]]
+    return pa.RecordBatch.from_arrays(arrays, schema=SCHEMA if new else arrow.schema_of(COLUMNS))
 
 
-def publish(folder: ArchiveFolder, batch: int, ranges: dict[MessageQueue, range], date: str = DATE, **more) -> Manifest:
-    """A batch of one file per queue, published."""
+def publish(
+    folder: ArchiveFolder, batch: int, ranges: dict[MessageQueue, Sequence[int]], date: str = DATE, **more
+) -> Manifest:
+    """A batch of one file per queue, published. Of a range that is no `range` some offsets were dropped as repeats."""
     folder.make()
     last = folder.last()
     end = {} if last is None else last.end
     files = []
     for queue, numbers in ranges.items():
-        path = folder.staging / f"{batch}-run" / f"{queue.broker}-{queue.queue_id}-{numbers.start}.parquet"
+        start, stop = numbers[0], numbers[-1] + 1
+        path = folder.staging / f"{batch}-run" / f"{len(files)}.parquet"
         path.parent.mkdir(parents=True, exist_ok=True)
-        with parquet_writer(path, arrow.schema_of(COLUMNS)) as writer:
-            writer.write_batch(rows_of(queue, numbers, date, **more))
-        final = final_path(QUERY, batch, Slice(queue, numbers.start, numbers.stop), date)
+        rows = rows_of(queue, numbers, date, **more)
+        with parquet_writer(path, rows.schema) as writer:
+            writer.write_batch(rows)
+        final = final_path(QUERY, batch, Slice(queue, start, stop), date)
         files.append(
             ArchivedFile(
                 path=final, staged=folder.relative(path), topic=queue.topic, date=date, rows=len(numbers),
                 size=path.stat().st_size,
             )
         )  # fmt: skip
-        end[queue] = max(end.get(queue, 0), numbers.stop)
+        end[queue] = max(end.get(queue, 0), stop)
     manifest = Manifest(
         query=QUERY, batch=batch, files=files, rows=sum(file.rows for file in files), repeats=0,
         positions=offsets.to_json(end),

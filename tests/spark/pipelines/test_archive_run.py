@@ -12,7 +12,7 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
-from metaq.spark.pipelines.folder import ArchiveFolder
+from metaq.archive.folder import ArchiveFolder
 from tests.spark.pipelines import commands
 from tests.spark.test_kill import producing
 from tests.support import PATIENCE, WHOLE_PATIENCE, environment, eventually, metaq_command

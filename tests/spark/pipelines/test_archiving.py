@@ -13,13 +13,13 @@ from pathlib import Path
 import pyarrow.dataset as ds
 import pytest
 
+from metaq.archive.folder import ArchiveFolder
 from metaq.errors import ConfigError, StoreLocked
 from metaq.model.queue import MessageQueue
 from metaq.spark import table
 from metaq.spark.pipelines import archiving as archives
 from metaq.spark.pipelines.archiving import archive
 from metaq.spark.pipelines.driver import root_text
-from metaq.spark.pipelines.folder import ArchiveFolder
 from metaq.spark.slow_start import run_through
 from tests.scripted import ScriptedCluster
 from tests.spark.conftest import finished

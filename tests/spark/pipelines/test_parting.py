@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from metaq.client import arrow
 from metaq.errors import ConfigError
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark.offsets import Slice
 from metaq.spark.pipelines.parting import NONE, PARTS_MAX, Parting
 
 pa = pytest.importorskip("pyarrow")

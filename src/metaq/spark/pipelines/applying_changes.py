@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 
 from metaq.clock import SYSTEM
+from metaq.durable import disk_fault, make_folder, write_whole
 from metaq.errors import ChangesBroken, ClientClosed, ConfigError
 from metaq.spark import interpreter
 from metaq.spark.pipelines.changes_options import STOP, ChangesOptions
-from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, spark_path, write_whole
+from metaq.spark.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
 from metaq.spark.pipelines.options import names
-from metaq.spark.pipelines.parquet import disk_fault
 from metaq.spark.pipelines.row_changes.change import GAP, Problem, keys_named
 from metaq.spark.pipelines.row_changes.decoding import Decoder
 from metaq.spark.pipelines.row_changes.folding import NONE

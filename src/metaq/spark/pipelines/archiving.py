@@ -4,7 +4,7 @@
                                          └──► drop repeats, manifest, rename                 (driver)
 
 Exactly once, because each link is: the source's ranges are absolute offsets in Spark's checkpoint; a replayed batch finds
-its manifest, or none and does everything again; publishing is one rename (`metaq.spark.pipelines.folder`).
+its manifest, or none and does everything again; publishing is one rename (`metaq.archive.folder`).
 """
 
 from __future__ import annotations
@@ -17,30 +17,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.parquet import without_offsets
+from metaq.archive.records import IDS, ArchivedFile, Manifest, final_path
+from metaq.archive.replacements import ever_replaced
 from metaq.clock import SYSTEM
+from metaq.durable import disk_fault, make_folder, sync_file, sync_folder
 from metaq.errors import ClientClosed, ConfigError, StoreError
+from metaq.model import offsets
+from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import interpreter, offsets, schema
-from metaq.spark.offsets import Positions, Slice
+from metaq.spark import interpreter, schema
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
+from metaq.spark.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
 from metaq.spark.pipelines.compacting import Compactor
 from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow
 from metaq.spark.pipelines.driver import looked_after
-from metaq.spark.pipelines.folder import (
-    CHECKPOINT,
-    IDS,
-    ArchivedFile,
-    ArchiveFolder,
-    Manifest,
-    final_path,
-    make_folder,
-    query_id,
-    spark_path,
-    sync_folder,
-)
-from metaq.spark.pipelines.parquet import disk_fault, sync_file, without_offsets
 from metaq.spark.pipelines.parting import Parting
-from metaq.spark.pipelines.replacements import ever_replaced
 from metaq.spark.pipelines.run import Run
 from metaq.spark.pipelines.slices import WRITTEN, SliceWriter
 from metaq.spark.settings import SourceOptions
@@ -190,7 +183,7 @@ def _start(
     folder.prepare()
     place = Path(options.checkpoint).absolute() if options.checkpoint is not None else folder.path / CHECKPOINT
     parting = Parting.of(options.partition_by)
-    folder.guard(place, str(parting))
+    folder.guard(place, query_id(place), str(parting))
     # Also where it is wanted no more: what an earlier run began is finished.
     compactor = Compactor(folder, options, options.compact_files) if options.keeps_up or folder.kept.exists() else None
     dedupe = _Dedupe(options.dedupe, options.dedupe_seconds)

@@ -50,7 +50,7 @@ class Pipeline:
 
 
 def _prepare_archive(options: ArchiveOptions) -> None:
-    from metaq.spark.pipelines.folder import ArchiveFolder
+    from metaq.archive.folder import ArchiveFolder
 
     ArchiveFolder(options.output, options.staging).prepare()
 

@@ -30,14 +30,16 @@ from typing import Any
 
 from msgspec import structs
 
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import MANIFESTS, ArchivedFile
+from metaq.archive.replacements import NEW, OLD, Replacement, ever_replaced, forget, replacements, save
 from metaq.clock import SYSTEM, Clock
+from metaq.durable import disk_fault, make_folder, sync_folder
 from metaq.errors import StoreCorrupt, StoreError, StoreForeign
 from metaq.spark.pipelines import merging
 from metaq.spark.pipelines.compacting_options import CompactOptions, UpkeepOptions
 from metaq.spark.pipelines.exchange import exchange, try_an_exchange
-from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, make_folder, sync_folder
-from metaq.spark.pipelines.parquet import disk_fault
-from metaq.spark.pipelines.replacements import NEW, OLD, Replacement, ever_replaced, forget, replacements, save
+from metaq.spark.pipelines.pruning import Batch, batches_over, records_over
 from metaq.spark.pipelines.run import Outcome, Run
 
 _LOG = logging.getLogger(__name__)
@@ -54,7 +56,8 @@ class Step:
     """Something that was done, for whoever shows progress."""
 
     what: str
-    """`merged`: prepared and announced; `replaced`: readers see it; `expired`: a date is no more; `removed`: its files."""
+    """`merged`: prepared and announced; `replaced`: readers see it; `expired`: a date is no more; `removed`: its files;
+    `pruned`: its manifests."""
     folder: str
     files: int = 0
     """That go."""
@@ -69,6 +72,7 @@ class Step:
             "replaced": f"{self.into} merged files are in the place of {self.files:,}",
             "expired": f"{self.files:,} files, {self.rows:,} messages are no longer part of the archive",
             "removed": f"{self.files:,} files are removed",
+            "pruned": f"{self.files:,} manifests of what is no more are removed",
         }[self.what]
         return f"{self.folder}: {text}"
 
@@ -107,7 +111,7 @@ class Compactor:
         self._grace_ms = round(options.grace_seconds * 1000)
         self.faults: list[str] = []
         """What could not be done, and why."""
-        self._batches: set[str] = set()
+        self._batches: dict[str, Batch] = {}
         self._files: dict[str, ArchivedFile] = {}
         """What the batches published and the done replacements made of it."""
         self._records: dict[int, Replacement] = {}
@@ -120,7 +124,7 @@ class Compactor:
             if not left.name.isdigit() or int(left.name) not in self._records:
                 _remove(left)
         try_an_exchange(self._folder.kept)
-        self._batches, self._files = set(), {}
+        self._batches, self._files = {}, {}
         self._catch_up()
         for record in self._records.values():
             self._take(record)
@@ -128,7 +132,7 @@ class Compactor:
     def _catch_up(self) -> None:
         """Take notice of batches that were published since. Reading all manifests at every look would be slow one day."""
         for manifest in self._folder.newer(self._batches):
-            self._batches.add(manifest.name)
+            self._batches[manifest.name] = Batch.of(manifest)
             self._files |= {file.path: file for file in manifest.files}
 
     def _take(self, record: Replacement) -> None:
@@ -158,6 +162,7 @@ class Compactor:
         if not self._grace_ms:
             yield from self._go_on()
             yield from self._go_on()
+        yield from self._pruned()
 
     def close(self) -> None:
         """Remove the folder beside the archive if nothing is in it."""
@@ -242,6 +247,23 @@ class Compactor:
         sync_folder(listing.parent)
 
     # -------------------------------------------------------------- dates whose time is over
+    def _pruned(self) -> Iterator[Step]:
+        """Forget batches and replacements of which nothing is left. Their links went, so the grace is over twice."""
+        kept = self._folder.path
+        finished = [
+            record for record in self._records.values() if record.swapped_ms and not (kept / record.kept).exists()
+        ]
+        names = batches_over(self._batches, finished, lambda path: (kept / path).exists())
+        for name in names:
+            (kept / MANIFESTS / name).unlink(missing_ok=True)
+            del self._batches[name]
+        if names:
+            sync_folder(kept / MANIFESTS)  # Or one could come back after a power cut, when its record is gone.
+            yield Step(what="pruned", folder=MANIFESTS, files=len(names))
+        for record in records_over(self._records.values(), finished, self._batches.values()):
+            forget(self._folder, record)
+            del self._records[record.number]
+
     def _expire(self, keep_days: int) -> Iterator[Step]:
         today = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC).date()
         first = str(today - dt.timedelta(days=keep_days))
@@ -360,7 +382,7 @@ def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
         folder.finish(newest, lambda: ever_replaced(folder))
     compactor = Compactor(folder, options, options.compact_files, clock)
     compactor.prepare()
-    figures = dict.fromkeys(("merged", "replaced", "expired", "removed"), 0)
+    figures = dict.fromkeys(("merged", "replaced", "expired", "removed", "pruned"), 0)
     faults: list[str] = []
     while True:
         for step in compactor.look():

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from metaq.archive.records import MANIFESTS
 from metaq.errors import ConfigError
 from metaq.option_table import MIB, OptionTable, option
-from metaq.spark.pipelines.folder import MANIFESTS
-from metaq.spark.pipelines.options import FolderOptions
+from metaq.spark.pipelines.options import PipelineOptions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ class UpkeepOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompactOptions(UpkeepOptions, FolderOptions):
+class CompactOptions(UpkeepOptions, PipelineOptions):
     """Small files of an archive → large ones; dates whose time is over go."""
 
     folder: str = option("", "The archive's folder. Required.", aliases=("output",))
@@ -37,11 +37,13 @@ class CompactOptions(UpkeepOptions, FolderOptions):
     )
     staging: str | None = option(None, "The folder that `archive` was given as `staging`, if any.")
 
+    @property
+    def place(self) -> Path:
+        if not self.folder:
+            raise ConfigError("folder is missing: the archive whose files are to be merged")
+        return Path(self.folder).absolute()
+
     def check(self) -> None:
         super().check()
-        if self.name_servers is not None:
-            raise ConfigError(
-                "nameServers: compact works on the archive's folder alone and asks no cluster; leave it away"
-            )
         if not (Path(self.folder) / MANIFESTS).is_dir():
             raise ConfigError(f"folder={self.folder}: there is no archive (no {MANIFESTS} in it)")

@@ -9,15 +9,15 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from metaq.archive.parquet import ROW_GROUP_ROWS, batch_rows, opened, parquet_writer
+from metaq.durable import sync_file
 from metaq.errors import StoreCorrupt
-from metaq.spark.pipelines.parquet import ROW_GROUP_ROWS, parquet_writer, sync_file
 
 GROUP_ROWS = ROW_GROUP_ROWS
 GROUP_BYTES = 64 * 1024 * 1024
@@ -106,7 +106,7 @@ class _Stream:
     def _next(self) -> pa.RecordBatch | None:
         if self._file is None:
             self._file = _opened(self._path)
-            self._batches = self._file.iter_batches(batch_rows(self._file.metadata))
+            self._batches = self._file.iter_batches(batch_rows(self._file.metadata, BATCH_ROWS, BATCH_BYTES))
         try:
             while self._left is None or not len(self._left):
                 self._left = next(self._batches)
@@ -116,13 +116,6 @@ class _Stream:
         except (pa.ArrowException, OSError) as fault:
             raise StoreCorrupt(f"{self._path} cannot be read: {fault}") from fault
         return self._left
-
-
-def batch_rows(about: Any) -> int:
-    """How many rows of a file to read at once, by its footer."""
-    groups = [about.row_group(number) for number in range(about.num_row_groups)]
-    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
-    return max(1, min(BATCH_ROWS, BATCH_BYTES // max(1, row_bytes)))
 
 
 def first_key(path: Path) -> Key | None:
@@ -137,11 +130,9 @@ def first_key(path: Path) -> Key | None:
 
 def _opened(path: Path) -> pq.ParquetFile:
     try:
-        return pq.ParquetFile(path, buffer_size=_PAGE_BYTES, pre_buffer=False)
+        return opened(path, _PAGE_BYTES)
     except FileNotFoundError:
         raise StoreCorrupt(f"{path} is missing: its batch was published, and somebody took it away since") from None
-    except (pa.ArrowException, OSError) as fault:
-        raise StoreCorrupt(f"{path} is no Parquet file that can be read: {fault}") from fault
 
 
 def _key(batch: pa.RecordBatch) -> Key:

@@ -24,11 +24,11 @@ from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.message import BODY_BYTES_MAX
+from metaq.model.offsets import Slice
 from metaq.model.staging import CHUNK_BYTES_MAX, ManifestPart
 from metaq.spark.cluster_client import client_of
 from metaq.spark.courier import courier_of
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.pipelines import mirror_marks as marks
 from metaq.spark.pipelines.mirror_table import Run, Table
 from metaq.spark.schema import SLICE_SCHEMA

@@ -12,9 +12,9 @@ from typing import Final, NamedTuple
 from metaq.client import arrow
 from metaq.model import MessageQueue
 from metaq.model import properties as props
+from metaq.model.offsets import Slice
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.pipelines import mirror_marks as marks
 from metaq.spark.pipelines.mirror_marks import Origin
 from metaq.spark.pipelines.mirror_state import State

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
+from metaq.durable import write_whole
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.model import MessageQueue
 from metaq.spark.pipelines import mirror_map
-from metaq.spark.pipelines.folder import write_whole
 from metaq.spark.pipelines.mirror_map import QueueMap
 from metaq.spark.pipelines.mirror_table import Run, Table
 

@@ -23,13 +23,14 @@ from typing import Any
 from metaq.client.conversation import numbered
 from metaq.client.conversation.administration import CreateTopic
 from metaq.clock import SYSTEM
+from metaq.durable import disk_fault
 from metaq.errors import BrokerError, ClientClosed, ConfigError, MetaqError, NoRoute, NotSupported
-from metaq.model import MessageQueue
+from metaq.model import MessageQueue, offsets
 from metaq.model.staging import transaction_id
-from metaq.spark import interpreter, offsets, schema
+from metaq.spark import interpreter, schema
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.pipelines import mirror_finding, mirror_map, mirror_state
-from metaq.spark.pipelines.folder import CHECKPOINT, query_id, spark_path
+from metaq.spark.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
 from metaq.spark.pipelines.mirror_copying import COPIED, Copying, SliceCopier, bytes_max_of, parts_of
 from metaq.spark.pipelines.mirror_finding import Part
 from metaq.spark.pipelines.mirror_groups import Carrier, to_json
@@ -37,7 +38,6 @@ from metaq.spark.pipelines.mirror_options import LEAVE_OUT, MirrorOptions
 from metaq.spark.pipelines.mirror_state import State
 from metaq.spark.pipelines.mirror_table import Run as Messages
 from metaq.spark.pipelines.mirror_table import Table
-from metaq.spark.pipelines.parquet import disk_fault
 from metaq.spark.pipelines.run import Run
 from metaq.spark.settings import SourceOptions
 from metaq.spark.sink import Delivery, Written

@@ -21,17 +21,6 @@ def names(text: str) -> list[str]:
 class PipelineOptions(OptionTable):
     """Base of the pipelines' tables. One sentence per option: `metaq pipeline describe` and the docs print them."""
 
-    name_servers: str | None = option(
-        None,
-        "Name servers of the cluster, `host:port`, `;`-separated; by default NAMESRV_ADDR's, else 127.0.0.1:9876.",
-        aliases=("namesrv",),
-    )
-
-    @property
-    def servers(self) -> str:
-        """The name servers that are meant."""
-        return self.name_servers or os.environ.get("NAMESRV_ADDR") or NAME_SERVERS_DEFAULT
-
     @property
     def place(self) -> Path:
         """The pipeline's own folder, absolute. Raises ConfigError: none was given."""
@@ -55,7 +44,23 @@ class PipelineOptions(OptionTable):
 
 
 @dataclass(frozen=True, kw_only=True)
-class FolderOptions(PipelineOptions):
+class ClusterOptions(PipelineOptions):
+    """Of a pipeline that works on a cluster."""
+
+    name_servers: str | None = option(
+        None,
+        "Name servers of the cluster, `host:port`, `;`-separated; by default NAMESRV_ADDR's, else 127.0.0.1:9876.",
+        aliases=("namesrv",),
+    )
+
+    @property
+    def servers(self) -> str:
+        """The name servers that are meant."""
+        return self.name_servers or os.environ.get("NAMESRV_ADDR") or NAME_SERVERS_DEFAULT
+
+
+@dataclass(frozen=True, kw_only=True)
+class FolderOptions(ClusterOptions):
     """Of a pipeline whose output is not a folder."""
 
     folder: str = option("", "The pipeline's own folder: its checkpoint, its lease and what `status` tells. Required.")
@@ -68,7 +73,7 @@ class FolderOptions(PipelineOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamOptions(PipelineOptions):
+class StreamOptions(ClusterOptions):
     """Of a pipeline that goes on until it is stopped."""
 
     once: bool = option(False, "Take what is there now, then end; otherwise go on.")

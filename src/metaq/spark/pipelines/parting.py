@@ -18,7 +18,7 @@ from metaq.errors import ConfigError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from metaq.spark.offsets import Slice
+    from metaq.model.offsets import Slice
 
 PARTS_MAX = 256
 """Files that one slice is written into. Each has a row group in memory, and a folder of its own."""

@@ -13,13 +13,14 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, MapType, NullType
 from metaq.client import arrow
 from metaq.client.arrow_rows import BAD_KEY, BAD_TAG, BAD_TEXT
 from metaq.errors import ConfigError
+from metaq.model import offsets
 from metaq.model import properties as props
+from metaq.model.offsets import Positions
 from metaq.model.staging import CHUNK_BYTES_MAX
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.option_table import nearest
-from metaq.spark import offsets, schema
+from metaq.spark import schema
 from metaq.spark.decode import CORRUPT, json, text
-from metaq.spark.offsets import Positions
 from metaq.spark.pipelines.expressions import split_expressions
 from metaq.spark.pipelines.offset_ranges import Ranges, pieces
 from metaq.spark.pipelines.redriving_options import UTF8, RedriveOptions

@@ -19,8 +19,8 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from metaq.durable import make_folder, sync_folder, write_whole
 from metaq.errors import ConfigError, StoreCorrupt
-from metaq.spark.pipelines.folder import make_folder, sync_folder, write_whole
 from metaq.spark.pipelines.offset_ranges import Place, Range, Ranges, count, joined
 
 _Kind = TypeVar("_Kind", bound=msgspec.Struct)
@@ -226,6 +226,6 @@ def _told(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as fault:
-        from metaq.spark.pipelines.parquet import disk_fault  # loads pyarrow and Spark
+        from metaq.durable import disk_fault  # loads pyarrow and Spark
 
         raise disk_fault(fault, f"{path} could not be written, which says what is sent") from fault

@@ -26,11 +26,11 @@ from pyspark.sql import functions as sql
 
 from metaq.clock import SYSTEM
 from metaq.errors import ConfigError, MetaqError
+from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark import interpreter
 from metaq.spark.courier import Courier
 from metaq.spark.fetch import read_slice
-from metaq.spark.offsets import Positions, Slice
 from metaq.spark.pipelines import redrive_frames as frames
 from metaq.spark.pipelines.driver import root_text
 from metaq.spark.pipelines.offset_ranges import Place, Ranges, count, first_gap, ranges_of, within

@@ -21,8 +21,8 @@ from typing import Any, Self
 import msgspec
 
 from metaq.clock import SYSTEM
+from metaq.durable import make_or_refuse
 from metaq.errors import ConfigError
-from metaq.spark.pipelines.folder import make_or_refuse
 from metaq.spark.pipelines.lease import WAIT_SECONDS, Lease, is_free, lease_on
 
 _LOG = logging.getLogger(__name__)

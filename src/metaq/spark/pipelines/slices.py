@@ -17,18 +17,17 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
-from metaq.client import arrow
+from metaq.archive.parquet import ROW_GROUP_ROWS, parquet_writer
+from metaq.archive.records import COLUMNS
+from metaq.durable import disk_fault, sync_file
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
+from metaq.spark.pipelines.archived_rows import SCHEMA, archived_batch, with_prepared_offsets
 from metaq.spark.pipelines.dedupe import KEY, OFF, Ids, ids_of, key_ids_of
-from metaq.spark.pipelines.parquet import ROW_GROUP_ROWS, disk_fault, parquet_writer, sync_file
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.schema import SLICE_SCHEMA
-
-COLUMNS = (*arrow.LEAN[1:], "properties", "flag", "reconsume_times")
-"""What is archived of a message; the topic is in the folder's name."""
 
 WRITTEN = pa.schema(
     [
@@ -86,8 +85,10 @@ class SliceWriter:
         files: dict[tuple[int, str], _DayFile] = {}
         try:
             slices = read_slice(client, wanted, self.settings)
-            for decoded in itertools.chain.from_iterable(found.pieces(COLUMNS) for found in slices):
-                batch = decoded.to_batch(COLUMNS)
+            for decoded in itertools.chain.from_iterable(
+                with_prepared_offsets(found).pieces(COLUMNS) for found in slices
+            ):
+                batch = archived_batch(decoded)
                 store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
                 days = store_ms // _DAY_MS
                 for place, rows in self.parting.parts(batch, days):
@@ -124,7 +125,7 @@ class _DayFile:
     def __init__(self, path: Path) -> None:
         self.path, self.rows = path, 0
         self._ids: list[Ids] = []
-        self._writer = parquet_writer(path, arrow.schema_of(COLUMNS))
+        self._writer = parquet_writer(path, SCHEMA)
 
     def add(self, batch: pa.RecordBatch, ids: Ids | None) -> None:
         self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)

@@ -22,13 +22,13 @@ from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
 from metaq.clock import SYSTEM
+from metaq.durable import disk_fault, make_folder, sync_file, sync_folder
 from metaq.errors import ConfigError
 from metaq.spark import interpreter
 from metaq.spark.pipelines.auditing import comparing, evidence, figures, page, text
 from metaq.spark.pipelines.auditing.figures import Counts, Figures, GroupFigures, messages
 from metaq.spark.pipelines.auditing_options import LEDGER, PROGRESS, TOPIC, TRACE, AuditOptions, Span
-from metaq.spark.pipelines.folder import make_folder, spark_path, sync_folder
-from metaq.spark.pipelines.parquet import disk_fault, sync_file
+from metaq.spark.pipelines.checkpoints import spark_path
 from metaq.spark.pipelines.run import LOOK_SECONDS, Outcome, Run
 
 _LOG = logging.getLogger(__name__)

@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 
 from metaq.client.arrow import Decoded
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.model.trace import Begun, Handled
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.pipelines.dedupe import ids_of
 from metaq.spark.pipelines.measuring.histogram import Histogram
 from metaq.wire import trace

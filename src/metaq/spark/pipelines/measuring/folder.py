@@ -23,11 +23,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from metaq.durable import make_folder, sync_file, sync_folder, write_whole
 from metaq.errors import ConfigError, StoreCorrupt
-from metaq.spark.pipelines.folder import CHECKPOINT, make_folder, query_id, sync_folder, write_whole
+from metaq.spark.pipelines.checkpoints import CHECKPOINT, query_id
 from metaq.spark.pipelines.measuring.following import KNOWN_TYPE, Known
 from metaq.spark.pipelines.measuring.state import STATE, Saved, State, decode, encode
-from metaq.spark.pipelines.parquet import sync_file
 
 FOLLOWED, STAGING = "_followed", "_staging"
 

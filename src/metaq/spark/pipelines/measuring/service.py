@@ -11,11 +11,12 @@ import threading
 from typing import Any
 
 from metaq.clock import SYSTEM, Clock
+from metaq.durable import disk_fault
 from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
 from metaq.spark import interpreter, schema
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.courier import Courier
-from metaq.spark.pipelines.folder import CHECKPOINT, query_id, spark_path
+from metaq.spark.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
 from metaq.spark.pipelines.measuring.counting import COUNTED, Counter
 from metaq.spark.pipelines.measuring.folder import MetricsFolder, guard
 from metaq.spark.pipelines.measuring.following import Known
@@ -25,7 +26,6 @@ from metaq.spark.pipelines.measuring.state import Limits, Mail, Sample, Saved, S
 from metaq.spark.pipelines.measuring.tables import tables_of
 from metaq.spark.pipelines.measuring.windows import window_start
 from metaq.spark.pipelines.metrics_options import MetricsOptions
-from metaq.spark.pipelines.parquet import disk_fault
 from metaq.spark.pipelines.run import Run
 from metaq.spark.settings import LATEST, SourceOptions
 

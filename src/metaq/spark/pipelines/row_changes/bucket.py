@@ -14,8 +14,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from metaq.durable import sync_file
 from metaq.errors import StoreCorrupt
-from metaq.spark.pipelines.parquet import sync_file
 from metaq.spark.pipelines.row_changes import kinds
 from metaq.spark.pipelines.row_changes.change import Change, Place, Problem, Sequence_
 from metaq.spark.pipelines.row_changes.folding import Final, Folded, Put, fold

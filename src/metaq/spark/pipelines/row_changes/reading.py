@@ -13,10 +13,10 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.offsets import Slice
 from metaq.spark.pipelines.row_changes import kinds
 from metaq.spark.pipelines.row_changes.change import (
     CORRUPT,

@@ -26,8 +26,9 @@ import msgspec
 import pyarrow as pa
 import pyarrow.dataset as ds
 
+from metaq.durable import make_folder, make_or_refuse, sync_folder, write_whole
 from metaq.errors import ConfigError, StoreCorrupt
-from metaq.spark.pipelines.folder import make_folder, make_or_refuse, query_id, sync_folder, write_whole
+from metaq.spark.pipelines.checkpoints import query_id
 from metaq.spark.pipelines.row_changes import kinds
 
 MANIFESTS, DATA = "_snapshot", "data"

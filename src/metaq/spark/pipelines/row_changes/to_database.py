@@ -21,7 +21,7 @@ import msgspec
 from metaq.clock import SYSTEM, Clock
 from metaq.errors import ConfigError, MetaqError
 from metaq.spark.pipelines.changes_options import ChangesOptions
-from metaq.spark.pipelines.folder import query_id
+from metaq.spark.pipelines.checkpoints import query_id
 from metaq.spark.pipelines.row_changes import kinds
 from metaq.spark.pipelines.row_changes.change import Problem, Sequence_
 from metaq.spark.pipelines.row_changes.dialect import Dialect, address_of, told

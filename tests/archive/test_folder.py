@@ -10,13 +10,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from metaq import durable
+from metaq.archive import folder as folders
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import ArchivedFile, Manifest, final_path
+from metaq.archive.replacements import Replacement
 from metaq.errors import ConfigError, StoreCorrupt
+from metaq.model import offsets
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import offsets
-from metaq.spark.offsets import Slice
-from metaq.spark.pipelines import folder as folders
-from metaq.spark.pipelines.folder import ArchivedFile, ArchiveFolder, Manifest, final_path
-from metaq.spark.pipelines.replacements import Replacement
 from tests.support import ROOT
 
 QUERY = "6f1c9a2e-1111-2222-3333-444455556666"
@@ -168,8 +170,9 @@ def test_an_output_that_cannot_be_one_is_refused_by_name(tmp_path, monkeypatch):
 def test_what_is_published_is_on_the_disk_with_every_folder_above_it(tmp_path, monkeypatch):
     """A new date is a new folder: its name must be synced as well, before the next batch is begun."""
     synced = []
-    real = folders.sync_folder
-    monkeypatch.setattr(folders, "sync_folder", lambda path: (synced.append(path), real(path)))
+    real = durable.sync_folder
+    for module in (folders, durable):
+        monkeypatch.setattr(module, "sync_folder", lambda path: (synced.append(path), real(path)))
     folder = ArchiveFolder(tmp_path / "out")
     folder.prepare()
     assert tmp_path in synced
@@ -186,16 +189,13 @@ def test_what_is_published_is_on_the_disk_with_every_folder_above_it(tmp_path, m
 def test_the_guard_knows_its_own_checkpoint(tmp_path):
     """A new folder takes any, an old one only the checkpoint that made it."""
     folder, checkpoint = ArchiveFolder(tmp_path / "out"), tmp_path / "checkpoint"
-    folder.guard(checkpoint)
+    folder.guard(checkpoint, None)
     folder.commit(staged(folder, 1, 5))
     with pytest.raises(ConfigError, match="is new or empty"):
-        folder.guard(checkpoint)
-    checkpoint.mkdir()
-    (checkpoint / "metadata").write_text(json.dumps({"id": "another"}))
+        folder.guard(checkpoint, None)
     with pytest.raises(ConfigError, match=r"belongs to another query \(another\)"):
-        folder.guard(checkpoint)
-    (checkpoint / "metadata").write_text(json.dumps({"id": QUERY}))
-    folder.guard(checkpoint)
+        folder.guard(checkpoint, "another")
+    folder.guard(checkpoint, QUERY)
 
 
 def test_the_documented_manifest_is_one(tmp_path):

@@ -5,7 +5,7 @@
     OUTPUT/_ids/QUERY-BATCH-N.arrow         unique ids of recent batches, to know a repeated send (metaq.spark.pipelines.dedupe)
     OUTPUT/_lease                           locked by the run that writes (metaq.spark.pipelines.lease)
     OUTPUT/_checkpoint/                     Spark's own, unless it is kept elsewhere
-    OUTPUT/_replacements/NUMBER.json        files that are no more, and what stands in for them (.replacements)
+    OUTPUT/_replacements/NUMBER.json        files that are no more, and what stands in for them (metaq.archive.replacements)
     .OUTPUT.staging/BATCH-RUN/...           beside the folder: files under way
     .OUTPUT.kept/NUMBER/...                 beside the folder: replaced files, as long as readers may need them
 
@@ -23,81 +23,22 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import json
 import logging
 import os
 import shutil
 from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import msgspec
 
-from metaq.errors import ConfigError, StoreCorrupt
-from metaq.spark import offsets
-from metaq.spark.offsets import Positions, Slice
+from metaq.archive.records import MANIFESTS, ArchivedFile, Manifest, decode, manifest_name
+from metaq.durable import make_folder, make_or_refuse, sync_folder, write_whole
+from metaq.errors import ConfigError, StoreCorrupt, StoreForeign
 
 _LOG = logging.getLogger(__name__)
 
-MANIFESTS, IDS, CHECKPOINT = "_manifests", "_ids", "_checkpoint"
 OLD_STAGING = "_staging"
 """Inside the output, where files under way lay before 0.1."""
-
-
-class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """One Parquet file: the messages of one slice that were stored on one day."""
-
-    path: str
-    """Final place, relative to the archive."""
-    staged: str
-    """Where the task wrote it, relative to the archive (in a folder beside it)."""
-    topic: str
-    date: str
-    """Store date, UTC, YYYY-MM-DD."""
-    rows: int
-    size: int
-    """Bytes."""
-
-
-class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """One published batch."""
-
-    v: int = 1
-    query: str
-    """Id of the streaming query, from its checkpoint."""
-    batch: int
-    files: list[ArchivedFile]
-    rows: int
-    repeats: int
-    """Messages left out because their unique id had been archived within the window."""
-    positions: dict[str, Any]
-    """Offsets JSON: how far the archive has come in every queue, this batch included."""
-    ids: dict[str, str] = {}
-    """Per topic, the file of this batch's unique ids, relative to the archive."""
-    newest_ms: int = 0
-    """Newest store time archived so far."""
-    partition_by: str = "date"
-    """As the option has it (metaq.spark.pipelines.parting)."""
-
-    @property
-    def name(self) -> str:
-        return manifest_name(self.query, self.batch)
-
-    @property
-    def end(self) -> Positions:
-        return offsets.from_json(self.positions, "an archive's manifest")
-
-
-def manifest_name(query: str, batch: int) -> str:
-    return f"{query[:8]}-{batch:010d}.json"
-
-
-def final_path(query: str, batch: int, wanted: Slice, date: str, part: str = "") -> str:
-    """Where the messages of a slice stored on `date` end up, relative to the archive; in a folder below it, for a part."""
-    topic, broker, queue_id = wanted.queue
-    name = f"{query[:8]}-{batch:010d}-{quote(broker, safe='')}-{queue_id}-{wanted.start:020d}.parquet"
-    return f"topic={quote(topic, safe='')}/date={date}/{part}{'/' if part else ''}{name}"
 
 
 class ArchiveFolder:
@@ -159,7 +100,7 @@ class ArchiveFolder:
         """The path of a staged file as manifests have it."""
         return os.path.relpath(staged, self._real)
 
-    def guard(self, checkpoint: Path, partition_by: str = "date") -> None:
+    def guard(self, checkpoint: Path, query: str | None, partition_by: str = "date") -> None:
         """Refuse a checkpoint that did not make this archive, and other folders than it has.
 
         A fresh checkpoint would read and archive everything again, under a new query id and thus under new names.
@@ -168,7 +109,6 @@ class ArchiveFolder:
         newest = self.last()
         if newest is None:
             return
-        query = query_id(checkpoint)
         if query != newest.query:
             which = f"belongs to another query ({query})" if query else "is new or empty"
             raise ConfigError(
@@ -253,57 +193,8 @@ class ArchiveFolder:
 
     def _read(self, path: Path) -> Manifest:
         try:
-            return msgspec.json.decode(path.read_bytes(), type=Manifest)
+            return decode(path.read_bytes(), Manifest)
+        except StoreForeign as fault:
+            raise StoreForeign(f"the manifest {path} was {fault}") from None
         except (msgspec.DecodeError, OSError) as fault:
             raise StoreCorrupt(f"the manifest {path} cannot be read: {fault}") from fault
-
-
-def query_id(checkpoint: Path) -> str | None:
-    """The id that Spark gave the query of this checkpoint; None before its first start."""
-    try:
-        return str(json.loads((checkpoint / "metadata").read_text(encoding="utf-8"))["id"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def spark_path(path: Path) -> str:
-    """A local path as Spark reads it: a scheme, and nothing percent-encoded."""
-    return f"file:{path}"
-
-
-def make_or_refuse(what: str, folder: Path, ways: str = "") -> None:
-    """`make_folder`. Raises ConfigError: it cannot be made; the text calls it `what` and ends with `ways` out."""
-    try:
-        make_folder(folder)
-    except FileExistsError as fault:
-        raise ConfigError(f"the {what} {fault.filename} is a file; a folder is needed") from None
-    except OSError as fault:
-        raise ConfigError(f"the {what} {folder} cannot be made: {fault.strerror}{ways}") from None
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and what is missing above it, so that they survive a power cut. Raises OSError, with `filename`."""
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
-    for place in missing:
-        sync_folder(place.parent)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make renames in `folder` survive a power cut."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def write_whole(path: Path, data: bytes) -> None:
-    """Replace a file, whole and safe from a power cut. Raises OSError."""
-    making = path.with_name(f".{path.name}.tmp")
-    with making.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    making.rename(path)
-    sync_folder(path.parent)

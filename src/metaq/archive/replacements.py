@@ -21,17 +21,11 @@ from typing import TypeVar
 
 import msgspec
 
-from metaq.errors import StoreCorrupt
-from metaq.spark.offsets import Positions
-from metaq.spark.pipelines.folder import (
-    MANIFESTS,
-    ArchivedFile,
-    ArchiveFolder,
-    Manifest,
-    make_folder,
-    sync_folder,
-    write_whole,
-)
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import MANIFESTS, ArchivedFile, Manifest, decode, place_of
+from metaq.durable import make_folder, sync_folder, write_whole
+from metaq.errors import StoreCorrupt, StoreForeign
+from metaq.model.offsets import Positions
 
 REPLACEMENTS = "_replacements"
 OLD, NEW = "old", "new"
@@ -82,6 +76,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Path of a file that is about to be replaced → where it is to be read."""
     topics: frozenset[str]
     """Of which anything was ever archived."""
+    expired: dict[str, str]
+    """Topic → the newest date whose time is over. Of it, and of those before, some files may be there yet."""
 
 
 def view(folder: ArchiveFolder, broken: list[tuple[Path, str]] | None = None) -> View:
@@ -106,16 +102,20 @@ def view(folder: ArchiveFolder, broken: list[tuple[Path, str]] | None = None) ->
 def apply(manifests: Sequence[Manifest], known: Iterable[Replacement]) -> View:
     """Pure part of `view`. Args: known: in ascending order."""
     files = {file.path: file for manifest in manifests for file in manifest.files}
-    topics = frozenset(file.topic for file in files.values())
     links: dict[str, str] = {}
+    expired: dict[str, str] = {}
     for one in known:
+        if not one.files and (ended := place_of(one.folder)) is not None:
+            expired[ended[0]] = max(expired.get(ended[0], ""), ended[1])
         if not one.done_ms:
             links |= {path: one.link(path) for path in one.replaced}
             continue
         for path in one.replaced:
             files.pop(path, None)
         files |= {file.path: file for file in one.files}
-    return View(files=list(files.values()), end=manifests[-1].end if manifests else {}, links=links, topics=topics)
+    end = manifests[-1].end if manifests else {}
+    topics = frozenset(queue.topic for queue in end)
+    return View(files=list(files.values()), end=end, links=links, topics=topics, expired=expired)
 
 
 def place(folder: ArchiveFolder, seen: View, file: ArchivedFile) -> Path:
@@ -144,7 +144,9 @@ def _all(home: Path, kind: type[_Kind], faults: list[tuple[Path, str]]) -> list[
 def _read(path: Path, kind: type[_Kind], faults: list[tuple[Path, str]]) -> _Kind | None:
     """Raises FileNotFoundError: it was tidied away since it was listed."""
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
+        return decode(path.read_bytes(), kind)
+    except StoreForeign as fault:
+        raise StoreForeign(f"{path} was {fault}") from None
     except FileNotFoundError:
         raise
     except (msgspec.DecodeError, OSError) as fault:

@@ -1,0 +1,67 @@
+"""How the archive writes and opens Parquet files."""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from metaq.durable import sync_file
+from metaq.errors import StoreCorrupt
+
+ROW_GROUP_ROWS = 200_000
+_PAGE_ROWS = 64
+"""After so many rows it is looked whether a page is full: a page of bodies is what a reader has in memory."""
+_FEW = ("broker", "tag", "properties.key_value.key", "sys_flag", "born_host", "store_host", "properties_raw")
+"""Columns of few different values."""
+_NEAR = ("queue_offset", "born_time", "store_time", "log_offset", "prepared_offset")
+"""Columns whose neighbours are near each other."""
+
+
+def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
+    """Settings that suit messages: bodies, ids and keys hardly repeat, so a dictionary of them only costs."""
+    there = {*schema.names, "properties.key_value.key"}
+    return pq.ParquetWriter(
+        path, schema, compression="zstd", compression_level=1, write_batch_size=_PAGE_ROWS,
+        use_dictionary=[name for name in _FEW if name in there],
+        column_encoding=dict.fromkeys((name for name in _NEAR if name in there), "DELTA_BINARY_PACKED"),
+    )  # fmt: skip
+
+
+def without_offsets(path: Path, drop: Any) -> int:
+    """Rewrite a staged file without the messages at the queue offsets `drop`. Returns the rows that are left."""
+    making, rows = path.with_suffix(".tmp"), 0
+    with pq.ParquetFile(path) as old, parquet_writer(making, old.schema_arrow) as new:
+        for group in range(old.num_row_groups):
+            table = old.read_row_group(group)
+            table = table.filter(pc.invert(pc.is_in(table["queue_offset"], pa.array(drop, pa.int64()))))
+            new.write_table(table)
+            rows += len(table)
+    sync_file(making)
+    making.rename(path)
+    return rows
+
+
+def opened(path: Path, buffer_bytes: int) -> pq.ParquetFile:
+    """A file that is read in pieces, not a column chunk at once.
+
+    Args: buffer_bytes: of each column. Raises: FileNotFoundError. StoreCorrupt: it is no Parquet file.
+    """
+    try:
+        return pq.ParquetFile(path, buffer_size=buffer_bytes, pre_buffer=False)
+    except FileNotFoundError as fault:  # Arrow's own does not say in a field which file it is.
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path)) from fault
+    except (pa.ArrowException, OSError) as fault:
+        raise StoreCorrupt(f"{path} is no Parquet file that can be read: {fault}") from fault
+
+
+def batch_rows(about: Any, rows_max: int, bytes_max: int) -> int:
+    """How many rows of a file to read at once, by its footer: so many, or fewer, as about `bytes_max` bytes hold."""
+    groups = [about.row_group(number) for number in range(about.num_row_groups)]
+    row_bytes = max((group.total_byte_size // max(1, group.num_rows) for group in groups), default=1)
+    return max(1, min(rows_max, bytes_max // max(1, row_bytes)))

@@ -1,0 +1,105 @@
+"""What the archive writes down: the files and the manifest of a batch, and what they are called."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TypeVar
+from urllib.parse import quote, unquote
+
+import msgspec
+
+from metaq.errors import StoreForeign
+from metaq.model import offsets
+from metaq.model.offsets import Positions, Slice
+
+MANIFESTS, IDS = "_manifests", "_ids"
+
+VERSION: Final = 2
+"""Of manifests that are written. Files of version 1 lack the columns behind the twelfth."""
+COLUMNS: Final = (
+    "broker", "queue_id", "queue_offset", "message_id", "tag", "keys", "body", "born_time", "store_time", "properties", "flag",
+    "reconsume_times", "sys_flag", "born_host", "store_host", "log_offset", "prepared_offset", "properties_raw", "born_ms",
+    "store_ms",
+)  # fmt: skip
+"""What is archived of a message; the topic is in the folder's name."""
+
+
+_FOLDER = re.compile(r"topic=(?P<topic>[^/]+)/date=(?P<date>[^/]+)(/.*)?")
+
+
+class ArchivedFile(msgspec.Struct, frozen=True, kw_only=True):
+    """One Parquet file: the messages of one slice that were stored on one day."""
+
+    path: str
+    """Final place, relative to the archive."""
+    staged: str
+    """Where the task wrote it, relative to the archive (in a folder beside it)."""
+    topic: str
+    date: str
+    """Store date, UTC, YYYY-MM-DD."""
+    rows: int
+    size: int
+    """Bytes."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """One published batch."""
+
+    v: int = VERSION
+    query: str
+    """Id of the streaming query, from its checkpoint."""
+    batch: int
+    files: list[ArchivedFile]
+    rows: int
+    repeats: int
+    """Messages left out because their unique id had been archived within the window."""
+    positions: dict[str, Any]
+    """Offsets JSON: how far the archive has come in every queue, this batch included."""
+    ids: dict[str, str] = {}
+    """Per topic, the file of this batch's unique ids, relative to the archive."""
+    newest_ms: int = 0
+    """Newest store time archived so far."""
+    partition_by: str = "date"
+    """As the option has it (metaq.spark.pipelines.parting)."""
+
+    @property
+    def name(self) -> str:
+        return manifest_name(self.query, self.batch)
+
+    @property
+    def end(self) -> Positions:
+        return offsets.from_json(self.positions, "an archive's manifest")
+
+
+_Record = TypeVar("_Record")
+
+
+def decode(data: bytes, kind: type[_Record]) -> _Record:
+    """A record of a file. Raises: msgspec.DecodeError: it is none. StoreForeign: a later release wrote it."""
+    version = msgspec.json.decode(data, type=_Versioned).v
+    if version > VERSION:
+        raise StoreForeign(
+            f"written in version {version} of the archive's format, and this release reads up to {VERSION}: take a newer one"
+        )
+    return msgspec.json.decode(data, type=kind)
+
+
+class _Versioned(msgspec.Struct):
+    v: int
+
+
+def manifest_name(query: str, batch: int) -> str:
+    return f"{query[:8]}-{batch:010d}.json"
+
+
+def final_path(query: str, batch: int, wanted: Slice, date: str, part: str = "") -> str:
+    """Where the messages of a slice stored on `date` end up, relative to the archive; in a folder below it, for a part."""
+    topic, broker, queue_id = wanted.queue
+    name = f"{query[:8]}-{batch:010d}-{quote(broker, safe='')}-{queue_id}-{wanted.start:020d}.parquet"
+    return f"topic={quote(topic, safe='')}/date={date}/{part}{'/' if part else ''}{name}"
+
+
+def place_of(folder: str) -> tuple[str, str] | None:
+    """Topic and date of a folder of files, relative to the archive; None: it is no such folder."""
+    found = _FOLDER.fullmatch(folder)
+    return None if found is None else (unquote(found["topic"]), found["date"])

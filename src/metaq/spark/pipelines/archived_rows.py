@@ -1,0 +1,117 @@
+"""What the archive stores of a message: enough to make the message of it again, whole (docs/formats/archive.md).
+
+Most columns are those that readers of topics know. Four are the archive's own: `prepared_offset`, and three that are null
+but for messages of which the other columns do not say everything: property text that is not quite its pairs, and times that no
+timestamp can hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import structs
+
+from metaq.archive.records import COLUMNS
+from metaq.client import arrow
+from metaq.model.message import SysFlag
+
+_OWN: dict[str, pa.DataType] = {
+    "prepared_offset": pa.int64(),
+    "properties_raw": pa.binary(),
+    "born_ms": pa.int64(),
+    "store_ms": pa.int64(),
+}
+_SHARED = tuple(name for name in COLUMNS if name not in _OWN)
+SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or arrow.TYPES[name]) for name in COLUMNS])
+
+_ENDED = b"\x02"
+_FIXED_BYTES = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 8 + 8 + 4
+"""Of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
+_V6_BYTES = 12
+"""That an IPv6 host has more."""
+
+Numbers = np.ndarray[Any, Any]
+
+
+def with_prepared_offsets(decoded: arrow.Decoded) -> arrow.Decoded:
+    """The same records, whole as they were pulled, with another part: `prepared_offset`, which no reader's column has."""
+    count = len(decoded)
+    sizes = np.frombuffer(decoded.parts["size"], np.int32, count).astype(np.int64)
+    flags = np.frombuffer(decoded.parts["sys_flag"], np.int32, count)
+    hosts = ((flags & SysFlag.BORN_HOST_V6.value) != 0) * _V6_BYTES + (
+        (flags & SysFlag.STORE_HOST_V6.value) != 0
+    ) * _V6_BYTES
+    places = np.cumsum(sizes) - sizes + _FIXED_BYTES + hosts
+    found = np.frombuffer(decoded.data, np.uint8)[places[:, None] + np.arange(8)].reshape(-1)
+    numbers = found.view(">i8").astype(np.int64)
+    return structs.replace(decoded, parts={**decoded.parts, "prepared_offset": numbers.tobytes()})
+
+
+def archived_batch(decoded: arrow.Decoded) -> pa.RecordBatch:
+    """One row a record, in the columns of `SCHEMA`. Raises: as `Decoded.to_batch`."""
+    shared = structs.replace(decoded, wanted=None).to_batch(_SHARED)
+    own = {name: make(decoded, shared) for name, make in _MAKERS.items()}
+    arrays = [own[name] if name in own else shared.column(name) for name in COLUMNS]
+    batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
+    return batch if decoded.wanted is None else batch.filter(decoded.wanted)
+
+
+def _prepared_offset(decoded: arrow.Decoded, _: pa.RecordBatch) -> pa.Array:
+    return pa.Array.from_buffers(pa.int64(), len(decoded), [None, pa.py_buffer(decoded.parts["prepared_offset"])])
+
+
+def _properties_raw(decoded: arrow.Decoded, shared: pa.RecordBatch) -> pa.Array:
+    """Null where the text is the pairs, joined; one separator where it has that behind them; else the text itself."""
+    maps = shared.column("properties")
+    pair_bytes = pc.add(pc.binary_length(maps.keys), pc.binary_length(maps.items)).to_numpy() + 2
+    ends = np.concatenate(([0], np.cumsum(pair_bytes, dtype=np.int64)))
+    offsets = maps.offsets.to_numpy()
+    raw = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+    more = pc.binary_length(raw).to_numpy() - np.maximum(0, ends[offsets[1:]] - ends[offsets[:-1]] - 1)
+    readable = _readable(raw)
+    if not more.any() and readable.all():
+        return pa.nulls(len(decoded), pa.binary())
+    # What is dropped of a text counts with its separator, so one byte more is one separator more.
+    ended = pc.and_(pa.array((more == 1) & readable), pc.ends_with(raw, _ENDED))
+    odd = pc.if_else(ended, pa.scalar(_ENDED), raw)
+    return pc.if_else(pa.array((more == 0) & readable), pa.scalar(None, pa.binary()), odd)
+
+
+def _readable(raw: pa.Array) -> Numbers:
+    """Which of the texts are UTF-8: of others the pairs hold replacements, which may be as long."""
+    try:
+        raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return np.array([_is_text(value) for value in raw.to_pylist()])
+    return np.ones(len(raw), bool)
+
+
+def _is_text(value: bytes) -> bool:
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _beyond(name: str, shown: str) -> Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]:
+    """The milliseconds, where the timestamp that readers see is another."""
+
+    def make(decoded: arrow.Decoded, shared: pa.RecordBatch) -> pa.Array:
+        ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
+        told = shared.column(shown).cast(pa.int64()).to_numpy() // 1000
+        return pa.array(ms, mask=ms == told)
+
+    return make
+
+
+_MAKERS: dict[str, Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]] = {
+    "prepared_offset": _prepared_offset,
+    "properties_raw": _properties_raw,
+    "born_ms": _beyond("born_ms", "born_time"),
+    "store_ms": _beyond("store_ms", "store_time"),
+}
