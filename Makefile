@@ -48,7 +48,7 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 	METAQ_FRESH_CLONE=1 $(PYTEST) $(BESIDE) $(ARGS)
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
-	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py) tests/system/test_first_whole.py $(ARGS)
+	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py tests/doors/test_delay_lanes.py) tests/system/test_first_whole.py $(ARGS)
 
 test-long: $(VENV)/has-test  ## tests that take long for what they show: seeds of the crash simulation, the wheel, the demo
 	$(PYTEST) -m long $(ARGS)

@@ -238,12 +238,16 @@ static int opaque_of(Conn *c, const char *header, size_t bytes) {
 }
 
 // The answer to a half message, or to one that will come back, says where it is: its offset id ends with the log offset, 16 hex digits.
-static void commit_half(Conn *c, Slot *s, int slot, const char *header, size_t bytes) {
+static int64_t offset_in(const char *header, size_t bytes) {
     const char *id = memmem(header, bytes, "\"msgId\":\"", 9);
     char digits[17] = "";
-    if (!id || id + 9 + 32 > header + bytes) refuse("a half message without its offset id", (const uint8_t *)header, bytes);
+    if (!id || id + 9 + 32 > header + bytes) refuse("a message without its offset id", (const uint8_t *)header, bytes);
     memcpy(digits, id + 9 + 16, 16);
-    int64_t half_offset = member(header, bytes, "\"queueOffset\":"), log_offset = (int64_t)strtoull(digits, NULL, 16);
+    return (int64_t)strtoull(digits, NULL, 16);
+}
+
+static void commit_half(Conn *c, Slot *s, int slot, const char *header, size_t bytes) {
+    int64_t half_offset = member(header, bytes, "\"queueOffset\":"), log_offset = offset_in(header, bytes);
     int opaque = OPAQUE_BASE + c->index * OUTSTANDING_MAX + slot;
     if (o.back) c->out_bytes += write_back(reserve(c, 1024), 1024, log_offset, queues[s->queue].topic, opaque);
     else c->out_bytes += write_commit(reserve(c, 1024), 1024, s->key, half_offset, log_offset, opaque);
@@ -330,6 +334,12 @@ static void touch_queues(int fd) {  // creates the topics and reserves the queue
         prepare_send(&queues[i], false, false);
         if (!exchange(fd, queues[i].frame, queues[i].frame_bytes, answer, sizeof answer)) die("no answer to the first send");
         if (member(answer, strlen(answer), "\"code\":") != 0) refuse("first send refused", (uint8_t *)answer, strlen(answer));
+        if (o.back) {  // makes the group and its retry topic
+            uint8_t frame[1024];
+            size_t bytes = write_back(frame, sizeof frame, offset_in(answer, strlen(answer)), queues[i].topic, OPAQUE_BASE);
+            if (!exchange(fd, frame, bytes, answer, sizeof answer)) die("no answer to what came back");
+            if (member(answer, strlen(answer), "\"code\":") != 0) refuse("refused what came back", (uint8_t *)answer, strlen(answer));
+        }
         free(queues[i].frame);
         queues[i].frame = NULL;
     }

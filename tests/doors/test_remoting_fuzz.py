@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from metaq.client.conversation import staging as calls
 from metaq.errors import RemoteProtocolError
+from metaq.model import properties as props
 from metaq.model.staging import Decision, Outcome
 from metaq.wire.codes import RequestCode
 from metaq.wire.command import Command, SerializeType, encode
@@ -41,6 +42,12 @@ STAGED = [  # one of each, as the client asks
     calls.ListStaged(),
     calls.ListRows(),
 ]
+RETRIED = send_header(
+    "%RETRY%TOOLS_CONSUMER",
+    properties={props.DELAY: "3", props.RETRY_TOPIC: "orders"},
+    reconsume_times=1,
+    max_reconsume_times=16,
+)
 SAMPLES = [
     (RequestCode.SEND_MESSAGE_V2, send_header("orders").to_ext(), b"body"),
     (RequestCode.SEND_MESSAGE, send_header("orders").to_long_ext(), b"body"),
@@ -49,6 +56,8 @@ SAMPLES = [
     (RequestCode.HEART_BEAT, {}, b'{"clientID":"c","consumerDataSet":[{"groupName":"G","subscriptionDataSet":[]}]}'),
     (RequestCode.UPDATE_AND_CREATE_SUBSCRIPTIONGROUP, {}, b'{"groupName":"G","retryMaxTimes":3}'),
     (RequestCode.CONSUMER_SEND_MSG_BACK, {"offset": "0", "group": "TOOLS_CONSUMER", "delayLevel": "0"}, b""),
+    (RequestCode.SEND_MESSAGE_V2, send_header("orders", properties={props.DELAY: "3"}).to_ext(), b"later"),
+    (RequestCode.SEND_MESSAGE_V2, RETRIED.to_ext(), b"again"),
     *((asked.code, asked.ext, asked.body) for asked in (call.request() for call in STAGED)),
 ]
 
