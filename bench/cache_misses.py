@@ -1,12 +1,12 @@
-"""Instructions and cache misses of a whole server per message, counted by callgrind: the same on a busy machine as on an idle one.
+"""Instructions and cache misses of a whole server per message, counted by callgrind.
 
     python bench/cache_misses.py                     # every path, ours and Redis: some minutes
     python bench/cache_misses.py --row send-64x1 --count 2000
 
 For machines whose processor lets nobody count (perf's `<not supported>`, as most virtual ones). The caches are simulated: 32 KiB
 first, 8 MiB last, without what the kernel does and without prefetching, so the figures compare builds and servers of one machine
-with each other and are no times. A server runs some fifty times slower so; the counts are of so many messages, sent after a start
-and a warming up that are not counted.
+with each other and are no times. A server runs some fifty times slower so, and more on a busy machine: what its timers and threads do
+meanwhile is counted too, so take the least of some runs. For one function of ours that is steadier: instruction_counts.py.
 """
 
 import argparse

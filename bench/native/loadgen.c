@@ -534,6 +534,8 @@ int main(int argc, char **argv) {
     }
     uint64_t start = now_ns();
     double seconds = run_load();
+    close(fd);  // a broker closes what was silent for two minutes
+    if ((fd = dial_blocking()) < 0) die("connect");
     int64_t messages = (int64_t)answered * (batch ? o.batch : pull ? PULL_COUNT : 1);
     if (o.reads) messages = (int64_t)pulled;
     int64_t grown = queue_total(fd) - before;
