@@ -338,7 +338,7 @@ class Played:
         )  # fmt: skip
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=60, deadline=None)
 @given(script=st.lists(steps, max_size=40), serialize=st.sampled_from(SerializeType), sync=st.booleans())
 def test_both_lanes_do_the_same(script, serialize, sync):
     """Bytes of log, queues and index, answers, deliveries, what is known to have come back, and figures: for any interleaving."""
