@@ -116,7 +116,7 @@ _SYSTEM_CALLS = (
 )  # fmt: skip
 KINDS = {
     "kernel": ("kernel, through a system call", "#d9822b"),
-    "hot": ("hot module", "#3b7dd8"),
+    "hot": ("native modules", "#3b7dd8"),
     "python": ("our Python", "#4c9f70"),
     "uvloop": ("uvloop and libuv", "#9a6fc4"),
     "library": ("asyncio and the library", "#7fb3a0"),
@@ -129,10 +129,8 @@ def kind_of(frame: str) -> str:
     name, _, where = frame.partition(" (")
     if where.startswith("libc") and name in _SYSTEM_CALLS:
         return "kernel"
-    if "_hot" in where:
-        return "hot"
     if where.startswith("metaq/"):
-        return "python"
+        return "python" if ".py" in where else "hot"
     if re.match(r"(loop|stream|core|linux|timer|tcp|uv\w*|loop-watcher|udp|async|handle|queue)\.(c|h|pyx)", where):
         return "uvloop"
     return "library" if ".py" in where else "c"
