@@ -26,14 +26,15 @@ import hashlib
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import msgspec
 
-from metaq.archive.records import MANIFESTS, ArchivedFile, Manifest, decode, manifest_name
+from metaq.archive.batches import Batches
+from metaq.archive.records import MANIFESTS, ArchivedFile, Manifest
 from metaq.durable import make_folder, make_or_refuse, sync_folder, write_whole
-from metaq.errors import ConfigError, StoreCorrupt, StoreForeign
+from metaq.errors import ConfigError, StoreCorrupt
 
 _LOG = logging.getLogger(__name__)
 
@@ -41,8 +42,8 @@ OLD_STAGING = "_staging"
 """Inside the output, where files under way lay before 0.1."""
 
 
-class ArchiveFolder:
-    """One archive. Only the run that has its lease writes to it; anybody may read."""
+class ArchiveFolder(Batches):
+    """An archive on a local disk. Only the run that has its lease writes to it; anybody may read."""
 
     def __init__(self, path: str | Path, staging: str | Path | None = None) -> None:
         """Args: staging: a folder on the same file system, not inside `path`, in which this archive gets its own for
@@ -100,45 +101,14 @@ class ArchiveFolder:
         """The path of a staged file as manifests have it."""
         return os.path.relpath(staged, self._real)
 
-    def guard(self, checkpoint: Path, query: str | None, partition_by: str = "date") -> None:
-        """Refuse a checkpoint that did not make this archive, and other folders than it has.
+    def names(self, folder: str) -> list[str]:
+        return sorted(path.name for path in (self.path / folder).glob("*.json"))
 
-        A fresh checkpoint would read and archive everything again, under a new query id and thus under new names.
-        Raises: ConfigError: says what to do.
-        """
-        newest = self.last()
-        if newest is None:
-            return
-        if query != newest.query:
-            which = f"belongs to another query ({query})" if query else "is new or empty"
-            raise ConfigError(
-                f"{self.path} was written by the query {newest.query}, and the checkpoint {checkpoint} {which}: going on "
-                "would archive messages twice. Give the old checkpoint, or an empty output folder."
-            )
-        if partition_by != newest.partition_by:
-            raise ConfigError(
-                f"{self.path} is partitioned by {newest.partition_by}, and partitionBy={partition_by} was given: an archive keeps "
-                "its folders for ever. Give the old value, or an empty output folder with a checkpoint of its own."
-            )
+    def read(self, path: str) -> bytes:
+        return (self.path / path).read_bytes()
 
-    def manifests(self) -> Iterator[Manifest]:
-        """All published batches, oldest first."""
-        return self.newer(())
-
-    def newer(self, known: Collection[str]) -> Iterator[Manifest]:
-        """Published batches whose `name` is not known yet, oldest first."""
-        for path in sorted((self.path / MANIFESTS).glob("*.json")):
-            if path.name not in known:
-                yield self._read(path)
-
-    def last(self) -> Manifest | None:
-        """The newest published batch."""
-        paths = sorted((self.path / MANIFESTS).glob("*.json"))
-        return self._read(paths[-1]) if paths else None
-
-    def find(self, query: str, batch: int) -> Manifest | None:
-        path = self.path / MANIFESTS / manifest_name(query, batch)
-        return self._read(path) if path.exists() else None
+    def at(self, path: str) -> str:
+        return str(self.path / path) if path else str(self.path)
 
     def commit(self, manifest: Manifest) -> None:
         """Write the manifest: from now on the batch is part of the archive."""
@@ -190,11 +160,3 @@ class ArchiveFolder:
         """Remove the staging folder if nothing is in it."""
         with contextlib.suppress(OSError):
             self.staging.rmdir()
-
-    def _read(self, path: Path) -> Manifest:
-        try:
-            return decode(path.read_bytes(), Manifest)
-        except StoreForeign as fault:
-            raise StoreForeign(f"the manifest {path} was {fault}") from None
-        except (msgspec.DecodeError, OSError) as fault:
-            raise StoreCorrupt(f"the manifest {path} cannot be read: {fault}") from fault

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from metaq.archive.batches import Batches
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import MANIFESTS, ArchivedFile, Manifest, decode, place_of
 from metaq.durable import make_folder, sync_folder, write_whole
@@ -80,23 +81,23 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     """Topic → the newest date whose time is over. Of it, and of those before, some files may be there yet."""
 
 
-def view(folder: ArchiveFolder, broken: list[tuple[Path, str]] | None = None) -> View:
+def view(folder: Batches, broken: list[tuple[str, str]] | None = None) -> View:
     """What the archive holds now.
 
     Args: broken: takes the manifests and records that cannot be read, and why; without it they are an error.
     Raises: StoreCorrupt: a manifest or a record cannot be read.
     """
     for _ in range(_TRIES):
-        faults: list[tuple[Path, str]] = []
+        faults: list[tuple[str, str]] = []
         with contextlib.suppress(FileNotFoundError):
-            known = _all(folder.path / REPLACEMENTS, Replacement, faults)
-            manifests = _all(folder.path / MANIFESTS, Manifest, faults)
+            known = _all(folder, REPLACEMENTS, Replacement, faults)
+            manifests = _all(folder, MANIFESTS, Manifest, faults)
             if faults and broken is None:
                 raise StoreCorrupt(f"{faults[0][0]} cannot be read: {faults[0][1]}")
             if broken is not None:
                 broken += faults
             return apply(manifests, known)
-    raise StoreCorrupt(f"the records in {folder.path / REPLACEMENTS} vanish while they are read, again and again")
+    raise StoreCorrupt(f"the records in {folder.at(REPLACEMENTS)} vanish while they are read, again and again")
 
 
 def apply(manifests: Sequence[Manifest], known: Iterable[Replacement]) -> View:
@@ -126,31 +127,31 @@ def place(folder: ArchiveFolder, seen: View, file: ArchivedFile) -> Path:
     return folder.place(file)
 
 
-def replacements(folder: ArchiveFolder) -> list[Replacement]:
+def replacements(folder: Batches) -> list[Replacement]:
     """All of them, in ascending order. For whoever has the lease. Raises StoreCorrupt: one cannot be read."""
-    faults: list[tuple[Path, str]] = []
-    known = _all(folder.path / REPLACEMENTS, Replacement, faults)
+    faults: list[tuple[str, str]] = []
+    known = _all(folder, REPLACEMENTS, Replacement, faults)
     if faults:
         raise StoreCorrupt(f"the record {faults[0][0]} cannot be read: {faults[0][1]}")
     return known
 
 
-def _all(home: Path, kind: type[_Kind], faults: list[tuple[Path, str]]) -> list[_Kind]:
+def _all(folder: Batches, home: str, kind: type[_Kind], faults: list[tuple[str, str]]) -> list[_Kind]:
     """In ascending order; read in descending, see above. Raises FileNotFoundError."""
-    paths = sorted(home.glob("*.json"), reverse=True)
-    return [one for path in paths if (one := _read(path, kind, faults)) is not None][::-1]
+    names = reversed(folder.names(home))
+    return [one for name in names if (one := _read(folder, f"{home}/{name}", kind, faults)) is not None][::-1]
 
 
-def _read(path: Path, kind: type[_Kind], faults: list[tuple[Path, str]]) -> _Kind | None:
+def _read(folder: Batches, path: str, kind: type[_Kind], faults: list[tuple[str, str]]) -> _Kind | None:
     """Raises FileNotFoundError: it was tidied away since it was listed."""
     try:
-        return decode(path.read_bytes(), kind)
+        return decode(folder.read(path), kind)
     except StoreForeign as fault:
-        raise StoreForeign(f"{path} was {fault}") from None
+        raise StoreForeign(f"{folder.at(path)} was {fault}") from None
     except FileNotFoundError:
         raise
     except (msgspec.DecodeError, OSError) as fault:
-        faults.append((path, str(fault)))
+        faults.append((folder.at(path), str(fault)))
         return None
 
 
@@ -168,6 +169,6 @@ def forget(folder: ArchiveFolder, record: Replacement) -> None:
     sync_folder(home)
 
 
-def ever_replaced(folder: ArchiveFolder) -> frozenset[str]:
+def ever_replaced(folder: Batches) -> frozenset[str]:
     """Paths of files that other files, or nothing, stand in for. For whoever has the lease."""
     return frozenset(path for record in replacements(folder) for path in record.replaced)

@@ -222,10 +222,10 @@ def _size_of(segment: Segment) -> int:
 
 
 def _archive(path: Path, seen: set[Path]) -> Iterator[Found]:
-    folder, broken = ArchiveFolder(path), list[tuple[Path, str]]()
+    folder, broken = ArchiveFolder(path), list[tuple[str, str]]()
     known = view(folder, broken)
     for at, why in broken:
-        yield Damage(str(at), 0, 0, f"it cannot be read ({why}), and which files it tells of is not known")
+        yield Damage(at, 0, 0, f"it cannot be read ({why}), and which files it tells of is not known")
     for file in known.files:
         where = place(folder, known, file)
         if _is_new(where, seen):

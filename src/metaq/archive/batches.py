@@ -1,0 +1,93 @@
+"""What an archive's manifests tell, wherever the archive lies."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterator
+
+import msgspec
+
+from metaq.archive.records import MANIFESTS, Manifest, decode, manifest_name
+from metaq.errors import ConfigError, StoreCorrupt, StoreForeign
+
+
+class Batches(ABC):
+    """The published batches of one archive. Paths are relative to it, with `/`."""
+
+    @abstractmethod
+    def names(self, folder: str) -> list[str]:
+        """The records (`*.json`) in a folder of the archive, in order; none where there is no such folder."""
+
+    @abstractmethod
+    def read(self, path: str) -> bytes:
+        """All of a file. Raises FileNotFoundError, OSError."""
+
+    @abstractmethod
+    def at(self, path: str) -> str:
+        """The whole name of a path, for texts; of the archive itself for an empty one."""
+
+    def manifests(self) -> Iterator[Manifest]:
+        """All published batches, oldest first."""
+        return self.newer(())
+
+    def newer(self, known: Collection[str]) -> Iterator[Manifest]:
+        """Published batches whose `name` is not known yet, oldest first."""
+        for name in self.names(MANIFESTS):
+            if name not in known:
+                yield self._manifest(name)
+
+    def last(self) -> Manifest | None:
+        """The newest published batch."""
+        names = self.names(MANIFESTS)
+        return self._manifest(names[-1]) if names else None
+
+    def find(self, query: str, batch: int) -> Manifest | None:
+        path = f"{MANIFESTS}/{manifest_name(query, batch)}"
+        try:
+            data = self.read(path)
+        except FileNotFoundError:
+            return None
+        except OSError as fault:
+            raise self._unreadable(path, fault) from fault
+        return self._decoded(path, data)
+
+    def guard(self, checkpoint: object, query: str | None, partition_by: str = "date") -> None:
+        """Refuse a checkpoint that did not make this archive, and other folders than it has.
+
+        A fresh checkpoint would read and archive everything again, under a new query id and thus under new names.
+        Raises: ConfigError: says what to do.
+        """
+        newest = self.last()
+        if newest is None:
+            return
+        place = self.at("")
+        if query != newest.query:
+            which = f"belongs to another query ({query})" if query else "is new or empty"
+            raise ConfigError(
+                f"{place} was written by the query {newest.query}, and the checkpoint {checkpoint} {which}: going on "
+                "would archive messages twice. Give the old checkpoint, or an empty output folder."
+            )
+        if partition_by != newest.partition_by:
+            raise ConfigError(
+                f"{place} is partitioned by {newest.partition_by}, and partitionBy={partition_by} was given: an archive keeps "
+                "its folders for ever. Give the old value, or an empty output folder with a checkpoint of its own."
+            )
+
+    def _manifest(self, name: str) -> Manifest:
+        path = f"{MANIFESTS}/{name}"
+        try:
+            data = self.read(path)
+        except OSError as fault:
+            raise self._unreadable(path, fault) from fault
+        return self._decoded(path, data)
+
+    def _decoded(self, path: str, data: bytes) -> Manifest:
+        try:
+            return decode(data, Manifest)
+        except StoreForeign as fault:
+            raise StoreForeign(f"the manifest {self.at(path)} was {fault}") from None
+        except msgspec.DecodeError as fault:
+            raise self._unreadable(path, fault) from fault
+
+    def _unreadable(self, path: str, fault: Exception) -> StoreCorrupt:
+        return StoreCorrupt(f"the manifest {self.at(path)} cannot be read: {fault}")
