@@ -25,7 +25,10 @@ def java(*, compiler: bool = False) -> str:
 
 
 def jars(*artifacts: str) -> Path:
-    """Folder with the jars of `group:artifact:version`s and of all they need; skips the test if they cannot be had."""
+    """Folder with the jars of `group:artifact:version`s and of all they need; skips the test if they cannot be had.
+
+    Of `group:artifact:version:alone` nothing that it needs.
+    """
     folder = CACHE / "jars" / "+".join("-".join(artifact.split(":")[1:]) for artifact in artifacts)
     folder.parent.mkdir(parents=True, exist_ok=True)
     with Path(f"{folder}.lock").open("w") as lock:
@@ -39,12 +42,7 @@ def _fetch(artifacts: tuple[str, ...], folder: Path) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         pytest.skip(f"mvn is not installed: it fetches {', '.join(artifacts)}")
-    dependencies = "".join(
-        "<dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>".format(
-            *artifact.split(":")
-        )
-        for artifact in artifacts
-    )
+    dependencies = "".join(map(_dependency, artifacts))
     pom = Path(f"{folder}.xml")
     pom.write_text(
         '<project xmlns="http://maven.apache.org/POM/4.0.0"><modelVersion>4.0.0</modelVersion>'
@@ -59,3 +57,12 @@ def _fetch(artifacts: tuple[str, ...], folder: Path) -> None:
     if done.returncode != 0:
         pytest.skip(f"mvn could not fetch {', '.join(artifacts)}: {(done.stdout + done.stderr).strip()[-300:]}")
     fresh.rename(folder)
+
+
+def _dependency(artifact: str) -> str:
+    group, name, version, *alone = artifact.split(":")
+    nothing = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
+    return (
+        f"<dependency><groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>"
+        f"{nothing if alone else ''}</dependency>"
+    )

@@ -14,6 +14,7 @@ from metaq.cli.pipeline_show import app as show_app
 from metaq.errors import ConfigError
 from metaq.spark.pipelines.catalogue import PIPELINES, pipeline
 from metaq.spark.pipelines.configuration import configure, describe
+from metaq.spark.pipelines.uris import is_uri, plain_path, run_folder
 
 if TYPE_CHECKING:
     from metaq.spark.pipelines.run import Status
@@ -29,7 +30,12 @@ _LOOK_SECONDS = 0.1
 
 ConfigFile = Annotated[Path | None, typer.Option("--config", "-c", metavar="FILE", help="the pipeline's TOML file")]
 Folder = Annotated[
-    Path | None, typer.Option("--folder", metavar="DIR", help="the pipeline's folder: an archive's is its output")
+    str | None,
+    typer.Option(
+        "--folder",
+        metavar="DIR",
+        help="the pipeline's folder: an archive's is its output, or its runFolder where it has one",
+    ),
 ]
 
 
@@ -122,10 +128,13 @@ def stop_run(
     print(f"{asked.pipeline} has stopped: {status_line(now or asked)}")
 
 
-def _place(config: Path | None, folder: Path | None) -> Path:
+def _place(config: Path | None, folder: str | None) -> Path:
     if (config is None) == (folder is None):
         raise ConfigError("which pipeline? Give its file (-c) or its folder (--folder)")
-    return configure(None, config).options.place if config is not None else Path(str(folder)).absolute()
+    if config is not None:
+        return configure(None, config).options.place
+    assert folder is not None
+    return run_folder(folder) if is_uri(folder) else plain_path(folder)
 
 
 def _print(found: Status, *, as_json: bool) -> None:

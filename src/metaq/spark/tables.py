@@ -13,9 +13,13 @@ from metaq.archive.replacements import place, view
 from metaq.client import arrow
 from metaq.errors import ConfigError
 from metaq.model import offsets
+from metaq.model.offsets import Positions
 from metaq.spark import interpreter
 from metaq.spark.engine import session
+from metaq.spark.hadoop import HadoopFiles
 from metaq.spark.pipelines.checkpoints import spark_path
+from metaq.spark.pipelines.hadoop_folder import HadoopFolder
+from metaq.spark.pipelines.uris import is_uri, plain_path
 
 
 def table(
@@ -33,7 +37,7 @@ def table(
     for: that is done when it is archived.
 
     Args:
-        archive: the folder that `archive` writes. name_servers: of the cluster; None for the archived part alone.
+        archive: the folder that `archive` writes, or its URI. name_servers: of the cluster; None for the archived part alone.
         spark: the session, by default `metaq.spark.session()`.
         fail_on_data_loss: a query fails with `MessagesLost`, which says how many of which queue, where messages left the
             brokers before they were archived; False: it logs them and goes on behind them.
@@ -41,10 +45,7 @@ def table(
     Raises: ConfigError: nothing is archived of the topic, and no cluster is named.
     """
     spark = spark or session()
-    folder = ArchiveFolder(archive)
-    seen = view(folder)
-    files = [spark_path(place(folder, seen, file)) for file in seen.files if file.topic == topic]
-    end = seen.end
+    files, end = _archived(spark, str(archive), topic)
     parts = []
     if files:
         archived = spark.read.parquet(*files).withColumn("topic", sql.lit(topic))
@@ -58,5 +59,16 @@ def table(
             tail = tail.option("startingOffsets", offsets.to_text(mine))
         parts.append(tail.load())
     if not parts:
-        raise ConfigError(f"{folder.path} holds nothing of topic {topic}; give name_servers to read the live topic")
+        raise ConfigError(f"{archive} holds nothing of topic {topic}; give name_servers to read the live topic")
     return functools.reduce(lambda one, other: one.unionByName(other), parts)
+
+
+def _archived(spark: Any, archive: str, topic: str) -> tuple[list[str], Positions]:
+    """The files of a topic, as Spark reads them, and how far the archive has come."""
+    if is_uri(archive):
+        remote = HadoopFolder(HadoopFiles(spark, archive))
+        seen = view(remote)
+        return list(remote.places([file for file in seen.files if file.topic == topic]).values()), seen.end
+    folder = ArchiveFolder(plain_path(archive))
+    seen = view(folder)
+    return [spark_path(place(folder, seen, file)) for file in seen.files if file.topic == topic], seen.end

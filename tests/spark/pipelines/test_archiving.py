@@ -244,6 +244,20 @@ def test_a_fresh_checkpoint_over_an_old_archive_is_refused(spark, cluster, tmp_p
         run(spark, cluster, tmp_path / "out", checkpoint=tmp_path / "new")
 
 
+def test_a_checkpoint_that_has_gone_back_is_refused(spark, cluster, tmp_path):
+    """As one that was restored, or that two runs have written: going on would archive messages twice."""
+    run(spark, cluster, tmp_path / "out")
+    log = max((tmp_path / "out" / "_checkpoint" / "offsets").glob("[0-9]*"), key=lambda path: int(path.name))
+    *head, ends = log.read_text().splitlines()
+    log.write_text("\n".join([*head, ends.replace("500", "400")]))
+    (log.parent / f".{log.name}.crc").unlink(missing_ok=True)
+    with pytest.raises(
+        Exception, match=r"begins at offset 400 of orders@broker-a:[01], and \S+/out has its messages up to 500"
+    ):
+        run(spark, cluster, tmp_path / "out")
+    assert archived(tmp_path / "out") == everything(cluster)
+
+
 @pytest.mark.slow
 @pytest.mark.all
 @pytest.mark.spark_all

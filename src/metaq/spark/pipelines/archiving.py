@@ -9,33 +9,38 @@ its manifest, or none and does everything again; publishing is one rename (`meta
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from metaq.archive.folder import ArchiveFolder
-from metaq.archive.parquet import without_offsets
-from metaq.archive.records import IDS, ArchivedFile, Manifest, final_path
+from metaq.archive.records import ArchivedFile, Manifest, final_path
 from metaq.archive.replacements import ever_replaced
 from metaq.clock import SYSTEM
-from metaq.durable import disk_fault, make_folder, sync_file, sync_folder
-from metaq.errors import ClientClosed, ConfigError, StoreError
+from metaq.durable import disk_fault
+from metaq.errors import ClientClosed, ConfigError, StoreCorrupt, StoreError
 from metaq.model import offsets
-from metaq.model.offsets import Positions, Slice
-from metaq.model.queue import MessageQueue
-from metaq.spark import interpreter, schema
+from metaq.model.offsets import Positions
+from metaq.spark import interpreter
+from metaq.spark.hadoop import HadoopFiles
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
-from metaq.spark.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
-from metaq.spark.pipelines.compacting import Compactor
+from metaq.spark.pipelines.checkpoints import Checkpoint, checkpoint_of
+from metaq.spark.pipelines.compacting import Compactor, Step
 from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow
 from metaq.spark.pipelines.driver import looked_after
+from metaq.spark.pipelines.hadoop_folder import HadoopFolder
+from metaq.spark.pipelines.hadoop_lease import HadoopLease
+from metaq.spark.pipelines.hadoop_output import HadoopOutput
+from metaq.spark.pipelines.hadoop_retention import HadoopRetention
+from metaq.spark.pipelines.outputs import LocalOutput, Output, Staged, Wanted
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.pipelines.run import Run
-from metaq.spark.pipelines.slices import WRITTEN, SliceWriter
+from metaq.spark.pipelines.uris import is_uri, plain_path
 from metaq.spark.settings import SourceOptions
 
 _LOG = logging.getLogger(__name__)
@@ -100,12 +105,15 @@ def archive(
     grace_seconds: float = ArchiveOptions.grace_seconds,
     keep_days: int | None = None,
     partition_by: str = "date",
+    run_folder: str | Path | None = None,
+    lease_seconds: float = ArchiveOptions.lease_seconds,
 ) -> Any:
     """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
 
     Args:
         topics: names, one or several. A retry topic holds the same unique id many times: archive it with dedupe="off".
-        output: a folder of its own. checkpoint: by default inside it; one output, one checkpoint, for ever.
+        output: a folder of its own, or the URI of one on a file system of Hadoop's. checkpoint: by default inside it; one
+            output, one checkpoint, for ever.
         staging: where files under way get a folder, on the file system of the output and not in it; by default beside it.
         once: archive what is there now and end; otherwise go on, looking every `trigger_seconds`.
         progress_group: report progress as this consumer group.
@@ -119,9 +127,11 @@ def archive(
             `compact_bytes`; 0: never. keep_days: dates that ended longer ago go; None: never. What goes is kept for
             `grace_seconds`, in which tables planned before go on to work.
         partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; an archive keeps what it began with.
+        run_folder, lease_seconds: for an output that is a URI: where the run's status lies, on this machine; and after how long
+            a run that nobody has heard of is taken for dead.
 
     Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, the file
-            system cannot do what `compact_files` and `keep_days` need, or the session is a client of Spark Connect.
+            system cannot do what publishing, `compact_files` or `keep_days` need, or the session is a client of Spark Connect.
         StoreLocked: another run writes into the output; the text says which.
     """
     options = ArchiveOptions(
@@ -142,6 +152,8 @@ def archive(
         grace_seconds=grace_seconds,
         keep_days=keep_days,
         partition_by=partition_by,
+        run_folder=None if run_folder is None else str(run_folder),
+        lease_seconds=lease_seconds,
     )
     options.check()
     run = Run("archive", options.place)
@@ -179,19 +191,50 @@ def _start(
     }
     chosen = SourceOptions.of(pairs)
     chosen.check_stream()
-    folder = ArchiveFolder(options.output, options.staging)
-    folder.prepare()
-    place = Path(options.checkpoint).absolute() if options.checkpoint is not None else folder.path / CHECKPOINT
+    ends = contextlib.ExitStack()
+    run.at_end(ends.close, "archive")
+    output, upkeep = _remote(spark, options, ends) if is_uri(options.output) else _local(options)
+    checkpoint = checkpoint_of(spark, options.checkpoint, options.output)
     parting = Parting.of(options.partition_by)
-    folder.guard(place, query_id(place), str(parting))
-    # Also where it is wanted no more: what an earlier run began is finished.
-    compactor = Compactor(folder, options, options.compact_files) if options.keeps_up or folder.kept.exists() else None
+    output.records.guard(checkpoint, checkpoint.query_id(), str(parting))
     dedupe = _Dedupe(options.dedupe, options.dedupe_seconds)
-    archiver = _Archiver(folder, place, chosen, dedupe, on_batch, compactor, parting)
-    run.at_end(archiver.close)
+    archiver = _Archiver(output, checkpoint, chosen, dedupe, on_batch, upkeep, parting)
+    ends.callback(archiver.close)
     reader = spark.readStream.format("metaq").options(**pairs).load()
-    writer = reader.writeStream.queryName("archive").option("checkpointLocation", spark_path(place))
+    writer = reader.writeStream.queryName("archive").option("checkpointLocation", checkpoint.uri)
     return writer.foreachBatch(archiver.process).trigger(**options.trigger()).start()
+
+
+def _local(options: ArchiveOptions) -> tuple[Output, Upkeep | None]:
+    folder = ArchiveFolder(plain_path(options.output), options.staging)
+    folder.prepare()
+    # Also where it is wanted no more: what an earlier run began is finished.
+    wanted = options.keeps_up or folder.kept.exists()
+    return LocalOutput(folder), Compactor(folder, options, options.compact_files) if wanted else None
+
+
+def _remote(spark: Any, options: ArchiveOptions, ends: contextlib.ExitStack) -> tuple[Output, Upkeep | None]:
+    files = HadoopFiles(spark, options.output)
+    folder = HadoopFolder(files, options.staging)
+    folder.prepare()
+    lease = HadoopLease(files, options.lease_seconds)
+    lease.take()
+    ends.callback(lease.release)
+    return HadoopOutput(spark, folder, lease), HadoopRetention(folder, options)
+
+
+class Upkeep(Protocol):
+    """What becomes of files once they are published."""
+
+    def prepare(self) -> None:
+        """See that it can be done, and take up what a run before began."""
+        ...
+
+    def look(self) -> Iterator[Step]:
+        """Do all that is due, a step at a time; whoever stops in between leaves the rest for the next look."""
+        ...
+
+    def close(self) -> None: ...
 
 
 class _Dedupe(NamedTuple):
@@ -210,17 +253,23 @@ class _Archiver:
 
     def __init__(
         self,
-        folder: ArchiveFolder,
-        checkpoint: Path,
+        output: Output,
+        checkpoint: Checkpoint,
         options: SourceOptions,
         dedupe: _Dedupe,
         on_batch: Callable[[BatchReport], None] | None,
-        compactor: Compactor | None,
+        upkeep: Upkeep | None,
         parting: Parting,
     ) -> None:
-        self._compactor, self._parting = compactor, parting
-        self._folder, self._checkpoint, self._options = folder, checkpoint, options
+        self._output, self._records, self._upkeep = output, output.records, upkeep
+        self._checkpoint = checkpoint
         self._dedupe, self._on_batch = dedupe, on_batch
+        self._wanted = Wanted(
+            name_servers=options.name_servers,
+            settings=options.fetch_of_stream,
+            parting=parting,
+            dedupe=dedupe.by if dedupe.on else OFF,
+        )
         self._windows: dict[str, IdWindow] = {}
         self._positions: Positions = {}
         self._newest_ms = 0
@@ -233,23 +282,23 @@ class _Archiver:
 
     def _recover(self) -> None:
         """Finish what a crash left undone, and take up the window of ids."""
-        last = self._folder.last()
+        known: dict[str, str] = {}
+        last = None
+        for last in self._records.manifests():
+            known |= {name: topic for topic, name in last.ids.items()}
         if last is not None:
-            self._folder.finish(last, self._replaced)
+            self._output.finish(last, self._replaced)
             self._positions, self._newest_ms = last.end, last.newest_ms
-        self._folder.clean_staging()
-        known = {name: topic for manifest in self._folder.manifests() for topic, name in manifest.ids.items()}
-        for path in sorted((self._folder.path / IDS).glob("*")):
-            topic = known.get(f"{IDS}/{path.name}")
-            if topic is None:
-                path.unlink()  # Of a batch that never was.
-            elif self._dedupe.on:
-                self._window(topic).restore(f"{IDS}/{path.name}", Ids.load(path))
-        if self._compactor is not None:
-            self._compactor.prepare()
+        self._output.recover(-1 if last is None else last.batch, known)
+        there = self._output.list_ids()
+        for name, topic in sorted(known.items()):
+            if self._dedupe.on and name in there:
+                self._window(topic).restore(name, self._output.load_ids(name))
+        if self._upkeep is not None:
+            self._upkeep.prepare()
 
     def _replaced(self) -> frozenset[str]:
-        return ever_replaced(self._folder)
+        return ever_replaced(self._records)
 
     def process(self, frame: Any, batch: int) -> None:
         """Spark's foreachBatch: publish the slices in `frame` as batch number `batch`.
@@ -268,123 +317,116 @@ class _Archiver:
         """Publish nothing any more. Returns when what was under way has ended."""
         with self._busy:
             self._closed = True
-        self._folder.close()
-        if self._compactor is not None:
-            self._compactor.close()
+        with contextlib.suppress(OSError):
+            self._output.close()
+        if self._upkeep is not None:
+            self._upkeep.close()
 
     def _disk_fault(self, fault: OSError, what: str) -> StoreError:
-        return disk_fault(fault, f"{what}, the archive in {self._folder.path} is as it was before it")
+        return disk_fault(fault, f"{what}, the archive in {self._records.at('')} is as it was before it")
 
     def _process(self, frame: Any, batch: int) -> None:
         began = SYSTEM.monotonic()
-        query = query_id(self._checkpoint)
+        query = self._checkpoint.query_id()
         if query is None:
             raise ConfigError(f"the checkpoint {self._checkpoint} has lost its metadata while the query runs")
-        published = self._folder.find(query, batch)
+        published = self._records.find(query, batch)
         if published is not None:
-            self._folder.finish(published, self._replaced)
+            self._output.finish(published, self._replaced)
             self._report(published, began, replayed=True)
             return
-        run = frame.sparkSession.sparkContext.applicationId
-        writer = SliceWriter(
-            name_servers=self._options.name_servers,
-            settings=self._options.fetch_of_stream,
-            staging=str(self._folder.staging / f"{batch}-{run}"),
-            dedupe=self._dedupe.by if self._dedupe.on else OFF,
-            parting=self._parting,
-        )
-        rows = frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
-        if rows:
-            self._publish(query, batch, rows, began)
+        files = self._output.write(frame, batch, self._wanted)
+        if files:
+            self._publish(query, batch, files, began)
 
-    def _publish(self, query: str, batch: int, rows: list[dict[str, Any]], began: float) -> None:
-        rows.sort(
-            key=lambda row: (
-                row["topic"],
-                row["broker"],
-                row["queue_id"],
-                row["start_offset"],
-                row["date"],
-                row["part"],
+    def _publish(self, query: str, batch: int, files: list[Staged], began: float) -> None:
+        files.sort(key=lambda file: (file.wanted.queue, file.wanted.start, file.date, file.part))
+        self._see_that_it_goes_on(batch, files)
+        fresh = self._drop_repeats(files) if self._dedupe.on else {}
+        for file in files:
+            queue = file.wanted.queue
+            self._positions[queue] = max(self._positions.get(queue, 0), file.wanted.end)
+        self._output.seal(files)
+        left = [
+            ArchivedFile(
+                path=final_path(query, batch, file.wanted, file.date, file.part),
+                staged=file.path,
+                topic=file.wanted.queue.topic,
+                date=file.date,
+                rows=file.rows,
+                size=file.size,
             )
-        )
-        fresh = self._drop_repeats(rows) if self._dedupe.on else {}
-        files: list[ArchivedFile] = []
-        for row in rows:
-            queue = MessageQueue(row["topic"], row["broker"], row["queue_id"])
-            wanted = Slice(queue, row["start_offset"], row["end_offset"])
-            self._positions[queue] = max(self._positions.get(queue, 0), wanted.end)
-            if row["rows"]:
-                files.append(
-                    ArchivedFile(
-                        path=final_path(query, batch, wanted, row["date"], row["part"]),
-                        staged=self._folder.relative(row["staged"]),
-                        topic=queue.topic,
-                        date=row["date"],
-                        rows=row["rows"],
-                        size=Path(row["staged"]).stat().st_size,
-                    )
-                )
+            for file in files
+            if file.rows
+        ]
         manifest = Manifest(
             query=query,
             batch=batch,
-            files=files,
-            rows=sum(file.rows for file in files),
-            repeats=sum(row.get("repeats", 0) for row in rows),
+            files=left,
+            rows=sum(file.rows for file in left),
+            repeats=sum(file.repeats for file in files),
             positions=offsets.to_json(self._positions),
             ids=self._save_ids(query, batch, fresh),
             newest_ms=self._newest_ms,
-            partition_by=str(self._parting),
+            partition_by=str(self._wanted.parting),
         )
-        for staged in {self._folder.staging, *(Path(row["staged"]).parent for row in rows)}:
-            sync_folder(staged)
-        self._folder.commit(manifest)
-        self._folder.finish(manifest)
-        self._folder.clean_staging()
+        self._output.commit(manifest)
+        self._output.finish(manifest)
+        self._output.clean(batch)
         self._expire()
         self._report(manifest, began)
 
+    def _see_that_it_goes_on(self, batch: int, files: list[Staged]) -> None:
+        """Raises: StoreCorrupt: the batch begins before the end of the archive."""
+        for file in files:
+            end = self._positions.get(file.wanted.queue, 0)
+            # A queue that may lose messages may begin again: its topic was made anew.
+            if file.wanted.start < end and self._wanted.settings.fail_on_data_loss:
+                raise StoreCorrupt(
+                    f"batch {batch} begins at offset {file.wanted.start} of {file.wanted.queue}, and {self._records.at('')} has its "
+                    f"messages up to {end}: the checkpoint {self._checkpoint} is older than the archive, or two runs have written "
+                    "it. Nothing of the batch was published. Give the checkpoint that the archive was written with, or begin a "
+                    "new archive"
+                )
+
     # -------------------------------------------------------------- repeats
-    def _drop_repeats(self, rows: list[dict[str, Any]]) -> dict[str, Ids]:
+    def _drop_repeats(self, files: list[Staged]) -> dict[str, Ids]:
         """Take messages out of the staged files whose id is archived already, or comes twice in this batch.
 
-        Returns: per topic, the ids of the messages that stay. Rows get their new count, and `repeats`.
+        Returns: per topic, the ids of the messages that stay. Files get their new count, and `repeats`.
         """
         fresh: dict[str, Ids] = {}
-        for topic in sorted({row["topic"] for row in rows}):
-            mine = [row for row in rows if row["topic"] == topic]
-            parts = [Ids.load(Path(row["ids"])) for row in mine]
+        found: list[tuple[Staged, Any]] = []
+        for topic in sorted({file.wanted.queue.topic for file in files}):
+            mine = [file for file in files if file.wanted.queue.topic == topic]
+            parts = [file.ids if file.ids is not None else Ids.join(()) for file in mine]
             joined = Ids.join(parts)
             if not len(joined):
                 continue
             drop = self._window(topic).repeats(joined)
             begin = 0
-            for row, part in zip(mine, parts, strict=True):
+            for file, part in zip(mine, parts, strict=True):
                 hits = drop[(drop >= begin) & (drop < begin + len(part))] - begin
                 begin += len(part)
                 if len(hits):
-                    row["rows"] = without_offsets(Path(row["staged"]), part.queue_offset[hits])
-                    row["repeats"] = len(hits)
+                    found.append((file, part.queue_offset[hits]))
+                    file.repeats = len(hits)
             fresh[topic] = joined.without(drop)
             self._newest_ms = max(self._newest_ms, int(joined.store_ms.max()))
+        self._output.drop(found)
         return fresh
 
     def _save_ids(self, query: str, batch: int, fresh: dict[str, Ids]) -> dict[str, str]:
         names: dict[str, str] = {}
         for number, (topic, ids) in enumerate(sorted(fresh.items())):
-            name = f"{IDS}/{query[:8]}-{batch:010d}-{number}.arrow"
-            make_folder(self._folder.path / IDS)
-            self._window(topic).add(name, ids).save(self._folder.path / name)
-            sync_file(self._folder.path / name)
-            names[topic] = name
-        if names:
-            sync_folder(self._folder.path / IDS)
+            names[topic] = name = self._output.ids_name(query, batch, number)
+            self._output.save_ids(name, self._window(topic).add(name, ids))
         return names
 
     def _expire(self) -> None:
         for window in self._windows.values():
             for name in window.expire(self._newest_ms):
-                (self._folder.path / name).unlink(missing_ok=True)
+                self._output.remove_ids(name)
 
     def _window(self, topic: str) -> IdWindow:
         return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds))
@@ -392,10 +434,10 @@ class _Archiver:
     def _keep_up(self) -> dict[str, int]:
         """Merge small files, and let old dates go: what is due, as long as no batch is kept waiting."""
         done = {"replaced": 0, "expired": 0}
-        if self._compactor is None:
+        if self._upkeep is None:
             return done
         began = SYSTEM.monotonic()
-        for step in self._compactor.look():
+        for step in self._upkeep.look():
             _LOG.info("archive: %s", step)
             done[step.what] = done.get(step.what, 0) + step.files
             if SYSTEM.monotonic() - began > KEEP_UP_SECONDS:

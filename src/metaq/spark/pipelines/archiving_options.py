@@ -10,6 +10,7 @@ from metaq.option_table import option
 from metaq.spark.pipelines.compacting_options import UpkeepOptions
 from metaq.spark.pipelines.options import StreamOptions, names
 from metaq.spark.pipelines.parting import Parting
+from metaq.spark.pipelines.uris import is_uri, plain_path, run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +18,7 @@ class ArchiveOptions(UpkeepOptions, StreamOptions):
     """Topics → Parquet, every message once."""
 
     topics: str = option("", "Topics to archive, `,`-separated. Required.", aliases=("topic",))
-    output: str = option("", "The archive's folder, its own. Required.")
+    output: str = option("", "The archive's folder, its own; a URI for a file system of Hadoop's. Required.")
     checkpoint: str | None = option(None, "Spark's checkpoint; by default inside the output.")
     staging: str | None = option(
         None, "Where unfinished files lie: on the output's file system; by default beside the output."
@@ -36,6 +37,15 @@ class ArchiveOptions(UpkeepOptions, StreamOptions):
         0, "Merge the small files of a folder when they are more than so many; 0: never.", low=0
     )
 
+    run_folder: str | None = option(
+        None,
+        "Where the run's status and its lock on this machine lie if `output` is a URI; by default a folder named after that in "
+        "`~/.local/state/metaq/runs`.",
+    )
+    lease_seconds: float = option(
+        30.0, "If `output` is a URI: a run that nobody has heard of for so long is taken for dead.", low=1
+    )
+
     @property
     def keeps_up(self) -> bool:
         """Whether anything is to become of files once they are published."""
@@ -45,7 +55,7 @@ class ArchiveOptions(UpkeepOptions, StreamOptions):
     def place(self) -> Path:
         if not self.output:
             raise ConfigError("output is missing: the folder to archive to (--output, or output = ... in the file)")
-        return Path(self.output).absolute()
+        return run_folder(self.output, self.run_folder) if is_uri(self.output) else plain_path(self.output)
 
     @property
     def topics_read(self) -> list[str]:
@@ -56,3 +66,11 @@ class ArchiveOptions(UpkeepOptions, StreamOptions):
         if not self.topics_read:
             raise ConfigError("topics is missing: name at least one topic (--topic, or topics = [...] in the file)")
         Parting.of(self.partition_by)
+        if not is_uri(self.output):
+            if self.run_folder is not None:
+                raise ConfigError("runFolder is for an output that is a URI; the run of a local one lies in the output")
+        elif self.compact_files:
+            raise ConfigError(
+                f"compactFiles={self.compact_files}: merged files take the place of small ones by exchanging folders, which "
+                f"{self.output.partition(':')[0]}: cannot do. Leave it away, and look less often (trigger) for larger files"
+            )

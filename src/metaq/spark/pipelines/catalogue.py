@@ -18,6 +18,7 @@ from metaq.spark.pipelines.metrics_options import MetricsOptions
 from metaq.spark.pipelines.mirror_options import MirrorOptions
 from metaq.spark.pipelines.options import PipelineOptions
 from metaq.spark.pipelines.redriving_options import RedriveOptions
+from metaq.spark.pipelines.uris import is_uri, plain_path
 
 if TYPE_CHECKING:
     from metaq.spark.pipelines.run import Run
@@ -52,7 +53,8 @@ class Pipeline:
 def _prepare_archive(options: ArchiveOptions) -> None:
     from metaq.archive.folder import ArchiveFolder
 
-    ArchiveFolder(options.output, options.staging).prepare()
+    if not is_uri(options.output):  # Of others Spark has to be asked.
+        ArchiveFolder(plain_path(options.output), options.staging).prepare()
 
 
 def _prepare_changes(options: ChangesOptions) -> None:

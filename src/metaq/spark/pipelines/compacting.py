@@ -376,7 +376,7 @@ def start(_spark: Any, options: CompactOptions, run: Run) -> Outcome:
 
 def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
     """`start`, by a clock."""
-    folder = ArchiveFolder(options.folder, options.staging)
+    folder = ArchiveFolder(options.place, options.staging)
     newest = folder.last()
     if newest is not None:
         folder.finish(newest, lambda: ever_replaced(folder))

@@ -9,6 +9,7 @@ from metaq.archive.records import MANIFESTS
 from metaq.errors import ConfigError
 from metaq.option_table import MIB, OptionTable, option
 from metaq.spark.pipelines.options import PipelineOptions
+from metaq.spark.pipelines.uris import is_uri, plain_path
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,9 +42,14 @@ class CompactOptions(UpkeepOptions, PipelineOptions):
     def place(self) -> Path:
         if not self.folder:
             raise ConfigError("folder is missing: the archive whose files are to be merged")
-        return Path(self.folder).absolute()
+        return plain_path(self.folder)
 
     def check(self) -> None:
         super().check()
-        if not (Path(self.folder) / MANIFESTS).is_dir():
+        if is_uri(self.folder):
+            raise ConfigError(
+                f"folder={self.folder}: files are merged by exchanging folders of a local file system, which "
+                f"{self.folder.partition(':')[0]}: cannot do. keepDays of `archive` lets old dates go there too"
+            )
+        if not (self.place / MANIFESTS).is_dir():
             raise ConfigError(f"folder={self.folder}: there is no archive (no {MANIFESTS} in it)")

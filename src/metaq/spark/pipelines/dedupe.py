@@ -65,15 +65,33 @@ class Ids:
         return self.take(np.flatnonzero(keep))
 
     def save(self, path: Path) -> None:
-        batch = pa.record_batch([self.high, self.low, self.store_ms, self.queue_offset], schema=_SCHEMA)
-        with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, _SCHEMA) as writer:
-            writer.write_batch(batch)
+        with pa.OSFile(str(path), "wb") as file:
+            self._write(file)
 
     @classmethod
     def load(cls, path: Path) -> Ids:
         """Backed by the file's pages: a window of many millions costs the driver no memory of its own."""
         with pa.memory_map(str(path)) as file:
-            batch = pa.ipc.open_file(file).get_batch(0)
+            return cls._read(file)
+
+    def to_bytes(self) -> bytes:
+        """A file of them."""
+        sink = pa.BufferOutputStream()
+        self._write(sink)
+        return bytes(sink.getvalue().to_pybytes())
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> Ids:
+        return cls._read(pa.BufferReader(data))
+
+    def _write(self, sink: Any) -> None:
+        batch = pa.record_batch([self.high, self.low, self.store_ms, self.queue_offset], schema=_SCHEMA)
+        with pa.ipc.new_file(sink, _SCHEMA) as writer:
+            writer.write_batch(batch)
+
+    @classmethod
+    def _read(cls, source: Any) -> Ids:
+        batch = pa.ipc.open_file(source).get_batch(0)
         return cls(*(column.to_numpy() for column in batch.columns))
 
     @classmethod

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -81,34 +81,19 @@ class SliceWriter:
 
     def _written(self, wanted: Slice) -> dict[tuple[int, str], tuple[_DayFile, str]]:
         """Per day and part the file, and the path of the file of its ids."""
-        client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
         files: dict[tuple[int, str], _DayFile] = {}
         try:
-            slices = read_slice(client, wanted, self.settings)
-            for decoded in itertools.chain.from_iterable(
-                with_prepared_offsets(found).pieces(COLUMNS) for found in slices
-            ):
-                batch = archived_batch(decoded)
-                store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
-                days = store_ms // _DAY_MS
-                for place, rows in self.parting.parts(batch, days):
-                    if place not in files:
-                        self.parting.check(len(files), wanted)
-                        files[place] = _DayFile(self._stage(wanted, place[0], len(files)))
-                    mine = batch if bool(rows.all()) else batch.filter(pa.array(rows))
-                    ids = self._ids(mine, store_ms[rows], decoded.queue_offsets[rows])
-                    files[place].add(mine, ids)
+            for one in found_in(wanted, self.name_servers, self.settings, self.parting):
+                if one.place not in files:
+                    files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)))
+                files[one.place].add(one.batch, self._ids(one.batch, one.store_ms, one.queue_offsets))
         finally:
             for file in files.values():
                 file.close()
         return {place: (file, str(file.save_ids()) if self.dedupe != OFF else "") for place, file in files.items()}
 
     def _ids(self, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any) -> Ids | None:
-        if self.dedupe == OFF:
-            return None
-        if self.dedupe == KEY:
-            return key_ids_of(batch["keys"], store_ms, queue_offsets)
-        return ids_of(batch["message_id"], store_ms, queue_offsets)
+        return None if self.dedupe == OFF else ids_by(self.dedupe, batch, store_ms, queue_offsets)
 
     def _stage(self, wanted: Slice, day: int, number: int) -> Path:
         context = TaskContext.get()
@@ -117,6 +102,39 @@ class SliceWriter:
         folder.mkdir(parents=True, exist_ok=True)
         # By attempt: a retried task must not write into a file that a dying one still holds.
         return folder / f"{attempt}-{wanted.queue.queue_id}-{wanted.start}-{date_of(day)}-{number}.parquet"
+
+
+class Found(NamedTuple):
+    """Messages of one slice, stored on one day, of one part of it."""
+
+    place: tuple[int, str]
+    """Days since 1970, and the folder of the part."""
+    batch: pa.RecordBatch
+    store_ms: Any
+    queue_offsets: Any
+
+
+def found_in(wanted: Slice, name_servers: str, settings: FetchSettings, parting: Parting) -> Iterator[Found]:
+    """Fetch a slice. Raises: what `read_slice` does, ConfigError: it has too many parts."""
+    client = client_of(name_servers, settings.retry_seconds, settings.read_from)
+    places: set[tuple[int, str]] = set()
+    slices = read_slice(client, wanted, settings)
+    for decoded in itertools.chain.from_iterable(with_prepared_offsets(found).pieces(COLUMNS) for found in slices):
+        batch = archived_batch(decoded)
+        store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
+        for place, rows in parting.parts(batch, store_ms // _DAY_MS):
+            if place not in places:
+                parting.check(len(places), wanted)
+                places.add(place)
+            mine = batch if bool(rows.all()) else batch.filter(pa.array(rows))
+            yield Found(place, mine, store_ms[rows], decoded.queue_offsets[rows])
+
+
+def ids_by(dedupe: str, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any) -> Ids:
+    """What messages are known again by. Args: batch: has the column that `dedupe` needs."""
+    if dedupe == KEY:
+        return key_ids_of(batch["keys"], store_ms, queue_offsets)
+    return ids_of(batch["message_id"], store_ms, queue_offsets)
 
 
 class _DayFile:

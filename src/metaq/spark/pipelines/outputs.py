@@ -1,0 +1,174 @@
+"""Where an archive comes to lie: what publishing a batch needs of a place, and how a local folder does it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from metaq.archive.batches import Batches
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.parquet import without_offsets
+from metaq.archive.records import IDS, Manifest
+from metaq.durable import make_folder, sync_file, sync_folder
+from metaq.model.offsets import Slice
+from metaq.model.queue import MessageQueue
+from metaq.spark import schema
+from metaq.spark.fetch import FetchSettings
+from metaq.spark.pipelines.dedupe import OFF, Ids
+from metaq.spark.pipelines.parting import Parting
+from metaq.spark.pipelines.slices import WRITTEN, SliceWriter
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """How the slices of a batch are fetched and written."""
+
+    name_servers: str
+    settings: FetchSettings
+    parting: Parting
+    dedupe: str
+    """What repeats are known by, one of `dedupe.DEDUPE`."""
+
+
+@dataclass(kw_only=True, slots=True)
+class Staged:
+    """A whole file beside the archive: the messages of one slice that were stored on one day, of one part."""
+
+    wanted: Slice
+    date: str
+    part: str
+    path: str
+    """Relative to the archive."""
+    rows: int
+    size: int = 0
+    """Bytes; known when the file is sealed."""
+    ids: Ids | None = None
+    repeats: int = 0
+    """Messages that were taken out of it."""
+
+
+class Output(Protocol):
+    """A place for one archive. What cannot be done is an OSError, unless it says otherwise."""
+
+    @property
+    def records(self) -> Batches:
+        """What has been published there."""
+        ...
+
+    def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
+        """Fetch the slices in `frame`, in Spark's tasks, and have their files beside the archive. Raises: what a task does."""
+        ...
+
+    def drop(self, found: Sequence[tuple[Staged, Any]]) -> None:
+        """Take the messages at some queue offsets (arrays) out of files; what is known of the files is changed."""
+        ...
+
+    def seal(self, files: Sequence[Staged]) -> None:
+        """See that the files outlive a power cut."""
+        ...
+
+    def ids_name(self, query: str, batch: int, number: int) -> str:
+        """Where the ids of a batch's messages of a topic are kept, relative to the archive."""
+        ...
+
+    def save_ids(self, path: str, ids: Ids) -> None: ...
+
+    def list_ids(self) -> frozenset[str]:
+        """The files of ids that there are, relative to the archive."""
+        ...
+
+    def load_ids(self, path: str) -> Ids: ...
+
+    def remove_ids(self, path: str) -> None: ...
+
+    def commit(self, manifest: Manifest) -> None:
+        """Write the manifest: from now on the batch is part of the archive. Raises StoreLocked: another run has done it."""
+        ...
+
+    def finish(self, manifest: Manifest, replaced: Callable[[], Collection[str]] = frozenset) -> None:
+        """Give the batch's files their final names. May be repeated. Raises StoreCorrupt: one is missing."""
+        ...
+
+    def recover(self, last: int, known: Collection[str]) -> None:
+        """Remove what runs before left.
+
+        Args: last: number of the newest batch, which is finished; -1: there is none. known: files of ids that manifests name.
+        """
+        ...
+
+    def clean(self, last: int) -> None:
+        """Remove what is left of the files of the batch `last`, which is finished, and of those before it."""
+        ...
+
+    def close(self) -> None:
+        """Remove what is for runs alone."""
+        ...
+
+
+class LocalOutput:
+    """A folder of this machine, or of a network file system that executors see under the same name. Tasks write into it."""
+
+    def __init__(self, folder: ArchiveFolder) -> None:
+        self.records = self._folder = folder
+        self.commit, self.finish, self.close = folder.commit, folder.finish, folder.close
+
+    def write(self, frame: Any, batch: int, wanted: Wanted) -> list[Staged]:
+        run = frame.sparkSession.sparkContext.applicationId
+        writer = SliceWriter(
+            name_servers=wanted.name_servers,
+            settings=wanted.settings,
+            staging=str(self._folder.staging / f"{batch}-{run}"),
+            dedupe=wanted.dedupe,
+            parting=wanted.parting,
+        )
+        return [
+            Staged(
+                wanted=Slice(
+                    MessageQueue(row["topic"], row["broker"], row["queue_id"]), row["start_offset"], row["end_offset"]
+                ),
+                date=row["date"],
+                part=row["part"],
+                path=self._folder.relative(row["staged"]),
+                rows=row["rows"],
+                ids=None if wanted.dedupe == OFF else Ids.load(Path(row["ids"])),
+            )
+            for row in frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
+        ]
+
+    def drop(self, found: Sequence[tuple[Staged, Any]]) -> None:
+        for file, offsets in found:
+            file.rows = without_offsets(self._folder.path / file.path, offsets)
+
+    def seal(self, files: Sequence[Staged]) -> None:
+        for file in files:
+            file.size = (self._folder.path / file.path).stat().st_size
+        for staged in {self._folder.staging, *((self._folder.path / file.path).parent for file in files)}:
+            sync_folder(staged)
+
+    def ids_name(self, query: str, batch: int, number: int) -> str:
+        return f"{IDS}/{query[:8]}-{batch:010d}-{number}.arrow"
+
+    def save_ids(self, path: str, ids: Ids) -> None:
+        make_folder(self._folder.path / IDS)
+        ids.save(self._folder.path / path)
+        sync_file(self._folder.path / path)
+        sync_folder(self._folder.path / IDS)
+
+    def list_ids(self) -> frozenset[str]:
+        return frozenset(f"{IDS}/{path.name}" for path in (self._folder.path / IDS).glob("*"))
+
+    def load_ids(self, path: str) -> Ids:
+        return Ids.load(self._folder.path / path)
+
+    def remove_ids(self, path: str) -> None:
+        (self._folder.path / path).unlink(missing_ok=True)
+
+    def recover(self, last: int, known: Collection[str]) -> None:  # noqa: ARG002  one run at a time: no other yet lives
+        self._folder.clean_staging()
+        for path in self.list_ids() - set(known):
+            self.remove_ids(path)  # Of a batch that never was.
+
+    def clean(self, last: int) -> None:  # noqa: ARG002  one run at a time: what is there is this run's
+        self._folder.clean_staging()

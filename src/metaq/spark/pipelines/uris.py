@@ -1,0 +1,39 @@
+"""Folders that are named by URIs: which of them are local, and where the run of a pipeline lies that writes to another. Loads
+no Spark.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+from typing import Final
+
+_SCHEME: Final = re.compile(r"([a-z][a-z0-9+.-]+):", re.IGNORECASE)
+
+
+def is_uri(text: str) -> bool:
+    """Whether a folder's name has a scheme other than `file:`, so that Hadoop has to be asked for it."""
+    scheme = _SCHEME.match(text)
+    return scheme is not None and scheme[1].lower() != "file"
+
+
+def plain_path(text: str) -> Path:
+    """A local folder, whose name may begin with `file:`; absolute."""
+    if not text.lower().startswith("file:"):
+        return Path(text).absolute()
+    rest = text[5:]
+    return Path(f"/{rest.lstrip('/')}" if rest.startswith("/") else rest).absolute()
+
+
+def run_folder(uri: str, given: str | None = None) -> Path:
+    """The local folder of the run that writes to a URI: its lock on this machine, its status, and who asks it to stop.
+
+    Args: given: where somebody wants it. Otherwise it is made of the URI, so that whoever names that finds it.
+    """
+    if given is not None:
+        return Path(given).absolute()
+    state = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local" / "state")
+    name = re.sub(r"[^A-Za-z0-9.-]+", "-", uri.rstrip("/").rpartition("/")[2]) or "root"
+    return state / "metaq" / "runs" / f"{name}-{hashlib.sha256(uri.rstrip('/').encode()).hexdigest()[:12]}"
