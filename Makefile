@@ -28,6 +28,10 @@ WORKERS ?= $(shell $(PYTHON) -c 'import os; print(min(8, (os.cpu_count() or 1) +
 BESIDE := -n $(WORKERS) --dist loadgroup --no-loadscope-reorder
 SOURCES := $(wildcard src tests bench examples demo fuzz)
 
+# Of `make test-proof`: how many seeds, and from which one on.
+SEEDS ?= 100
+FIRST ?= 1
+
 # What decides whether an environment is still right. The hot module is built while installing.
 INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/net/_sweep.pyx src/metaq/wire/_hot.pyx src/metaq/wire/_hot_c.h src/metaq/wire/_hot_*.pxi)
 
@@ -55,6 +59,9 @@ test-long: $(VENV)/has-test  ## tests that take long for what they show: seeds o
 
 test-spark: $(VENV)/has-test  ## the long tests of the Spark connector, one after the other: executors, clusters, Connect
 	$(PYTEST) tests/spark -m spark_all $(ARGS)
+
+test-proof: $(VENV)/has-test  ## SEEDS=100: as often kill driver, workers and broker through a million messages, and compare
+	$(RUN) -m tests.spark.proof $(FIRST) $$(($(FIRST) + $(SEEDS) - 1)) $(ARGS)
 
 lint: $(VENV)/has-lint  ## style
 	$(BIN)/ruff check $(SOURCES)
@@ -126,4 +133,4 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on -e '.[profile]'
 	@touch $@
 
-.PHONY: demo doctor test test-all test-plain test-long test-spark lint format types bench bench-small flame docs hot wheel clean help
+.PHONY: demo doctor test test-all test-plain test-long test-spark test-proof lint format types bench bench-small flame docs hot wheel clean help

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import functools
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -11,6 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from metaq.model import StoredMessage
+from metaq.model.message import host_of
 
 EXIT_FAILED: Final = 1
 EXIT_USAGE: Final = 2
@@ -32,9 +34,12 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
+_line = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each call that asks for this.
+
+
 def print_json_line(value: Any) -> None:
     """One JSON document on one line, at once: for streams."""
-    print(json.dumps(value, ensure_ascii=False), flush=True)
+    print(_line(value), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -55,10 +60,13 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
 
 def iso_time(ms: int) -> str | None:
     """Milliseconds since the epoch as ISO 8601 in UTC; None for 0, which means "never"."""
-    if ms <= 0:
-        return None
-    moment = dt.datetime.fromtimestamp(ms // 1000, dt.UTC).replace(microsecond=ms % 1000 * 1000)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    return f"{_iso_second(ms // 1000)}.{ms % 1000:03}Z" if ms > 0 else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _iso_second(seconds: int) -> str:
+    """Messages that are shown one after the other are mostly of the same few seconds."""
+    return dt.datetime.fromtimestamp(seconds, dt.UTC).strftime("%Y-%m-%dT%H:%M:%S")
 
 
 def span(seconds: float | None) -> str:
@@ -86,9 +94,12 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
+_host = functools.lru_cache(maxsize=1024)(host_of)
+
+
 def message_json(message: StoredMessage) -> dict[str, Any]:
     """A message for JSON output. A body that is UTF-8 text is `body`, any other is `body_base64`."""
-    host, port = message.born_host
+    host, port = _host(message.born_host_raw)
     shown: dict[str, Any] = {
         "topic": message.topic,
         "broker": message.queue.broker,

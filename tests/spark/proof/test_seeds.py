@@ -1,0 +1,35 @@
+"""Driver, workers and broker are killed -9 through a million messages: the archive and the copies hold what was acknowledged, once.
+
+More seeds: `make test-proof SEEDS=100`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.spark.proof.plan import ACKNOWLEDGED, DELIVERED, DRIVER, MESSAGES, Strike, plan_of
+from tests.spark.proof.run import Broken, Run, run_seed
+
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
+SEEDS = range(1, 6)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_what_was_acknowledged_is_archived_and_copied_once(seed, tmp_path):
+    report = run_seed(plan_of(seed), tmp_path / f"seed-{seed}", print)
+    assert MESSAGES <= report.acked <= report.stored == report.archived + report.repeats == report.copied
+    assert sum(report.kills.values()) >= sum(len(strike.victims) for strike in report.plan.strikes)
+
+
+def test_a_sink_that_promises_less_is_found_out(tmp_path):
+    """With delivery=at-least-once a driver that dies in the middle of a batch writes it again: the comparison must say so."""
+    strikes = tuple(Strike(part, ACKNOWLEDGED, DELIVERED, (DRIVER,)) for part in (0.2, 0.5))
+    plan = dataclasses.replace(
+        plan_of(0, 100_000), queues=2, archive_batch=50_000, copy_batch=30_000, copy_tasks=1, strikes=strikes
+    )
+    run = Run(plan, tmp_path / "run", print, delivery="at-least-once")
+    with pytest.raises(Broken, match="messages were copied more than once"):
+        run.run()
+    assert len(run.problems) <= 2, run.problems  # The copies, and their order: nothing else.
