@@ -6,6 +6,7 @@ import pytest
 
 from metaq.errors import ConfigError, StoreLocked
 from metaq.spark.pipelines.driver import looked_after
+from metaq.spark.pipelines.lease import LEASE
 from metaq.spark.pipelines.run import STATUS, STOP, Outcome, Run, ask_to_stop, status_of
 from tests.support import eventually
 
@@ -50,6 +51,35 @@ def test_a_folder_has_one_run(tmp_path):
             Run("archive", tmp_path).begin(0)
         assert (tmp_path / STATUS).read_bytes() == before
     Run("archive", tmp_path).begin(0).end()
+
+
+def test_a_folder_is_one_pipeline_s(tmp_path):
+    """Only merging works on the archive's; a status that a power cut left empty says nothing."""
+    Run("archive", tmp_path).begin().end()
+    with pytest.raises(ConfigError, match="is the folder of the pipeline archive, and mirror would take"):
+        Run("mirror", tmp_path).begin()
+    Run("compact", tmp_path).begin().end()
+    Run("archive", tmp_path).begin().end()
+    (tmp_path / STATUS).write_bytes(b"")
+    Run("archive", tmp_path).begin().end()
+
+
+def test_a_folder_with_others_files_is_refused(tmp_path):
+    """Unless a pipeline has been there before, or they are hidden, as those of file managers and new file systems are."""
+    for name in (".DS_Store", "lost+found", "_SUCCESS"):
+        (tmp_path / name).touch()
+    Run("archive", tmp_path).begin().end()
+    (tmp_path / "mine.txt").touch()
+    Run("archive", tmp_path).begin().end()
+    for name in (STATUS, LEASE):
+        (tmp_path / name).unlink()
+    with pytest.raises(
+        ConfigError, match=r"is no pipeline's and has other files in it \(mine\.txt\): give an empty or a new"
+    ):
+        Run("archive", tmp_path).begin()
+    assert not (tmp_path / LEASE).exists()
+    (tmp_path / "_manifests").mkdir()  # Copied, without what is a run's own.
+    Run("archive", tmp_path).begin().end()
 
 
 def test_a_killed_run_is_told_as_lost(tmp_path):

@@ -20,10 +20,12 @@ from tests.support import WHOLE_PATIENCE
 CHUNK: Final = 1000
 UNDER_WAY: Final = 6
 """Chunks of one producer that wait for their answers."""
-_PAUSE: Final = 0.02
+_PAUSE: Final = 0.1
 
-PATIENT: Final = {"timeout": WHOLE_PATIENCE, "retries": 1_000_000}
-HASTY: Final = {"timeout": 2.0, "retries": 0}
+SMALL: Final = {"batch_bytes": 16 * 1024}
+"""Many requests under way: the more, the more often an answer is lost that said that messages were stored."""
+PATIENT: Final = {"timeout": WHOLE_PATIENCE, "retries": 1_000_000, **SMALL}
+HASTY: Final = {"timeout": 2.0, "retries": 0, **SMALL}
 
 
 class Load:

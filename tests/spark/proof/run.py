@@ -24,7 +24,7 @@ import metaq
 from metaq.admin import Admin
 from metaq.spark.pipelines.lease import is_free
 from metaq.spark.slow_start import TOO_SLOW
-from metaq.testing import EmbeddedBroker
+from metaq.testing import Cluster
 from tests.spark.pipelines.archive_support import planned
 from tests.spark.proof import compare, processes
 from tests.spark.proof.driver import FINISH
@@ -108,7 +108,8 @@ class Run:
         self.problems: list[str] = []
         self._began = time.monotonic()
         folder.mkdir(parents=True)
-        self._broker = EmbeddedBroker(folder / "broker", options={"defaultTopicQueueNums": plan.queues})
+        self._cluster = Cluster(folder=folder / "cluster", networks=True)
+        self._broker = self._cluster.brokers[0]
         self._back_at: float | None = None
         self._driver: subprocess.Popen[bytes] | None = None
         self._struck: list[str] = []
@@ -125,19 +126,21 @@ class Run:
     def run(self) -> Report:
         """Raises Broken."""
         try:
-            self._broker.start()
+            self._cluster.start()
             self._make_topics()
-            load = Load(self._broker.namesrv, SOURCE, self.plan.messages, self.ledger, self._may_go_on)
+            load = Load(self._cluster.namesrv, SOURCE, self.plan.messages, self.ledger, self._may_go_on)
             try:
                 self._look_after(load)
             finally:
                 load.stop()
             self.report.load_seconds = time.monotonic() - self._began
-            self._broker.stop()
+            self._cluster.close()
             self._compare()
         finally:
             self._end_driver()
-            self._broker.end()
+            for server in (self._broker, *self._cluster.name_servers):
+                server.end()
+            self._cluster.close()
         self.report.seconds = time.monotonic() - self._began
         if self.problems:
             raise Broken("\n".join([str(self.plan), str(self.report), *(f"  PROBLEM: {one}" for one in self.problems)]))
@@ -148,7 +151,7 @@ class Run:
         self._tell(f"{time.monotonic() - self._began:6.1f} s  {text}  ({counts})")
 
     def _make_topics(self) -> None:
-        with Admin(self._broker.namesrv) as admin:
+        with Admin(self._cluster.namesrv) as admin:
             for topic in (SOURCE, TARGET):
                 admin.create_topic(topic, queues=self.plan.queues)
 
@@ -183,7 +186,7 @@ class Run:
         least = self.ledger.acked
         if min(self._progress.archived, self._progress.copied) < least:
             return False
-        with metaq.Reader(self._broker.namesrv, SOURCE) as reader:
+        with metaq.Reader(self._cluster.namesrv, SOURCE) as reader:
             stored = sum(span.stop for span in reader.ranges().values())
         return self._progress.archived == self._progress.copied == stored
 
@@ -208,7 +211,7 @@ class Run:
             return self._progress.edge(name)
         if self._back_at is not None:
             return None
-        with metaq.Reader(self._broker.namesrv, TARGET) as reader:
+        with metaq.Reader(self._cluster.namesrv, TARGET) as reader:
             return sum(span.stop for span in reader.ranges().values())
 
     def _hit(self, strike: Strike) -> bool:
@@ -230,7 +233,11 @@ class Run:
         for victim in strike.victims:
             self.report.kills[victim] = self.report.kills.get(victim, 0) + 1
             if victim == BROKER:
+                if strike.mute:
+                    self._cluster.client_to_broker(0).stall("to client")
+                    threading.Event().wait(strike.mute)
                 self._broker.kill()
+                self._cluster.mend()
                 self._back_at = time.monotonic() + strike.away
             elif victim == DRIVER:
                 with contextlib.suppress(ProcessLookupError):
@@ -274,7 +281,7 @@ class Run:
         if self._in_vain > DEATHS_MAX:
             raise Broken(f"{plan}\n{self.report}\n{DEATHS_MAX} drivers have ended, the last so:\n{self._log_tail()}")
         told = json.dumps({
-            "folder": str(self.folder), "namesrv": self._broker.namesrv, "source": SOURCE, "target": TARGET,
+            "folder": str(self.folder), "namesrv": self._cluster.namesrv, "source": SOURCE, "target": TARGET,
             "archive_batch": plan.archive_batch, "archive_file": plan.archive_file, "copy_batch": plan.copy_batch,
             "copy_tasks": plan.copy_tasks, "compact_files": plan.compact_files, "delivery": self._delivery,
         })  # fmt: skip

@@ -23,13 +23,19 @@ import msgspec
 from metaq.clock import SYSTEM
 from metaq.durable import make_or_refuse
 from metaq.errors import ConfigError
-from metaq.spark.pipelines.lease import WAIT_SECONDS, Lease, is_free, lease_on
+from metaq.spark.pipelines.lease import LEASE, WAIT_SECONDS, Lease, is_free, lease_on
 
 _LOG = logging.getLogger(__name__)
 
 STATUS, STOP = "_run.json", "_stop"
 LOOK_SECONDS = 0.5
 """A request to stop is seen, and the backlog told, this often."""
+
+_WORKS_ON = {"compact": "archive"}
+"""Pipelines that work on the folder of another one."""
+_SIGNS = ("_manifests", "_checkpoint")
+"""What shows, in a folder of an early release, or in one that was copied without its lease, that it is a pipeline's."""
+_SHOWN = 3
 
 RUNNING, ENDED, STOPPED, FAILED, LOST = "running", "ended", "stopped", "failed", "lost"
 """States of a run. `lost`: it says that it runs and nobody holds the lease, so it was killed."""
@@ -94,7 +100,12 @@ class Run:
         )
 
     def begin(self, seconds: float = WAIT_SECONDS) -> Self:
-        """Make the folder and take its lease. Raises: StoreLocked: another run has it. ConfigError: it cannot be written to."""
+        """Make the folder and take its lease.
+
+        Raises: StoreLocked: another run has it. ConfigError: it cannot be written to, is another pipeline's, or is nobody's
+        and not empty.
+        """
+        refuse_others_folder(self._status.pipeline, self.place)
         make_or_refuse("folder", self.place)
         lease = lease_on(self.place)
         lease.take(seconds)
@@ -193,6 +204,31 @@ class Run:
             _LOG.warning(
                 "%s cannot be written (%s): `metaq pipeline status` shows what was before", making, fault.strerror
             )
+
+
+def refuse_others_folder(pipeline: str, place: Path) -> None:
+    """Raises ConfigError: the folder is another pipeline's, or has something in it and was never one's."""
+    try:
+        names = {path.name for path in place.iterdir()}
+    except OSError:  # There is none yet, or whoever wants to write to it will say what is wrong.
+        return
+    mine = _WORKS_ON.get(pipeline, pipeline)
+    if STATUS in names:
+        with contextlib.suppress(
+            OSError, msgspec.DecodeError
+        ):  # After a power cut it may be empty, which says nothing.
+            told = msgspec.json.decode((place / STATUS).read_bytes(), type=Status).pipeline
+            if _WORKS_ON.get(told, told) != mine:
+                raise ConfigError(
+                    f"{place} is the folder of the pipeline {told}, and {pipeline} would take what is in there for its own: "
+                    "give it a folder of its own"
+                )
+    others = sorted(name for name in names if not name.startswith((".", "_")) and name != "lost+found")
+    if others and not names & {STATUS, LEASE, *_SIGNS}:
+        raise ConfigError(
+            f"the folder {place} is no pipeline's and has other files in it ({', '.join(others[:_SHOWN])}"
+            f"{', ...' if len(others) > _SHOWN else ''}): give an empty or a new one"
+        )
 
 
 def status_of(place: Path) -> Status | None:
