@@ -90,4 +90,7 @@ class Batches(ABC):
             raise self._unreadable(path, fault) from fault
 
     def _unreadable(self, path: str, fault: Exception) -> StoreCorrupt:
-        return StoreCorrupt(f"the manifest {self.at(path)} cannot be read: {fault}")
+        return StoreCorrupt(
+            f"the manifest {self.at(path)} cannot be read ({fault}): restore it from a copy; docs/archive.md says what to do "
+            "without one"
+        )

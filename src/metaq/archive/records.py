@@ -58,7 +58,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     ids: dict[str, str] = {}
     """Per topic, the file of this batch's unique ids, relative to the archive."""
     newest_ms: int = 0
-    """Newest store time archived so far."""
+    """Newest store time of the batch, or of the one before where nobody looked for repeats in it."""
     partition_by: str = "date"
     """As the option has it (metaq.spark.pipelines.parting)."""
 

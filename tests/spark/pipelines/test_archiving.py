@@ -10,16 +10,21 @@ import zlib
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
 from metaq.archive.folder import ArchiveFolder
-from metaq.errors import ConfigError, StoreLocked
+from metaq.errors import ConfigError, StoreCorrupt, StoreLocked
+from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark import table
 from metaq.spark.pipelines import archiving as archives
 from metaq.spark.pipelines.archiving import archive
+from metaq.spark.pipelines.dedupe import ids_of
 from metaq.spark.pipelines.driver import root_text
+from metaq.spark.pipelines.outputs import LocalOutput, Staged
 from metaq.spark.slow_start import run_through
 from tests.scripted import ScriptedCluster
 from tests.spark.conftest import finished
@@ -28,6 +33,7 @@ from tests.support import eventually
 pytestmark = pytest.mark.spark
 DAY_MS = 86_400_000
 TODAY = 1_700_006_400_000  # 2023-11-15, 00:00 UTC
+CENTURY = 36_525 * DAY_MS
 
 
 @pytest.fixture
@@ -256,6 +262,73 @@ def test_a_checkpoint_that_has_gone_back_is_refused(spark, cluster, tmp_path):
     ):
         run(spark, cluster, tmp_path / "out")
     assert archived(tmp_path / "out") == everything(cluster)
+
+
+def test_a_broker_s_clock_that_jumps_costs_no_message(spark, cluster, tmp_path):
+    """A century forwards, and back, in batches of their own: each message once, under the date that the broker gave it.
+
+    Our brokers' store times wait until their clock has come that far again; repeats are known all the same.
+    """
+    output = tmp_path / "out"
+    run(spark, cluster, output)
+    for number, store_ms in enumerate((TODAY + CENTURY, TODAY + 1000, 1000)):
+        cluster.put("orders", number % 2, [b"one"], store_ms, f"UNIQ_KEY\x01{number:032X}")
+        assert [(r.rows, r.repeats) for r in run(spark, cluster, output)] == [(1, 0)]
+    assert archived(output) == everything(cluster)
+    cluster.put("orders", 1, [b"one"], TODAY + 3000, f"UNIQ_KEY\x01{2:032X}")
+    assert [(r.rows, r.repeats) for r in run(spark, cluster, output)] == [(0, 1)]
+    days = {path.name for path in (output / "topic=orders").iterdir()}
+    assert days == {"date=2023-11-14", "date=2023-11-15", "date=2123-11-16"}
+
+
+def test_one_broker_s_wrong_clock_does_not_end_the_search_for_repeats(tmp_path, monkeypatch):
+    """A message from the next century, and then from brokers whose clock is right: their repeats are found as before it."""
+    archiver = object.__new__(archives._Archiver)
+    archiver._output, archiver._dedupe = LocalOutput(ArchiveFolder(tmp_path / "out")), archives._Dedupe("unique_id", 600.0)
+    archiver._windows, archiver._newest_ms = {}, 0
+    monkeypatch.setattr(archiver._output, "drop", lambda _: None)
+    wanted = Slice(MessageQueue("orders", "broker-a", 0), 0, 1)
+
+    def repeats(batch: int, number: int, store_ms: int) -> int:
+        ids = ids_of(pa.array([f"{number:032X}"]), np.array([store_ms]), np.array([batch]))
+        file = Staged(wanted, "2023-11-14", "", "", rows=1, ids=ids)
+        archiver._save_ids("q" * 36, batch, archiver._drop_repeats([file]))
+        archiver._expire()
+        return file.repeats
+
+    assert [repeats(1, 1, TODAY), repeats(2, 2, TODAY + CENTURY), repeats(3, 3, TODAY + 1000)] == [0, 0, 0]
+    assert repeats(4, 3, TODAY + 2000) == 1
+    assert repeats(5, 2, TODAY + CENTURY) == 1
+    assert repeats(6, 4, TODAY + 700_000) == 0
+    assert repeats(7, 3, TODAY + 700_001) == 0  # Not within ten minutes.
+
+
+def test_a_manifest_that_was_cut_short_stops_every_run_until_it_is_mended(spark, cluster, tmp_path):
+    """As the page says: from a copy, or, of the newest batch, by taking it out so that it is done again."""
+    output = tmp_path / "out"
+    run(spark, cluster, output)
+    cluster.put("orders", 0, [b"two"], TODAY + 1000)
+    run(spark, cluster, output)
+    newest = max((output / "_manifests").iterdir())
+    whole = newest.read_bytes()
+    newest.write_bytes(whole[:100])
+    before = archived(output)
+    for _ in range(2):
+        with pytest.raises(StoreCorrupt, match=f"the manifest {newest} cannot be read"):
+            run(spark, cluster, output)
+    assert archived(output) == before == everything(cluster)
+    newest.write_bytes(whole)
+    cluster.put("orders", 1, [b"three"], TODAY + 2000)
+    run(spark, cluster, output)
+    assert archived(output) == everything(cluster)
+    newest = max((output / "_manifests").iterdir())
+    newest.write_bytes(newest.read_bytes()[:100])
+    for path in output.rglob(f"{newest.stem}-*.parquet"):
+        path.unlink()
+    newest.unlink()
+    (output / "_checkpoint" / "commits" / str(int(newest.stem.rpartition("-")[2]))).unlink()
+    run(spark, cluster, output)
+    assert archived(output) == everything(cluster)
 
 
 @pytest.mark.slow

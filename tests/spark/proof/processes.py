@@ -10,7 +10,8 @@ from pathlib import Path
 
 from tests.spark.proof.plan import DAEMON, JVM, PLANNER, WORKER
 
-_OURS = "metaq.spark.daemon"
+_DAEMONS, _OF_TASKS = {"metaq.spark.daemon", "pyspark.daemon"}, "pyspark.worker"
+"""Spark has daemons for what plans queries, too: what tells them apart is the module whose workers they fork."""
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ def below(pid: int) -> list[Process]:
 def parts(driver: int, found: list[Process]) -> dict[str, list[Process]]:
     """What each process below a driver is to Spark."""
     sorted_out: dict[str, list[Process]] = {JVM: [], DAEMON: [], WORKER: [], PLANNER: []}
-    forks = {one.pid for one in found if _of_daemon(one)}  # A worker has the words of the daemon that it is a fork of.
-    of_tasks = {one.pid for one in found if _OURS in one.words and one.parent not in forks}
+    forks = {one.pid for one in found if _is_daemon(one)}  # A worker has the words of the daemon that it is a fork of.
+    of_tasks = {one.pid for one in found if _OF_TASKS in one.words and one.parent not in forks}
     for one in found:
         if one.parent == driver and "java" in Path(one.words[0]).name:
             sorted_out[JVM].append(one)
@@ -76,8 +77,8 @@ def parts(driver: int, found: list[Process]) -> dict[str, list[Process]]:
     return sorted_out
 
 
-def _of_daemon(one: Process) -> bool:
-    return bool({_OURS, "pyspark.daemon"} & set(one.words))
+def _is_daemon(one: Process) -> bool:
+    return bool(_DAEMONS & set(one.words))
 
 
 def lives(one: Process) -> bool:

@@ -62,6 +62,8 @@ class Report:
     copied: int = 0
     batches: int = 0
     kills: dict[str, int] = field(default_factory=dict)
+    missed: int = 0
+    """Strikes whose victims were not there any more."""
     drivers: int = 0
     failed: int = 0
     """Drivers that ended by themselves, because of what was killed around them."""
@@ -74,7 +76,7 @@ class Report:
         killed = ", ".join(f"{count} {victim}" for victim, count in sorted(self.kills.items()))
         return (
             f"seed {self.plan.seed}: {self.acked:,} acknowledged, {self.doubtful:,} in doubt, {self.refused:,} refused, {self.stored:,} stored = "
-            f"{self.archived:,} archived + {self.repeats:,} repeats in {self.batches} batches, {self.copied:,} copied; killed: {killed}; "
+            f"{self.archived:,} archived + {self.repeats:,} repeats in {self.batches} batches, {self.copied:,} copied; killed: {killed}; {self.missed} missed; "
             f"{self.drivers} drivers, {self.failed} of them failed, orphans gone after {self.orphan_seconds:.1f} s; "
             f"{self.load_seconds:.0f} s load, {self.seconds:.0f} s"
         )
@@ -204,6 +206,12 @@ class Run:
                 continue
             if self._hit(strike):
                 self._waiting.remove(waiting)
+            elif (
+                idle and self._driver is not None and self._broker.alive
+            ):  # Spark ends workers that have nothing to do.
+                self._waiting.remove(waiting)
+                self.report.missed += 1
+                self._say(f"not there any more: {strike}")
 
     def _edge(self, name: str) -> object:
         """Something that changes when that edge of a batch comes; None: it cannot be seen now."""
@@ -308,7 +316,7 @@ class Run:
         self._orphans += [(now, one) for one in self._below.values() if one.pid != self._driver.pid]
         killed = code == -signal.SIGKILL
         self._say(f"driver {self.report.drivers} ended: {'killed' if killed else f'exit status {code}'}")
-        if not killed:
+        if not killed and (code != 0 or not (self.folder / FINISH).exists()):
             self.report.failed += 1
             self._in_vain += 1
             if not self._struck and TOO_SLOW not in self._log.read_text(errors="replace"):

@@ -396,6 +396,7 @@ class _Archiver:
         Returns: per topic, the ids of the messages that stay. Files get their new count, and `repeats`.
         """
         fresh: dict[str, Ids] = {}
+        newest: list[int] = []
         found: list[tuple[Staged, Any]] = []
         for topic in sorted({file.wanted.queue.topic for file in files}):
             mine = [file for file in files if file.wanted.queue.topic == topic]
@@ -412,7 +413,9 @@ class _Archiver:
                     found.append((file, part.queue_offset[hits]))
                     file.repeats = len(hits)
             fresh[topic] = joined.without(drop)
-            self._newest_ms = max(self._newest_ms, int(joined.store_ms.max()))
+            newest.append(int(joined.store_ms.max()))
+        # Of this batch alone: after a broker's clock that jumped forwards and back, ids would be forgotten at once for years.
+        self._newest_ms = max(newest, default=self._newest_ms)
         self._output.drop(found)
         return fresh
 
