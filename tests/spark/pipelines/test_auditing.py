@@ -241,19 +241,20 @@ def test_an_audit_of_nothing_is_not_clean(spark, cluster, tmp_path):
 def test_it_ends_when_it_is_asked_to(spark, cluster, tmp_path):
     """While it waits for the grace, and while Spark works; nothing is written then, and the exit status is no success."""
     put(cluster, "orders", 1, "k", T0)
-    given = {"nameServers": cluster.namesrv, "folder": str(tmp_path), "topics": "orders", "consumed": "progress"}
+    folder = tmp_path / "audit"
+    given = {"nameServers": cluster.namesrv, "folder": str(folder), "topics": "orders", "consumed": "progress"}
     lines = []
 
     def stop(line, _figures):
         lines.append(line)
-        ask_to_stop(tmp_path)
+        ask_to_stop(folder)
 
     outcome = audit(spark, {**given, "groups": "g", "graceSeconds": PATIENCE}, stop)
     assert outcome.exit_status == 1
     assert "waiting" in lines[0]
     outcome = audit(spark, {**given, "groups": "g", "graceSeconds": 0, "since": SINCE}, stop)
     assert (outcome.exit_status, lines[1:]) == (1, ["1 message sent"])
-    assert not (tmp_path / "audit.json").exists()
+    assert not (folder / "audit.json").exists()
 
 
 def test_spark_s_work_is_cancelled(spark, tmp_path):
