@@ -5,6 +5,7 @@ Moments are counted in messages (acknowledged, archived, copied), some of them w
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from dataclasses import dataclass
 from typing import Final
@@ -100,6 +101,8 @@ def plan_of(seed: int, messages: int = MESSAGES) -> Plan:
     if chance.random() < 0.6:  # Two at one moment.
         victims.append((BROKER, chance.choice((*DRIVERS, *WORKERS))))
     strikes = sorted(_strike(chance, chosen) for chosen in victims)
+    first = next(place for place, strike in enumerate(strikes) if BROKER in strike.victims)
+    strikes[first] = dataclasses.replace(strikes[first], mute=chance.uniform(0.2, 0.5))
     queues = chance.randint(1, 6)
     return Plan(
         seed, messages, queues,

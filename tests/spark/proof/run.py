@@ -40,6 +40,10 @@ SOURCE, TARGET = "source", "copies"
 LOOK_SECONDS: Final = 0.02
 SCAN_SECONDS: Final = 0.5
 """How often the processes below the driver are written down, to see later that none is left."""
+SENDS_UNANSWERED: Final = 4000
+"""Messages that are to be sent while a broker's answers are lost, and"""
+SENDS_SECONDS: Final = 3.0
+"""how long they may take: at the end of a run nobody sends any more."""
 DEATHS_MAX: Final = 8
 """Drivers that may end by themselves, one after the other, without a message more being archived or copied."""
 
@@ -116,7 +120,7 @@ class Run:
         self._driver: subprocess.Popen[bytes] | None = None
         self._struck: list[str] = []
         """What was killed that the driver of now may fail of."""
-        self._strike_at_start = False
+        self._strike_at_start = self._muted = False
         self._in_vain = 0
         self._waiting = [_Waiting(strike) for strike in plan.strikes]
         self._progress = Progress(folder)
@@ -158,6 +162,8 @@ class Run:
                 admin.create_topic(topic, queues=self.plan.queues)
 
     def _may_go_on(self) -> bool:
+        if self._muted:
+            return True
         slower = min(self._progress.archived, self._progress.copied)
         return self.ledger.acked - slower < self.plan.lead
 
@@ -242,8 +248,7 @@ class Run:
             self.report.kills[victim] = self.report.kills.get(victim, 0) + 1
             if victim == BROKER:
                 if strike.mute:
-                    self._cluster.client_to_broker(0).stall("to client")
-                    threading.Event().wait(strike.mute)
+                    self._lose_answers(strike.mute)
                 self._broker.kill()
                 self._cluster.mend()
                 self._back_at = time.monotonic() + strike.away
@@ -258,6 +263,16 @@ class Run:
         self._strike_at_start |= strike.at_start
         self._say(f"killed: {strike}")
         return True
+
+    def _lose_answers(self, seconds: float) -> None:
+        """From now on what the broker stores is stored, and nobody hears of it; the producers send, however far ahead they are."""
+        begun, give_up, pause = self.ledger.begun, time.monotonic() + SENDS_SECONDS, threading.Event()
+        self._muted = True
+        self._cluster.client_to_broker(0).stall("to client")
+        while self.ledger.begun < begun + SENDS_UNANSWERED and time.monotonic() < give_up:
+            pause.wait(LOOK_SECONDS)
+        pause.wait(seconds)
+        self._muted = False
 
     def _see_to_broker(self, now: float) -> None:
         if self._back_at is not None and now >= self._back_at:

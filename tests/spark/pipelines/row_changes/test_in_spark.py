@@ -39,11 +39,14 @@ def run(spark, broker, folder, **options) -> list[dict]:
 
 
 def test_a_topic_becomes_a_table(spark, metaq_broker, tmp_path):
-    """Changes in all queues of a topic; what comes again is left out, what cannot be read is reported."""
+    """Changes in all queues of a topic; what comes again is left out, what cannot be read stops it, or is reported."""
     folder = tmp_path / "t"
     send(metaq_broker, [body("insert", n, 1, {"a": n, "b": None}) for n in range(20)])
     send(metaq_broker, [body("update", n, 2, {"b": "x"}) for n in range(10)] + [body("delete", 19, 2)])
     send(metaq_broker, [body("update", 3, 2, {"b": "again"}), b'{"key": {"id": 3}}'])
+    with pytest.raises(Exception, match=r"row-changes@.*Nothing of batch 1 was applied.*set onCorrupt = report"):
+        run(spark, metaq_broker, folder)
+    assert not list(folder.rglob("*.parquet"))
     (told,) = run(spark, metaq_broker, folder, onCorrupt="report")
     assert (told["changes"], told["puts"], told["deletes"], told["repeats"], told["corrupt"]) == (31, 19, 1, 1, 1)
     table = pq.ParquetDataset(snapshot(folder).files("shop.t"), schema=snapshot(folder).schema("shop.t")).read()
