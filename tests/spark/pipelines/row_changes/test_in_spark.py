@@ -44,7 +44,10 @@ def test_a_topic_becomes_a_table(spark, metaq_broker, tmp_path):
     send(metaq_broker, [body("insert", n, 1, {"a": n, "b": None}) for n in range(20)])
     send(metaq_broker, [body("update", n, 2, {"b": "x"}) for n in range(10)] + [body("delete", 19, 2)])
     send(metaq_broker, [body("update", 3, 2, {"b": "again"}), b'{"key": {"id": 3}}'])
-    with pytest.raises(Exception, match=r"row-changes@.*Nothing of batch 1 was applied.*set onCorrupt = report"):
+    with pytest.raises(
+        Exception,
+        match=r"row-changes, queue \d of .*, offset \d+: .*Nothing of batch 1 was applied.*set onCorrupt = report",
+    ):
         run(spark, metaq_broker, folder)
     assert not list(folder.rglob("*.parquet"))
     (told,) = run(spark, metaq_broker, folder, onCorrupt="report")
