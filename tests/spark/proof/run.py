@@ -272,6 +272,7 @@ class Run:
         while self.ledger.begun < begun + SENDS_UNANSWERED and time.monotonic() < give_up:
             pause.wait(LOOK_SECONDS)
         pause.wait(seconds)
+        self._cluster.client_to_broker(0).cut()  # Or what is held back would come after all.
         self._muted = False
 
     def _see_to_broker(self, now: float) -> None:
