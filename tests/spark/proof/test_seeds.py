@@ -19,7 +19,9 @@ SEEDS = range(1, 6)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_what_was_acknowledged_is_archived_and_copied_once(seed, tmp_path):
     report = run_seed(plan_of(seed), tmp_path / f"seed-{seed}", print)
-    assert MESSAGES <= report.acked < report.stored == report.archived + report.repeats == report.copied  # Answers were lost.
+    assert (
+        MESSAGES <= report.acked < report.stored == report.archived + report.repeats == report.copied
+    )  # Answers were lost.
     assert sum(report.kills.values()) > len(report.plan.strikes) // 2
 
 
