@@ -14,7 +14,7 @@ import msgspec
 
 from metaq.errors import ConfigError
 from metaq.spark.decode import avro_schema
-from metaq.spark.decode.batches import Decode, Value, by_batches
+from metaq.spark.decode.batches import Decode, Plan, Value, by_batches
 
 Framing = Literal["plain", "single-object", "confluent"]
 FRAMINGS = ("plain", "single-object", "confluent")
@@ -54,6 +54,16 @@ def avro(
 
     Raises: ConfigError: a schema or file that cannot be read or has no columns, a framing that lacks its registry.
     """
+    return by_batches(column, avro_plan(schema, registry_file=registry_file, framing=framing))
+
+
+def avro_plan(
+    schema: str | Mapping[str, Any] | None = None,
+    *,
+    registry_file: str | Path | None = None,
+    framing: Framing | None = None,
+) -> Plan:
+    """The decoder of `avro`. Raises ConfigError as that does."""
     framing = framing or ("single-object" if registry_file is not None else "plain")
     if framing not in FRAMINGS:
         raise ConfigError(f"decode.avro knows no framing {framing!r}: it is {', '.join(FRAMINGS)}")
@@ -78,7 +88,14 @@ def avro(
     _check(known, named, "the schema of decode.avro")
     kind, _ = avro_schema.column(known, named, "")
     writers = _writers(framing, stored, reader, str(registry_file))
-    return by_batches(column, kind, decoder, json.dumps(reader), framing, writers)
+    return Plan(kind, decoder, (json.dumps(reader), framing, writers))
+
+
+def avro_plan_of(reader: str, framing: Framing, writers: Writers) -> Plan:
+    """The same of the arguments that `avro_plan` found. Raises ConfigError."""
+    known, named = avro_schema.parsed(json.loads(reader), "the schema of decode.avro")
+    kind, _ = avro_schema.column(known, named, "")
+    return Plan(kind, decoder, (reader, framing, writers))
 
 
 def decoder(reader: str, framing: Framing, writers: Writers) -> Decode:
@@ -101,7 +118,7 @@ def decoder(reader: str, framing: Framing, writers: Writers) -> Decode:
             raise ValueError("no header, or that of a schema which is not known")
         stream = io.BytesIO(body)
         stream.seek(start)
-        value: Value = fastavro.schemaless_reader(stream, schemas[key], None if key in same else plain_reader)  # type: ignore[assignment]
+        value: Value = fastavro.schemaless_reader(stream, schemas[key], None if key in same else plain_reader)
         if stream.tell() != len(body):
             raise ValueError("bytes behind the record")
         return value if convert is None else convert(value)

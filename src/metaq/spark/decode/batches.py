@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as sql
 from pyspark.sql import types
 
@@ -21,9 +23,29 @@ MICROS = range(-62_135_596_800_000_000, 253_402_300_800_000_000)
 _DAYS = range(-719_162, 2_932_897)
 """From the year 1 to 9999: what Spark's timestamps and dates, and Python's, are made for."""
 
-Value = dict[str, Any]
+Value = Any
+"""The fields of one body: a dict by their names, or what the plan's `build` takes."""
 Decode = Callable[[bytes], Value]
 """The fields of one body. Raises whatever it likes: then the body is corrupt."""
+Build = Callable[[Sequence[Any], pa.DataType], pa.Array]
+"""Values → an array of structs. Raises ValueError, TypeError or ArithmeticError where one does not fit."""
+
+
+def built(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """The `Build` of dicts."""
+    return pa.array(values, type=kind)
+
+
+class Plan(NamedTuple):
+    """A decoder that is Python, as it travels to workers: it is pickled."""
+
+    kind: pa.StructType
+    """The columns."""
+    make: Callable[..., Decode]
+    """Called with `arguments` once in each task."""
+    arguments: tuple[Any, ...] = ()
+    build: Build = built
+
 
 _SPARK_TYPES: dict[pa.DataType, types.DataType] = {
     pa.string(): types.StringType(),
@@ -67,76 +89,75 @@ def spark_type(kind: pa.DataType) -> types.DataType:
     return _SPARK_TYPES[kind]
 
 
-def struct_array(bodies: pa.Array, decode: Decode, kind: pa.StructType) -> pa.Array:
+def struct_array(bodies: pa.Array, decode: Decode, kind: pa.StructType, build: Build = built) -> pa.Array:
     """A struct of type `kind` for each body; null for a body that is null or does not decode.
 
     Raises: nothing that a body can bring about.
     """
+    sizes = pc.binary_length(bodies).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    ends = np.cumsum(sizes)
     done: list[pa.Array] = []
-    values: list[Value | None] = []
-    sizes: list[int] = []
-    size = 0
-
-    def close() -> None:
-        done.append(_arrow(values, sizes, kind))
-        values.clear()
-        sizes.clear()
-
-    for scalar in bodies:
-        body = scalar.as_py()
-        value = None
-        if body is not None:
-            try:
-                value = decode(body)
-            except MemoryError:
-                raise  # what a worker can do about is to be started again
-            except Exception:  # noqa: BLE001 - a body may be anything, and libraries fail on it in any way
-                value = None
-        values.append(value)
-        sizes.append(len(body or b""))
-        size += sizes[-1]
-        if size >= CHUNK_BYTES:
-            close()
-            size = 0
-    close()
-    return pa.concat_arrays(done)
+    begin = 0
+    while begin < len(bodies):
+        before = int(ends[begin - 1]) if begin else 0
+        stop = max(begin + 1, int(np.searchsorted(ends, before + CHUNK_BYTES)) + 1)
+        values = [_decoded(body, decode) for body in bodies.slice(begin, stop - begin).to_pylist()]
+        done.append(_arrow(values, sizes[begin:stop].tolist(), kind, build))
+        begin = stop
+    return pa.concat_arrays(done) if done else pa.nulls(0, type=kind)
 
 
-def _arrow(values: list[Value | None], sizes: list[int], kind: pa.StructType) -> pa.Array:
+def _decoded(body: bytes | None, decode: Decode) -> Value | None:
+    if body is None:
+        return None
     try:
-        array = pa.array(values, type=kind)
+        return decode(body)
+    except MemoryError:
+        raise  # what a worker can do about is to be started again
+    except Exception:  # noqa: BLE001 - a body may be anything, and libraries fail on it in any way
+        return None
+
+
+def _arrow(values: list[Value | None], sizes: list[int], kind: pa.StructType, build: Build) -> pa.Array:
+    try:
+        array = build(values, kind)
         if array.nbytes <= max(SMALL_BYTES, sum(sizes) * GROWTH_MAX):
             return array
     except (ValueError, TypeError, ArithmeticError):  # pa.ArrowInvalid is a ValueError
         pass
     # One of them is at fault: an int beyond its type, a text that is none, or too much of everything.
-    single = (_arrow_of_one(value, size, kind) for value, size in zip(values, sizes, strict=True))
+    single = (_arrow_of_one(value, size, kind, build) for value, size in zip(values, sizes, strict=True))
     return pa.concat_arrays(list(single))
 
 
-def _arrow_of_one(value: Value | None, size: int, kind: pa.StructType) -> pa.Array:
+def _arrow_of_one(value: Value | None, size: int, kind: pa.StructType, build: Build) -> pa.Array:
     try:
-        array = pa.array([value], type=kind)
+        array = build([value], kind)
     except (ValueError, TypeError, ArithmeticError):
         return pa.nulls(1, type=kind)
     return array if array.nbytes <= max(SMALL_BYTES, size * GROWTH_MAX) else pa.nulls(1, type=kind)
 
 
-def by_batches(column: Any, kind: pa.StructType, make: Callable[..., Decode], *arguments: Any) -> Any:
-    """The Column of a decoder that `make(*arguments)` makes in each task; both are pickled.
+def by_batches(column: Any, plan: Plan) -> Any:
+    """The Column of a plan's decoder: a struct of its fields and `_corrupt`.
 
-    Raises: ConfigError: the fields of `kind` cannot be those of a struct with `_corrupt`.
+    Raises: ConfigError: the fields cannot be those of a struct with `_corrupt`.
     """
-    names = [field.name for field in kind]
+    names = [field.name for field in plan.kind]
     checked_names(names, "the schema")
+    body = body_of(column)
+    value = value_of(plan, body)
+    return decoded(value, value.isNotNull(), names, body)
+
+
+def value_of(plan: Plan, body: Any) -> Any:
+    """The Column of what bodies hold, null where they do not decode. Raises ConfigError: PySpark is too old for it."""
     if not hasattr(sql, "arrow_udf"):
         raise ConfigError("this decoder needs PySpark 4.1 or newer: pip install 'pymetaq[spark,decode]'")
 
     def decode_batches(batches: Iterator[pa.Array]) -> Iterator[pa.Array]:
-        decode = make(*arguments)
+        decode = plan.make(*plan.arguments)
         for bodies in batches:
-            yield struct_array(bodies, decode, kind)
+            yield struct_array(bodies, decode, plan.kind, plan.build)
 
-    body = body_of(column)
-    value = sql.arrow_udf(decode_batches, spark_type(kind))(body)
-    return decoded(value, value.isNotNull(), names, body)
+    return sql.arrow_udf(decode_batches, spark_type(plan.kind))(body)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from metaq.spark.decode.batches import Value, by_batches
+from metaq.spark.decode.batches import Plan, Value, by_batches
 
 _HEAD, _END, _NULL = b"c\x00\x01", b"z", b"N"
 _MORE, _LAST = 0x73, 0x53
@@ -28,7 +28,12 @@ def hessian(column: Any = "body") -> Any:
     A null that was logged is null and not corrupt. Other objects than strings, and a string with half a surrogate pair,
     which no column can hold, are corrupt.
     """
-    return by_batches(column, _FIELDS, _decoder)
+    return by_batches(column, hessian_plan())
+
+
+def hessian_plan() -> Plan:
+    """The decoder of `hessian`."""
+    return Plan(_FIELDS, _decoder)
 
 
 def _decoder() -> Any:

@@ -52,7 +52,7 @@ def json(schema: str | StructType, column: Any = "body", *, options: Mapping[str
 
     Raises: ConfigError: a schema that is none, or an option that is not among these.
     """
-    wanted = _struct(schema)
+    wanted = columns_of_schema(schema)
     if _SEAL in wanted.names:
         raise ConfigError(f"the JSON schema has a field {_SEAL}, which is needed to find where a body ends: rename it")
     known = {name.lower() for name in OPTIONS}
@@ -120,7 +120,8 @@ def _beyond(value: Any, kind: DataType) -> Any | None:
     return functools.reduce(operator.or_, some) if some else None
 
 
-def _struct(schema: Any) -> StructType:
+def columns_of_schema(schema: Any) -> StructType:
+    """`"id bigint, tags array<string>"` as a type; `struct<id:bigint,…>` is the same. Raises ConfigError."""
     if isinstance(schema, str):
         try:
             schema = StructType.fromDDL(schema)

@@ -13,7 +13,7 @@ from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message import DecodeError
 
 from metaq.errors import ConfigError
-from metaq.spark.decode.batches import Decode, Value, by_batches, instant
+from metaq.spark.decode.batches import Decode, Plan, Value, by_batches, instant
 
 Convert = Callable[[Any], Any]
 """From what the library hands out to what Arrow takes."""
@@ -73,12 +73,20 @@ def protobuf(descriptor_file: str | Path, message: str, column: Any = "body") ->
 
     Raises: ConfigError: a file that is none, a type that it does not hold, has no fields, or holds itself.
     """
-    path = Path(descriptor_file)
+    return by_batches(column, protobuf_plan(read_descriptors(descriptor_file), message, str(descriptor_file)))
+
+
+def read_descriptors(path: str | Path) -> bytes:
+    """What is in a descriptor file. Raises ConfigError."""
     try:
-        descriptors = path.read_bytes()
+        return Path(path).read_bytes()
     except OSError as fault:
         raise ConfigError(f"cannot read the protobuf descriptors in {path}: {fault}") from fault
-    return by_batches(column, columns(descriptors, message, str(path)), decoder, descriptors, message)
+
+
+def protobuf_plan(descriptors: bytes, message: str, where: str) -> Plan:
+    """The decoder of `protobuf`; `where` the descriptors are from. Raises ConfigError as `protobuf` does."""
+    return Plan(columns(descriptors, message, where), decoder, (descriptors, message))
 
 
 def columns(descriptors: bytes, message: str, where: str) -> pa.StructType:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
 from pyspark.sql import functions as sql
 
+from metaq.spark.decode.batches import Decode, Plan
 from metaq.spark.decode.columns import body_of, decoded
 
 
@@ -22,3 +24,12 @@ def text(column: Any = "body") -> Any:
     body = body_of(column)
     found = utf8_of(body)
     return decoded(sql.struct(found.alias("text")), found.isNotNull(), ["text"], body)
+
+
+def utf8_plan() -> Plan:
+    """The same in Python's workers, for rows that never pass through the JVM."""
+    return Plan(pa.struct([pa.field("text", pa.string())]), _decoder)
+
+
+def _decoder() -> Decode:
+    return lambda body: {"text": body.decode()}
