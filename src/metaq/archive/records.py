@@ -12,7 +12,7 @@ from metaq.errors import StoreForeign
 from metaq.model import offsets
 from metaq.model.offsets import Positions, Slice
 
-MANIFESTS, IDS = "_manifests", "_ids"
+MANIFESTS, IDS, TABLES = "_manifests", "_ids", "_iceberg"
 
 VERSION: Final = 2
 """Of manifests that are written. Files of version 1 lack the columns behind the twelfth."""
@@ -61,6 +61,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Newest store time of the batch, or of the one before where nobody looked for repeats in it."""
     partition_by: str = "date"
     """As the option has it (metaq.spark.pipelines.parting)."""
+    corrupt: int = 0
+    """Messages whose bodies did not decode, where they were to (metaq.archive.decoding)."""
 
     @property
     def name(self) -> str:

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 from msgspec import Struct
 
+from metaq.archive.decoding import newest_decoding
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.index import BUFFER_BYTES, Entry, Footers, Group, entries, mine, told
 from metaq.archive.parquet import batch_rows, opened
@@ -57,10 +58,16 @@ class ArchivedTopic:
     """What an archive holds of a topic."""
 
     def __init__(self, folder: str | Path, topic: str) -> None:
-        """Raises ConfigError: there is no archive."""
+        """Raises: ConfigError: there is no archive, or one without bodies. StoreCorrupt, StoreForeign: that cannot be told."""
         self.folder, self.topic = ArchiveFolder(folder), topic
         if not (self.folder.path / MANIFESTS).is_dir():
             raise ConfigError(f"archive={folder}: there is no archive (no {MANIFESTS} in it)")
+        decoding = newest_decoding(self.folder)
+        if decoding is not None and not decoding.keep_body:
+            raise ConfigError(
+                f"archive={folder} has no bodies (keepBody=false), so messages cannot be made of it again: read its columns, "
+                "with metaq.spark.table or any reader of Parquet"
+            )
         self._footers = Footers()
         self._lock = threading.Lock()
         self._seen: Seen | None = None

@@ -284,7 +284,10 @@ def test_a_broker_s_clock_that_jumps_costs_no_message(spark, cluster, tmp_path):
 def test_one_broker_s_wrong_clock_does_not_end_the_search_for_repeats(tmp_path, monkeypatch):
     """A message from the next century, and then from brokers whose clock is right: their repeats are found as before it."""
     archiver = object.__new__(archives._Archiver)
-    archiver._output, archiver._dedupe = LocalOutput(ArchiveFolder(tmp_path / "out")), archives._Dedupe("unique_id", 600.0)
+    archiver._output, archiver._dedupe = (
+        LocalOutput(ArchiveFolder(tmp_path / "out")),
+        archives._Dedupe("unique_id", 600.0),
+    )
     archiver._windows, archiver._newest_ms = {}, 0
     monkeypatch.setattr(archiver._output, "drop", lambda _: None)
     wanted = Slice(MessageQueue("orders", "broker-a", 0), 0, 1)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from metaq.archive.folder import ArchiveFolder
 from metaq.archive.records import ArchivedFile, Manifest, final_path
@@ -31,6 +31,7 @@ from metaq.spark.hadoop import HadoopFiles
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.checkpoints import Checkpoint, checkpoint_of
 from metaq.spark.pipelines.compacting import Compactor, Step
+from metaq.spark.pipelines.decoding import BodyColumns, settle
 from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow
 from metaq.spark.pipelines.driver import looked_after
 from metaq.spark.pipelines.hadoop_folder import HadoopFolder
@@ -40,8 +41,12 @@ from metaq.spark.pipelines.hadoop_retention import HadoopRetention
 from metaq.spark.pipelines.outputs import LocalOutput, Output, Staged, Wanted
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.pipelines.run import Run
+from metaq.spark.pipelines.tabling import tables_of
 from metaq.spark.pipelines.uris import is_uri, plain_path
 from metaq.spark.settings import SourceOptions
+
+if TYPE_CHECKING:
+    from metaq.archive.iceberg import IcebergTables
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,10 +77,13 @@ class BatchReport:
     """Small files whose place a merged one took after this batch."""
     expired: int = 0
     """Files whose date's time was over."""
+    corrupt: int = 0
+    """Messages whose bodies did not decode: they are archived, with the body in `_corrupt`."""
 
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0
         repeats = f", {self.repeats:,} repeats left out" if self.repeats else ""
+        repeats += f", {self.corrupt:,} bodies do not decode" if self.corrupt else ""
         how = "was published before the restart" if self.replayed else f"{self.seconds:.1f} s, {rate:,.0f}/s"
         kept = f", {self.compacted:,} small files merged" if self.compacted else ""
         kept += f", {self.expired:,} old files gone" if self.expired else ""
@@ -107,6 +115,8 @@ def archive(
     partition_by: str = "date",
     run_folder: str | Path | None = None,
     lease_seconds: float = ArchiveOptions.lease_seconds,
+    decode: Mapping[str, Any] | str | None = None,
+    table_format: str | None = None,
 ) -> Any:
     """Start archiving. Returns the StreamingQuery: `awaitTermination()`, `stop()`.
 
@@ -129,6 +139,8 @@ def archive(
         partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; an archive keeps what it began with.
         run_folder, lease_seconds: for an output that is a URI: where the run's status lies, on this machine; and after how long
             a run that nobody has heard of is taken for dead.
+        decode: bodies as columns: the format, or the options `decode`, `decode_schema` and so on (docs/archive.md).
+        table_format: `iceberg`: tables of it, one per topic, follow the archive.
 
     Raises: ConfigError: the output belongs to another checkpoint or cannot be written to, an option is wrong, the file
             system cannot do what publishing, `compact_files` or `keep_days` need, or the session is a client of Spark Connect.
@@ -154,6 +166,8 @@ def archive(
         partition_by=partition_by,
         run_folder=None if run_folder is None else str(run_folder),
         lease_seconds=lease_seconds,
+        table_format=table_format,
+        **({"decode": decode} if isinstance(decode, str) else dict(decode or {})),
     )
     options.check()
     run = Run("archive", options.place)
@@ -198,7 +212,11 @@ def _start(
     parting = Parting.of(options.partition_by)
     output.records.guard(checkpoint, checkpoint.query_id(), str(parting))
     dedupe = _Dedupe(options.dedupe, options.dedupe_seconds)
-    archiver = _Archiver(output, checkpoint, chosen, dedupe, on_batch, upkeep, parting)
+    decoding, tables = None, None
+    if isinstance(output.records, ArchiveFolder):
+        tables = tables_of(output.records, options.table_format, options.grace_seconds)
+        decoding = settle(output.records, options)
+    archiver = _Archiver(output, checkpoint, chosen, dedupe, on_batch, upkeep, parting, decoding, tables)
     ends.callback(archiver.close)
     reader = spark.readStream.format("metaq").options(**pairs).load()
     writer = reader.writeStream.queryName("archive").option("checkpointLocation", checkpoint.uri)
@@ -260,7 +278,10 @@ class _Archiver:
         on_batch: Callable[[BatchReport], None] | None,
         upkeep: Upkeep | None,
         parting: Parting,
+        decoding: BodyColumns | None,
+        tables: IcebergTables | None,
     ) -> None:
+        self._tables = tables
         self._output, self._records, self._upkeep = output, output.records, upkeep
         self._checkpoint = checkpoint
         self._dedupe, self._on_batch = dedupe, on_batch
@@ -269,6 +290,7 @@ class _Archiver:
             settings=options.fetch_of_stream,
             parting=parting,
             dedupe=dedupe.by if dedupe.on else OFF,
+            decoding=decoding,
         )
         self._windows: dict[str, IdWindow] = {}
         self._positions: Positions = {}
@@ -296,6 +318,8 @@ class _Archiver:
                 self._window(topic).restore(name, self._output.load_ids(name))
         if self._upkeep is not None:
             self._upkeep.prepare()
+        if self._tables is not None:
+            self._tables.align()
 
     def _replaced(self) -> frozenset[str]:
         return ever_replaced(self._records)
@@ -321,6 +345,8 @@ class _Archiver:
             self._output.close()
         if self._upkeep is not None:
             self._upkeep.close()
+        if self._tables is not None:
+            self._tables.close()
 
     def _disk_fault(self, fault: OSError, what: str) -> StoreError:
         return disk_fault(fault, f"{what}, the archive in {self._records.at('')} is as it was before it")
@@ -333,6 +359,8 @@ class _Archiver:
         published = self._records.find(query, batch)
         if published is not None:
             self._output.finish(published, self._replaced)
+            if self._tables is not None:
+                self._tables.align()
             self._report(published, began, replayed=True)
             return
         files = self._output.write(frame, batch, self._wanted)
@@ -369,9 +397,12 @@ class _Archiver:
             ids=self._save_ids(query, batch, fresh),
             newest_ms=self._newest_ms,
             partition_by=str(self._wanted.parting),
+            corrupt=sum(file.corrupt for file in files),
         )
         self._output.commit(manifest)
         self._output.finish(manifest)
+        if self._tables is not None:
+            self._tables.publish(manifest)
         self._output.clean(batch)
         self._expire()
         self._report(manifest, began)
@@ -442,6 +473,8 @@ class _Archiver:
         began = SYSTEM.monotonic()
         for step in self._upkeep.look():
             _LOG.info("archive: %s", step)
+            if self._tables is not None:
+                self._tables.align(changed_only=True)
             done[step.what] = done.get(step.what, 0) + step.files
             if SYSTEM.monotonic() - began > KEEP_UP_SECONDS:
                 break
@@ -460,6 +493,7 @@ class _Archiver:
             replayed=replayed,
             compacted=done["replaced"],
             expired=done["expired"],
+            corrupt=manifest.corrupt,
         )
         _LOG.info("archive: %s", report)
         if self._on_batch is not None:

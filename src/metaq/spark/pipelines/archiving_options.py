@@ -8,13 +8,14 @@ from pathlib import Path
 from metaq.errors import ConfigError
 from metaq.option_table import option
 from metaq.spark.pipelines.compacting_options import UpkeepOptions
+from metaq.spark.pipelines.decoding_options import DecodeOptions
 from metaq.spark.pipelines.options import StreamOptions, names
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.pipelines.uris import is_uri, plain_path, run_folder
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveOptions(UpkeepOptions, StreamOptions):
+class ArchiveOptions(UpkeepOptions, DecodeOptions, StreamOptions):
     """Topics → Parquet, every message once."""
 
     topics: str = option("", "Topics to archive, `,`-separated. Required.", aliases=("topic",))
@@ -45,6 +46,9 @@ class ArchiveOptions(UpkeepOptions, StreamOptions):
     lease_seconds: float = option(
         30.0, "If `output` is a URI: a run that nobody has heard of for so long is taken for dead.", low=1
     )
+    table_format: str | None = option(
+        None, "Tables of this format follow the archive, for readers of such; by default none do.", choices=("iceberg",)
+    )
 
     @property
     def keeps_up(self) -> bool:
@@ -74,3 +78,10 @@ class ArchiveOptions(UpkeepOptions, StreamOptions):
                 f"compactFiles={self.compact_files}: merged files take the place of small ones by exchanging folders, which "
                 f"{self.output.partition(':')[0]}: cannot do. Leave it away, and look less often (trigger) for larger files"
             )
+        if is_uri(self.output):
+            for name, given in (("decode", self.decode), ("tableFormat", self.table_format)):
+                if given is not None:
+                    raise ConfigError(
+                        f"{name}={given} is for an archive in a local folder, and output is {self.output}"
+                    )
+        self.check_decoding()

@@ -52,9 +52,13 @@ class Pipeline:
 
 def _prepare_archive(options: ArchiveOptions) -> None:
     from metaq.archive.folder import ArchiveFolder
+    from metaq.spark.pipelines.tabling import tables_of
 
-    if not is_uri(options.output):  # Of others Spark has to be asked.
-        ArchiveFolder(plain_path(options.output), options.staging).prepare()
+    if is_uri(options.output):
+        return  # Spark has to be asked.
+    folder = ArchiveFolder(plain_path(options.output), options.staging)
+    folder.prepare()
+    tables_of(folder, options.table_format, options.grace_seconds)
 
 
 def _prepare_changes(options: ChangesOptions) -> None:

@@ -41,6 +41,7 @@ from metaq.spark.pipelines.compacting_options import CompactOptions, UpkeepOptio
 from metaq.spark.pipelines.exchange import exchange, try_an_exchange
 from metaq.spark.pipelines.pruning import Batch, batches_over, records_over
 from metaq.spark.pipelines.run import Outcome, Run
+from metaq.spark.pipelines.tabling import tables_of
 
 _LOG = logging.getLogger(__name__)
 
@@ -382,10 +383,16 @@ def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
         folder.finish(newest, lambda: ever_replaced(folder))
     compactor = Compactor(folder, options, options.compact_files, clock)
     compactor.prepare()
+    tables = tables_of(folder, None, options.grace_seconds, clock)
+    if tables is not None:
+        run.at_end(tables.close)
+        tables.align()
     figures = dict.fromkeys(("merged", "replaced", "expired", "removed", "pruned"), 0)
     faults: list[str] = []
     while True:
         for step in compactor.look():
+            if tables is not None:
+                tables.align(changed_only=True)
             figures[step.what] += step.files
             run.tell(str(step), what=step.what, folder=step.folder, files=step.files, rows=step.rows, size=step.size)
             if run.stopping:

@@ -16,6 +16,7 @@ from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark import schema
 from metaq.spark.fetch import FetchSettings
+from metaq.spark.pipelines.decoding import BodyColumns, corrupt_in
 from metaq.spark.pipelines.dedupe import OFF, Ids
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.pipelines.slices import WRITTEN, SliceWriter
@@ -30,6 +31,7 @@ class Wanted:
     parting: Parting
     dedupe: str
     """What repeats are known by, one of `dedupe.DEDUPE`."""
+    decoding: BodyColumns | None = None
 
 
 @dataclass(kw_only=True, slots=True)
@@ -47,6 +49,8 @@ class Staged:
     ids: Ids | None = None
     repeats: int = 0
     """Messages that were taken out of it."""
+    corrupt: int = 0
+    """Messages whose bodies did not decode."""
 
 
 class Output(Protocol):
@@ -122,6 +126,7 @@ class LocalOutput:
             staging=str(self._folder.staging / f"{batch}-{run}"),
             dedupe=wanted.dedupe,
             parting=wanted.parting,
+            decoding=wanted.decoding,
         )
         return [
             Staged(
@@ -132,6 +137,7 @@ class LocalOutput:
                 part=row["part"],
                 path=self._folder.relative(row["staged"]),
                 rows=row["rows"],
+                corrupt=row["corrupt"],
                 ids=None if wanted.dedupe == OFF else Ids.load(Path(row["ids"])),
             )
             for row in frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
@@ -140,6 +146,7 @@ class LocalOutput:
     def drop(self, found: Sequence[tuple[Staged, Any]]) -> None:
         for file, offsets in found:
             file.rows = without_offsets(self._folder.path / file.path, offsets)
+            file.corrupt = corrupt_in(self._folder.path / file.path) if file.corrupt else 0
 
     def seal(self, files: Sequence[Staged]) -> None:
         for file in files:

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 from pyspark import TaskContext
 
+from metaq.archive.decoding import CORRUPT
 from metaq.archive.parquet import ROW_GROUP_ROWS, parquet_writer
 from metaq.archive.records import COLUMNS
 from metaq.durable import disk_fault, sync_file
@@ -25,6 +26,7 @@ from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.pipelines.archived_rows import SCHEMA, archived_batch, with_prepared_offsets
+from metaq.spark.pipelines.decoding import BodyColumns
 from metaq.spark.pipelines.dedupe import KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.schema import SLICE_SCHEMA
@@ -37,9 +39,12 @@ WRITTEN = pa.schema(
         pa.field("staged", pa.string()),
         pa.field("rows", pa.int64()),
         pa.field("ids", pa.string()),
+        pa.field("corrupt", pa.int64()),
     ]
 )
-"""One row per file. `ids`: the file of its messages' unique ids, empty if repeats are not looked for."""
+"""One row per file. `ids`: the file of its messages' unique ids, empty if repeats are not looked for. `corrupt`: messages
+whose bodies did not decode.
+"""
 
 _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
@@ -56,6 +61,7 @@ class SliceWriter:
     dedupe: str
     """What repeats are known by, one of `dedupe.DEDUPE`."""
     parting: Parting = field(default_factory=Parting)
+    decoding: BodyColumns | None = None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -75,18 +81,22 @@ class SliceWriter:
         for (day, part), (file, ids) in sorted(files.items()):
             row: dict[str, Any] = {
                 "topic": topic, "broker": broker, "queue_id": queue_id, "start_offset": wanted.start,
-                "end_offset": wanted.end, "date": date_of(day), "part": part, "staged": str(file.path), "rows": file.rows, "ids": ids,
+                "end_offset": wanted.end, "date": date_of(day), "part": part, "staged": str(file.path), "rows": file.rows, "ids": ids, "corrupt": file.corrupt,
             }  # fmt: skip
             yield pa.RecordBatch.from_pylist([row], schema=WRITTEN)
 
     def _written(self, wanted: Slice) -> dict[tuple[int, str], tuple[_DayFile, str]]:
         """Per day and part the file, and the path of the file of its ids."""
         files: dict[tuple[int, str], _DayFile] = {}
+        columns, schema = None, SCHEMA
+        if self.decoding is not None:
+            columns, schema = self.decoding.ready(), self.decoding.schema(schema)
         try:
             for one in found_in(wanted, self.name_servers, self.settings, self.parting):
                 if one.place not in files:
-                    files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)))
-                files[one.place].add(one.batch, self._ids(one.batch, one.store_ms, one.queue_offsets))
+                    files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema)
+                batch = one.batch if columns is None else columns(one.batch)
+                files[one.place].add(batch, self._ids(one.batch, one.store_ms, one.queue_offsets))
         finally:
             for file in files.values():
                 file.close()
@@ -140,14 +150,16 @@ def ids_by(dedupe: str, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any
 class _DayFile:
     """The messages of one slice stored on one day, under way to a Parquet file."""
 
-    def __init__(self, path: Path) -> None:
-        self.path, self.rows = path, 0
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.path, self.rows, self.corrupt = path, 0, 0
         self._ids: list[Ids] = []
-        self._writer = parquet_writer(path, SCHEMA)
+        self._writer = parquet_writer(path, schema)
 
     def add(self, batch: pa.RecordBatch, ids: Ids | None) -> None:
         self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
         self.rows += len(batch)
+        if CORRUPT in batch.schema.names:
+            self.corrupt += len(batch) - batch.column(CORRUPT).null_count
         if ids is not None:
             self._ids.append(ids)
 

@@ -1,0 +1,78 @@
+"""How an archive's bodies become columns: what it was told, with everything that is needed to do the same again.
+
+    OUTPUT/_decode/NUMBER.json      the newest counts; an older one is what files of before have
+
+The schemas themselves are in it, not the names of files that hold them: who reads the archive in ten years has nothing else.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import decode
+from metaq.durable import make_folder, sync_folder, write_whole
+from metaq.errors import StoreCorrupt, StoreForeign
+
+DECODINGS = "_decode"
+DECODED, CORRUPT = "decoded", "_corrupt"
+"""Columns of the archive: a struct of the body's fields, null where it did not decode, and then the body itself."""
+
+
+class Decoding(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which bodies are decoded."""
+
+    v: int = 1
+    format: str
+    """`json`, `avro`, `protobuf`, `utf8` or `hessian`."""
+    schema: str = ""
+    """JSON: the columns as Spark writes them; Avro: the schema, JSON."""
+    framing: str = ""
+    """Avro: `plain`, `single-object` or `confluent`."""
+    writers: dict[str, str] = {}
+    """Avro: what bodies were written with, by what stands in front of them, in hex."""
+    descriptors: bytes = b""
+    """Protobuf: the descriptor set."""
+    message: str = ""
+    """Protobuf: the type's full name."""
+    keep_body: bool = True
+    """Whether the column `body` is there too."""
+    columns: str = ""
+    """What the columns are, for people."""
+
+
+def newest_decoding(folder: ArchiveFolder) -> Decoding | None:
+    """None: bodies are not decoded. Raises: StoreCorrupt: it cannot be read. StoreForeign: a later release wrote it."""
+    paths = sorted((folder.path / DECODINGS).glob("*.json"))
+    if not paths:
+        return None
+    try:
+        return decode(paths[-1].read_bytes(), Decoding)
+    except StoreForeign as fault:
+        raise StoreForeign(f"{paths[-1]}, which says how bodies are decoded, was {fault}") from None
+    except (msgspec.DecodeError, OSError) as fault:
+        raise StoreCorrupt(f"{paths[-1]}, which says how bodies are decoded, cannot be read: {fault}") from fault
+
+
+def save_decoding(folder: ArchiveFolder, decoding: Decoding) -> None:
+    """From now on bodies are decoded so. For whoever has the lease. Raises OSError."""
+    home = folder.path / DECODINGS
+    make_folder(home)
+    known = [int(path.stem) for path in home.glob("*.json") if path.stem.isdigit()]
+    write_whole(
+        home / f"{1 + max(known, default=0):010d}.json", msgspec.json.format(msgspec.json.encode(decoding), indent=1)
+    )
+
+
+def forget_decodings(folder: ArchiveFolder) -> None:
+    """Of an archive in which nothing is yet. Raises OSError."""
+    home = folder.path / DECODINGS
+    for path in home.glob("*.json"):
+        path.unlink()
+    if home.exists():
+        sync_folder(home)
+
+
+def without(columns: tuple[str, ...], decoding: Decoding | None) -> tuple[str, ...]:
+    """The columns of messages that the archive has of these."""
+    return tuple(name for name in columns if name != "body" or decoding is None or decoding.keep_body)

@@ -1,0 +1,308 @@
+"""The archive's files as Iceberg tables, one per topic: `add_files`, nothing is written twice.
+
+    OUTPUT/_iceberg/catalog.db                  pyiceberg's SQL catalog, in SQLite; the tables are metaq.TOPIC
+    OUTPUT/_iceberg/TOPIC/metadata/...          Iceberg's own
+    OUTPUT/_iceberg/TOPIC/metadata/version-hint.text    for readers without a catalog, as DuckDB's iceberg_scan(FOLDER)
+
+The manifests are what the archive is, and the tables follow them: a table's files are brought to be those that a reader by
+the manifests would open now. What differs is added and taken out in one commit, whether the difference is a batch, a merge,
+a date that is over, or all that a crash kept from being done. So a commit that was done is not done again, and one that was
+not is made up for by the next; a table that is lost is made anew.
+
+Files that are about to be replaced are read where they will stay for the archive's grace (`replacements.place`), so a plan
+that was made by a table holds as long as one by the manifests.
+
+The topic is the table's name, and its date is Iceberg's partition, the day of `store_time`: neither is a column of the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import shutil
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pyarrow.parquet as pq
+
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.iceberg_io import location_of, path_of
+from metaq.archive.records import TABLES, ArchivedFile, Manifest
+from metaq.archive.replacements import replacements
+from metaq.clock import SYSTEM, Clock
+from metaq.durable import disk_fault, make_folder, sync_folder, write_whole
+from metaq.errors import ConfigError, MetaqError, StoreFailed
+
+if TYPE_CHECKING:
+    from pyiceberg.catalog.sql import SqlCatalog
+    from pyiceberg.manifest import DataFile
+    from pyiceberg.table import Table, Transaction
+
+_LOG = logging.getLogger(__name__)
+
+CATALOG, NAMESPACE = "metaq", "metaq"
+HINT = "version-hint.text"
+MANIFEST = "metaq.manifest"
+"""Of a snapshot: the newest batch of the archive that is in it."""
+SNAPSHOTS_MIN = 100
+"""So many are kept, however old. Twice as many, and those that nobody can be reading any more go."""
+_LOCK_SECONDS = 60
+"""The catalog's database may be locked by a reader."""
+_PROPERTIES = {
+    "write.metadata.delete-after-commit.enabled": "true",
+    "write.metadata.previous-versions-max": "100",
+    # Bounds of what nobody looks up in order would make the table's manifests larger than they need be.
+    **{f"write.metadata.metrics.column.{name}": "counts" for name in ("body", "_corrupt", "message_id")},
+}
+
+
+class IcebergTables:
+    """The tables of one archive. For the run that has the lease, in the thread that publishes."""
+
+    def __init__(self, folder: ArchiveFolder, grace_seconds: float, clock: Clock = SYSTEM) -> None:
+        """Raises ConfigError: the folder's name is none that Iceberg can have in a location."""
+        self._folder, self._clock = folder, clock
+        self._grace_ms = round(grace_seconds * 1000)
+        self._home = folder.path / TABLES
+        if set("?#") & set(str(folder.path)):
+            raise ConfigError(
+                f"tableFormat=iceberg: the output {folder.path} has a ? or # in it, which no Iceberg location can have"
+            )
+        self._catalog: SqlCatalog | None = None
+        self._batches: set[str] = set()
+        self._files: dict[str, ArchivedFile] = {}
+        """What the batches published, and what the done replacements made of it."""
+        self._there: dict[str, tuple[int | None, set[str]]] = {}
+        """Per topic the table's snapshot, and the locations of its files."""
+        self._newest = ""
+        self._swept: set[str] = set()
+        """Topics whose tables have no rubbish of earlier runs any more."""
+
+    def align(self, *, changed_only: bool = False) -> None:
+        """Bring the tables to what the archive is now. May be repeated, and cut anywhere.
+
+        Args: changed_only: do not look at tables of which, as far as is known, nothing is to be changed.
+        Raises: StoreFull, StoreFailed: they are as they were, or some of them are; the next `align` goes on.
+        """
+        with self._told():
+            for manifest in self._folder.newer(self._batches):
+                self._take(manifest)
+            wanted = self._wanted()
+            for topic in sorted(wanted.keys() | self._tables()):
+                if not changed_only or topic not in self._there or self._there[topic][1] != wanted[topic]:
+                    self._bring(topic, wanted[topic])
+
+    def publish(self, manifest: Manifest) -> None:
+        """A batch has been published, its files have their names. Raises: as `align` does."""
+        by_topic: dict[str, set[str]] = defaultdict(set)
+        for file in manifest.files:
+            by_topic[file.topic].add(location_of(self._folder.path / file.path))
+        if by_topic.keys() - self._there.keys():  # of a table that is new, or was not brought up to date last time
+            self.align()
+            return
+        with self._told():
+            self._take(manifest)
+            for topic, files in sorted(by_topic.items()):
+                self._bring(topic, self._there[topic][1] | files)
+
+    def close(self) -> None:
+        """Let go of the catalog's database."""
+        if self._catalog is not None:
+            self._catalog.engine.dispose()
+            self._catalog = None
+
+    # -------------------------------------------------------------- what is wanted
+    def _take(self, manifest: Manifest) -> None:
+        self._batches.add(manifest.name)
+        self._newest = max(self._newest, manifest.name)
+        self._files |= {file.path: file for file in manifest.files}
+
+    def _wanted(self) -> dict[str, set[str]]:
+        """Per topic, the locations of the files that are to be read now. Raises StoreCorrupt."""
+        files, links = self._files, dict[str, str]()
+        for record in replacements(self._folder):
+            if not record.done_ms:
+                links |= {path: record.link(path) for path in record.replaced}
+                continue
+            # For good: when nothing is left of a date, the records that said so go too.
+            for path in record.replaced:
+                files.pop(path, None)
+            files |= {file.path: file for file in record.files}
+        wanted: dict[str, set[str]] = defaultdict(set)
+        for path, file in files.items():
+            link = links.get(path)
+            at = self._folder.path / path
+            if link is not None and (self._folder.path / link).exists():
+                at = (self._folder.path / link).resolve()
+            wanted[file.topic].add(location_of(at))
+        return wanted
+
+    # -------------------------------------------------------------- the tables
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        what = f"the Iceberg tables in {self._home} could not be brought up to date; the archive itself is whole"
+        try:
+            yield
+        except MetaqError:
+            raise
+        except Exception as fault:  # pyiceberg's, SQLAlchemy's and Arrow's have no base in common
+            self._there.clear()
+            if isinstance(fault, OSError) and not isinstance(fault, FileNotFoundError):
+                raise disk_fault(fault, what) from fault
+            why = (str(fault).splitlines() or [""])[0]
+            raise StoreFailed(
+                f"{what}: {type(fault).__name__}: {why}. The next run tries again; if it cannot, remove {self._home}, and they "
+                "are made anew"
+            ) from fault
+
+    def _tables(self) -> set[str]:
+        return {str(name[-1]) for name in self._open().list_tables(NAMESPACE)}
+
+    def _open(self) -> SqlCatalog:
+        if self._catalog is None:
+            from pyiceberg.catalog.sql import SqlCatalog
+
+            make_folder(self._home)
+            self._catalog = SqlCatalog(
+                CATALOG,
+                uri=f"sqlite:///{self._home / 'catalog.db'}?timeout={_LOCK_SECONDS}",
+                warehouse=location_of(self._home),
+                **{"py-io-impl": "metaq.archive.iceberg_io.SyncedIO"},
+            )
+            self._catalog.create_namespace_if_not_exists(NAMESPACE)
+            sync_folder(self._home)
+        return self._catalog
+
+    def _load(self, topic: str) -> Table | None:
+        """The table of a topic; None: there is none, or none here: the archive was moved, or its files are lost."""
+        from pyiceberg.exceptions import NoSuchTableError
+
+        name = (NAMESPACE, topic)
+        try:
+            found = self._open().load_table(name)
+        except NoSuchTableError:
+            return None
+        except FileNotFoundError:
+            found = None
+        if found is not None and found.location() == location_of(self._place(topic)):
+            return found
+        _LOG.warning("the Iceberg table of %s is not in %s any more: it is made anew", topic, self._place(topic))
+        self._open().drop_table(name)
+        return None
+
+    def _place(self, topic: str) -> Path:
+        return self._home / quote(topic, safe="")
+
+    def _create(self, topic: str, file: str) -> Table:
+        from pyiceberg.transforms import DayTransform
+
+        place = self._place(topic)
+        if place.exists():  # of a table that was lost
+            shutil.rmtree(place)
+        schema = _columns_of(file)
+        with self._open().create_table_transaction(
+            (NAMESPACE, topic), schema=schema, location=location_of(place), properties=_PROPERTIES
+        ) as making:
+            with making.update_spec() as parts:
+                parts.add_field("store_time", DayTransform(), "date")
+            making.set_properties(
+                {"schema.name-mapping.default": making.table_metadata.schema().name_mapping.model_dump_json()}
+            )
+        return self._open().load_table((NAMESPACE, topic))
+
+    def _known(self, topic: str) -> set[str]:
+        """The files that a table has, which nobody but us changes."""
+        if topic not in self._there:
+            table = self._load(topic)
+            files = set() if table is None else {file.file_path for file in _data_files(table)}
+            self._there[topic] = (_snapshot(table), files)
+        return self._there[topic][1]
+
+    def _bring(self, topic: str, wanted: set[str]) -> None:
+        table = self._load(topic)
+        if table is None or self._there.get(topic, (None,))[0] != _snapshot(table):
+            self._there.pop(topic, None)
+        there = self._known(topic)
+        added, gone = sorted(wanted - there), there - wanted
+        if table is None:
+            if not added:
+                return
+            table = self._create(topic, added[0])
+        if added or gone:
+            self._there.pop(topic, None)
+            with table.transaction() as changes:
+                self._change(
+                    changes, added, [file for file in _data_files(table) if file.file_path in gone] if gone else []
+                )
+                if _expire(changes, self._clock.now_ms() - self._grace_ms):
+                    self._swept.discard(topic)
+            self._there[topic] = (_snapshot(table), wanted)
+        self._tidy(topic, table)
+
+    def _change(self, changes: Transaction, added: list[str], gone: list[DataFile]) -> None:
+        from pyiceberg.io.pyarrow import parquet_file_to_data_file
+
+        files = changes._table.io  # noqa: SLF001  a transaction has no other way to its own
+        seen: list[Any] = []
+        for location in added:
+            columns = _columns_of(location)
+            if columns not in seen:
+                with changes.update_schema() as schema:
+                    schema.union_by_name(columns)
+                seen.append(columns)
+        found = [parquet_file_to_data_file(files, changes.table_metadata, location) for location in added]
+        update = changes.update_snapshot(snapshot_properties={MANIFEST: self._newest.removesuffix(".json")})
+        with update.overwrite() if gone else update.merge_append() as snapshot:
+            for file in gone:
+                snapshot.delete_data_file(file)
+            for file in found:
+                snapshot.append_data_file(file)
+
+    def _tidy(self, topic: str, table: Table) -> None:
+        """Tell readers without a catalog which metadata are the newest, and remove what no snapshot needs."""
+        newest = path_of(table.metadata_location)
+        name = newest.name.removesuffix(".metadata.json").encode()
+        hint = newest.with_name(HINT)
+        if not hint.exists() or hint.read_bytes() != name:
+            write_whole(hint, name)
+        if topic in self._swept:
+            return
+        needed = {HINT, newest.name} | {path_of(one.metadata_file).name for one in table.metadata.metadata_log}
+        for snapshot in table.metadata.snapshots:
+            needed.add(path_of(snapshot.manifest_list).name)
+            needed |= {path_of(one.manifest_path).name for one in snapshot.manifests(table.io)}
+        for path in newest.parent.iterdir():
+            if path.name not in needed:
+                path.unlink()
+        self._swept.add(topic)
+
+
+def _snapshot(table: Table | None) -> int | None:
+    return None if table is None else table.metadata.current_snapshot_id
+
+
+def _columns_of(location: str) -> Any:
+    return pq.read_schema(path_of(location)).remove_metadata()
+
+
+def _data_files(table: Table) -> list[DataFile]:
+    """The files of a table's newest snapshot."""
+    snapshot = table.current_snapshot()
+    manifests = [] if snapshot is None else snapshot.manifests(table.io)
+    return [entry.data_file for one in manifests for entry in one.fetch_manifest_entry(table.io, discard_deleted=True)]
+
+
+def _expire(changes: Transaction, before_ms: int) -> bool:
+    """Let go of snapshots that nobody can be reading: they are old, and many. Returns: whether there were any."""
+    from pyiceberg.table.update.snapshot import ExpireSnapshots
+
+    known = sorted(changes.table_metadata.snapshots, key=lambda one: one.sequence_number or 0)
+    if len(known) <= 2 * SNAPSHOTS_MIN:
+        return False
+    old = [one.snapshot_id for one in known[:-SNAPSHOTS_MIN] if one.timestamp_ms < before_ms]
+    if old:
+        ExpireSnapshots(changes).by_ids(old).commit()
+    return bool(old)

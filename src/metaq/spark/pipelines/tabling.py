@@ -1,0 +1,41 @@
+"""Whether an archive has tables that follow it, and who brings them up to date. Loads no pyiceberg where there are none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from metaq.archive.folder import ArchiveFolder
+from metaq.archive.records import TABLES
+from metaq.clock import SYSTEM, Clock
+from metaq.errors import ConfigError
+
+if TYPE_CHECKING:
+    from metaq.archive.iceberg import IcebergTables
+
+ICEBERG = "iceberg"
+
+
+def tables_of(
+    folder: ArchiveFolder, table_format: str | None, grace_seconds: float, clock: Clock = SYSTEM
+) -> IcebergTables | None:
+    """The tables of an archive; None: none are wanted, and none are there.
+
+    Those that are there follow the archive whether they are wanted now or were once: left alone, they would name files that
+    merging and retention remove.
+
+    Raises: ConfigError: pyiceberg is missing, or the folder has a name that no table can be in.
+    """
+    if table_format is None and not (folder.path / TABLES).exists():
+        return None
+    try:
+        from pyiceberg.catalog import sql  # noqa: F401  it wants SQLAlchemy, which is pyiceberg's own extra
+
+        from metaq.archive.iceberg import IcebergTables
+    except ImportError as fault:
+        if fault.name is not None and fault.name.startswith("metaq"):
+            raise
+        raise ConfigError(
+            f"the Iceberg tables in {folder.path / TABLES} need pyiceberg: pip install 'pymetaq[spark,iceberg]'; or do without "
+            "them: leave tableFormat away, and remove that folder"
+        ) from fault
+    return IcebergTables(folder, grace_seconds, clock)
