@@ -112,6 +112,31 @@ class Producer(ProducerBase):
         strict: bool = False,
     ) -> SendReceipt:
         """Send and wait for the acknowledgement. As `metaq.Producer.send`."""
+        if (
+            ordering_key is None and properties is None and selector is None and queue is None and timeout is None
+            and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
+            and body is not None
+        ):  # fmt: skip
+            try:
+                if len(body) < self._short:
+                    # The hot path, as that of `submit`: the message joins the open batch. The careful way begins batches.
+                    stream = self._streams[topic]  # type: ignore[index]
+                    batch = stream.batch
+                    index = batch.add_message(body, self._tags[tag], None)
+                else:
+                    index = -1
+            except (KeyError, TypeError):
+                index = -1
+            if index >= 0:
+                if stream.urgent is not batch:
+                    self._accumulator.seal_soon(stream, batch)
+                loop = asyncio.get_running_loop()
+                if (others := batch.awaited.get(loop)) is not None:
+                    others.append(future := loop.create_future())
+                    await future
+                elif (waiter := batch.waiter(loop)) is not None:
+                    await waiter
+                return batch.receipt(index)
         message = as_message(
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import itertools
 import os
+import threading
 
 import pytest
 
@@ -173,6 +174,80 @@ def test_one_process_many_loops_one_connection():
                 asyncio.run(main())
             assert cluster.accepted == 2
         assert sum(map(len, cluster.stored.values())) == 961
+
+
+def test_tasks_that_are_cancelled_take_nobody_with_them():
+    """Of a thousand sends of two loops every third is cancelled while it waits: the others have their own receipts, and no
+    message is stored twice.
+    """
+    with FakeCluster() as cluster, metaq.Producer(cluster.namesrv, instance_name="shared") as first:
+        first.send("orders", b"first")
+        receipts: dict[bytes, metaq.SendReceipt] = {}
+        failed: list[BaseException] = []
+        shared = aio.Producer(cluster.namesrv, instance_name="shared", timeout=PATIENCE)
+
+        async def main(loop_number: int) -> None:
+            async def send(number: int) -> None:
+                body = b"%d-%d" % (loop_number, number)
+                receipts[body] = await shared.send("orders", body, tag=f"t{number % 3}")
+
+            for turn in range(5):
+                tasks = [asyncio.create_task(send(100 * turn + number)) for number in range(100)]
+                await asyncio.sleep(0)  # all of them wait
+                for task in tasks[::3]:
+                    task.cancel()
+                ended = await asyncio.gather(*tasks, return_exceptions=True)
+                failed.extend(one for one in ended if isinstance(one, BaseException))
+
+        threads = [threading.Thread(target=lambda n=n: asyncio.run(main(n)), daemon=True) for n in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(PATIENCE)
+        asyncio.run(shared.close())
+        assert len(failed) == 2 * 5 * 34
+        assert {type(error) for error in failed} == {asyncio.CancelledError}
+        assert len(receipts) == 2 * 5 * 66
+        for body, receipt in receipts.items():
+            _, stored, text = cluster.stored["orders", receipt.queue.queue_id][receipt.offset]
+            assert stored == body
+            assert receipt.message_id in text.decode()
+        bodies = [body for log in cluster.stored.values() for _, body, _ in log]
+        assert len(bodies) == len(set(bodies))
+
+
+def test_awaited_sends_check_what_they_are_given():
+    """The short way takes what it knows, and the careful one says what is wrong, also once a batch is open."""
+    with FakeCluster() as cluster:
+
+        async def main() -> None:
+            async with aio.Producer(cluster.namesrv) as producer:
+                await producer.send("orders", b"first")
+                opens = [asyncio.create_task(producer.send("orders", b"%d" % number)) for number in range(3)]
+                await asyncio.sleep(0)
+                for error, body, options in (
+                    (TypeError, "text", {}), (TypeError, 5, {}), (TypeError, b"x", {"tag": ["t"]}),
+                    (metaq.errors.InvalidMessage, b"", {}), (metaq.errors.InvalidMessage, b"x", {"tag": "a|b"}),
+                ):  # fmt: skip
+                    with pytest.raises(error):
+                        await producer.send("orders", body, **options)
+                with pytest.raises(TypeError):
+                    await producer.send(5, b"x")
+                await asyncio.gather(*opens)
+                sent = [producer.send("orders", bytearray(b"array")), producer.send("orders", memoryview(b"view"))]
+                await asyncio.gather(*sent)
+            with pytest.raises(metaq.ClientClosed):
+                await producer.send("orders", b"late")
+
+        asyncio.run(main())
+        assert sorted(body for log in cluster.stored.values() for _, body, _ in log) == [
+            b"0",
+            b"1",
+            b"2",
+            b"array",
+            b"first",
+            b"view",
+        ]
 
 
 def test_full_buffer_never_blocks_the_loop():

@@ -33,7 +33,7 @@ from metaq.client.conversation.sending import Outgoing, Stored
 from metaq.client.core import ClientCore
 from metaq.client.futures import SendBatch, SendFuture, future_of
 from metaq.client.observing import SendObserver, Sends
-from metaq.client.sending import Choose, Sender
+from metaq.client.sending import Choose, FirstTry, Sender
 from metaq.errors import (
     BrokerError,
     BufferFull,
@@ -92,7 +92,7 @@ class BatchStream:
         self.batch = SEALED
         self.urgent: SendBatch | None = None
         """The batch that the loop has been told to seal at once: whoever joins it need not tell again."""
-        self.outbox: deque[tuple[SendBatch, Outgoing, float | None]] = deque()
+        self.outbox: deque[tuple[SendBatch, Outgoing, float | None, FirstTry | None]] = deque()
         self.in_flight = 0
 
     @property
@@ -107,6 +107,11 @@ class BatchStream:
             return wanted if fixed or wanted in queues else queues[wanted.queue_id % len(queues)]
 
         return pick
+
+    @property
+    def quiet(self) -> bool:
+        """Any thread: nothing was handed in that has not its outcome."""
+        return self.batch is SEALED and not self.outbox and not self.in_flight
 
     def apart(self) -> BatchStream:
         """A stream of its own to the same queue: for one message that need not wait for its turn."""
@@ -141,6 +146,9 @@ class Accumulator:
         self._outstanding: set[SendBatch] = set()
         self._waiting_for_room: list[asyncio.Future[None]] = []
         self._closed = False
+        self.carried: dict[int, int] = {}
+        """Sends that their threads carry by themselves (`metaq.client.direct`): by thread, a number."""
+        self.waiting_for_carried: list[asyncio.Future[None]] = []
         self.observers: tuple[SendObserver, ...] = ()
         _live.add(self)
 
@@ -188,6 +196,13 @@ class Accumulator:
                 self._core.thread.post(self._begin_linger, stream, batch)
         return future_of(batch, index)
 
+    def seal_soon(self, stream: BatchStream, batch: SendBatch) -> None:
+        """Somebody waits for the stream's open batch: do not linger."""
+        with self._lock:
+            if stream.batch is batch and stream.urgent is not batch:
+                stream.urgent = batch
+                self._core.thread.post(self._seal, stream, batch)
+
     def send_alone(
         self,
         message: Message,
@@ -213,7 +228,7 @@ class Accumulator:
         batch.take()
         batch.when_failed = when_failed
         if message_id is not None:
-            batch.prefix, batch.first = _split_id(message_id)
+            batch.prefix, batch.first = split_id(message_id)
         future = future_of(batch, batch.first)
         outgoing = self.outgoing(message, future.message_id)
         self._enqueue(stream, batch, finish(outgoing) if finish is not None else outgoing, timeout, wait=wait)
@@ -248,8 +263,42 @@ class Accumulator:
             self._hand_over(stream)  # What was submitted before goes before.
             self._pending_bytes += len(outgoing.body)
             self._outstanding.add(batch)
-            stream.outbox.append((batch, outgoing, timeout))
+            stream.outbox.append((batch, outgoing, timeout, None))
         self._core.thread.post(self._pump, stream)
+
+    def go_on(
+        self, stream: BatchStream, message_id: str, outgoing: Outgoing, timeout: float | None, first: FirstTry
+    ) -> SendFuture:
+        """Send one message whose first try was made on a lane. Nobody waits for room, and nobody is refused: it was let in before."""
+        batch = self.single(message_id)
+        with self._lock:
+            self._pending_bytes += len(outgoing.body)
+            self._outstanding.add(batch)
+            stream.outbox.append((batch, outgoing, timeout, first))
+        self._core.thread.post(self._pump, stream)
+        return future_of(batch, batch.first)
+
+    def single(self, message_id: str) -> SendBatch:
+        """A batch for one message that has an id. Raises TypeError, InvalidMessage: no producer makes such an id."""
+        batch = self.new_batch(0)
+        batch.take()
+        batch.prefix, batch.first = split_id(message_id)
+        return batch
+
+    def acknowledged(self, message_id: str, outgoing: Outgoing, stored: Stored, began: float) -> None:
+        """Tell those who watch of a message that was stored on a lane; `began`: a time of the clock."""
+        batch = self.single(message_id)
+        batch.acknowledge(stored)
+        self._core.thread.post(self._tell, outgoing, batch, began)
+
+    def tell_carried(self) -> None:
+        """Any thread: its send is no more one of `carried`, and somebody waits for that."""
+        self._core.thread.post(_wake, self.waiting_for_carried)
+
+    @property
+    def takes(self) -> bool:
+        """Any thread: there is room, and we are not closed."""
+        return self._pending_bytes <= self.limits.max_pending_bytes and not self._closed
 
     def outgoing(self, message: Message, message_id: str) -> Outgoing:
         """The request for one message. Raises InvalidMessage: body or properties exceed the format."""
@@ -282,7 +331,7 @@ class Accumulator:
         body = batch.take()
         self._pending_bytes += len(body)
         self._outstanding.add(batch)
-        stream.outbox.append((batch, Outgoing(stream.topic, body, batch=True), None))
+        stream.outbox.append((batch, Outgoing(stream.topic, body, batch=True), None, None))
         return True
 
     # -------------------------------------------------------------- the loop
@@ -298,14 +347,16 @@ class Accumulator:
 
     def _pump(self, stream: BatchStream) -> None:
         while stream.outbox and stream.in_flight < stream.in_flight_max:
-            batch, outgoing, timeout = stream.outbox.popleft()
+            batch, outgoing, timeout, first = stream.outbox.popleft()
             stream.in_flight += 1
-            self._core.spawn(self._send(stream, batch, outgoing, timeout or self.limits.timeout))
+            self._core.spawn(self._send(stream, batch, outgoing, timeout or self.limits.timeout, first))
 
-    async def _send(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
-        began = self._core.clock.monotonic()
+    async def _send(
+        self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float, first: FirstTry | None
+    ) -> None:
+        began = self._core.clock.monotonic() - (first.seconds if first is not None else 0.0)
         try:
-            await self._deliver(stream, batch, outgoing, timeout)
+            await self._deliver(stream, batch, outgoing, timeout, first)
         except MetaqError as error:
             batch.fail(error)
         except asyncio.CancelledError:
@@ -339,10 +390,12 @@ class Accumulator:
             except Exception:
                 log.exception("watching a send to topic %s failed", outgoing.topic)
 
-    async def _deliver(self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float) -> None:
+    async def _deliver(
+        self, stream: BatchStream, batch: SendBatch, outgoing: Outgoing, timeout: float, first: FirstTry | None
+    ) -> None:
         send = functools.partial(self._sender.send, insist=stream.stay is Stay.STRICT)
         if not outgoing.batch:
-            batch.acknowledge(await send(outgoing, timeout, stream.choose))
+            batch.acknowledge(await send(outgoing, timeout, stream.choose, first=first))
             return
         if batch.count == 1:
             batch.acknowledge(await send(_singles(outgoing)[0], timeout, stream.choose))
@@ -370,6 +423,7 @@ class Accumulator:
 
     async def flush(self) -> None:
         """Seal all open batches and return when every message handed in so far has its outcome."""
+        await self._carried_ended()
         streams = [*self.streams.values(), *self._ordered.values()]
         with self._lock:
             for stream in streams:
@@ -380,6 +434,16 @@ class Accumulator:
         for batch in outstanding:
             if (waiter := batch.waiter(asyncio.get_running_loop())) is not None:
                 await waiter
+
+    async def _carried_ended(self) -> None:
+        """Return when what threads carry now has ended."""
+        now = set(self.carried.items())
+        while now:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self.waiting_for_carried.append(future)  # Before the look: whoever ends after it sees us wait.
+            now &= set(self.carried.items())
+            if now:
+                await future
 
     def close(self) -> None:
         """Refuse all further messages. Those handed in before go on."""
@@ -445,7 +509,13 @@ def check_body(body: bytes, bytes_max: int) -> None:
         )
 
 
-def _split_id(message_id: str) -> tuple[str, int]:
+def checked_id(message_id: str) -> str:
+    """Raises as `split_id`."""
+    split_id(message_id)
+    return message_id
+
+
+def split_id(message_id: str) -> tuple[str, int]:
     """A message id's prefix and number. Raises TypeError, InvalidMessage: no producer makes such an id."""
     if not isinstance(message_id, str):
         raise TypeError(f"message_id is {message_id!r}: pass the text that future.message_id is")

@@ -35,6 +35,10 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_new_lock)
 
 
+NOWHERE: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = {}
+"""Nothing waits in any event loop. Never added to."""
+
+
 class SendBatch(hot.Batch):
     """Messages of one topic that are sent in one request, and what became of them.
 
@@ -42,7 +46,7 @@ class SendBatch(hot.Batch):
     """
 
     __slots__ = (
-        "_callbacks", "_each", "_error", "_event", "_loops", "_offset_ids", "first", "prefix", "settled", "stored",
+        "_callbacks", "_each", "_error", "_event", "_offset_ids", "awaited", "first", "prefix", "settled", "stored",
         "threads", "when_failed",
     )  # fmt: skip
 
@@ -62,7 +66,9 @@ class SendBatch(hot.Batch):
         self._each: Sequence[Stored | Exception] | None = None
         self._event: threading.Event | None = None
         self._callbacks: list[tuple[Callable[[SendFuture], object], SendFuture]] | None = None
-        self._loops: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] | None = None
+        self.awaited: dict[asyncio.AbstractEventLoop, list[asyncio.Future[None]]] = NOWHERE
+        """What waits, by its event loop. A loop's list is released in that loop, behind all that it does now: so whoever finds
+        the list of the loop in which he runs may add to it, without a lock."""
 
     def acknowledge(self, stored: Stored) -> None:
         """The broker stored the batch, contiguously."""
@@ -83,19 +89,20 @@ class SendBatch(hot.Batch):
 
     def receipt(self, index: int) -> SendReceipt:
         """What the broker said of message `index`. Raises its error."""
+        if (stored := self.stored) is not None:
+            number, ids = index - self.first, self._offset_ids
+            if ids is None:
+                ids = self._offset_ids = stored.offset_ids.split(",")
+            offset_id = ids[number] if number < len(ids) else ""
+            return SendReceipt(
+                f"{self.prefix}{index:04X}", stored.queue, stored.offset + number, stored.status, offset_id
+            )
         if (error := self.error(index)) is not None:
             raise error.with_traceback(None)  # One error may be raised by every future of the batch.
-        number, stored, offset_id = index - self.first, self.stored, ""
-        if self._each is not None:
-            single = self._each[number]
-            assert not isinstance(single, Exception)
-            return SendReceipt(self.message_id(index), single.queue, single.offset, single.status, single.offset_ids)
-        assert stored is not None
-        if self._offset_ids is None:
-            self._offset_ids = stored.offset_ids.split(",")
-        if number < len(self._offset_ids):
-            offset_id = self._offset_ids[number]
-        return SendReceipt(self.message_id(index), stored.queue, stored.offset + number, stored.status, offset_id)
+        assert self._each is not None, "it is stored otherwise"
+        single = self._each[index - self.first]
+        assert not isinstance(single, Exception)
+        return SendReceipt(self.message_id(index), single.queue, single.offset, single.status, single.offset_ids)
 
     def error(self, index: int) -> Exception | None:
         """Why message `index` failed; None if it was acknowledged."""
@@ -133,10 +140,10 @@ class SendBatch(hot.Batch):
         with _waiting:
             if self.settled:
                 return None
-            if self._loops is None:
-                self._loops = {}
+            if self.awaited is NOWHERE:
+                self.awaited = {}
             future: asyncio.Future[None] = loop.create_future()
-            self._loops.setdefault(loop, []).append(future)
+            self.awaited.setdefault(loop, []).append(future)
             return future
 
     def orphan(self, error: Exception) -> None:
@@ -147,11 +154,11 @@ class SendBatch(hot.Batch):
     def _settle(self) -> None:
         with _waiting:
             self.settled = True
-            event, callbacks, loops = self._event, self._callbacks, self._loops
-            self._event = self._callbacks = self._loops = None
+            event, callbacks, awaited = self._event, self._callbacks, self.awaited
+            self._event, self._callbacks, self.awaited = None, None, NOWHERE
         if event is not None:
             event.set()
-        for loop, futures in (loops or {}).items():
+        for loop, futures in awaited.items():
             try:
                 loop.call_soon_threadsafe(_release, futures)
             except RuntimeError:  # The waiting loop was closed: nobody waits any more.

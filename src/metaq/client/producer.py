@@ -19,6 +19,7 @@ from metaq.client.atomic import EXPIRE_AFTER, TIMEOUT, Atomic, Outlet, outcome, 
 from metaq.client.callbacks import CallbackThreads
 from metaq.client.conversation.sending import Template
 from metaq.client.courier import Courier
+from metaq.client.direct import LARGE_BYTES, DirectSends
 from metaq.client.futures import SendBatch, SendFuture
 from metaq.client.message_log import MessageLog
 from metaq.client.messages import NO_KEYS, Body, Selector, as_batch, as_message, as_request, chosen, queue_for_key
@@ -154,6 +155,9 @@ class ProducerBase:
         self._short = 0 if self._options.namespace or serialize is not None else self._alone_over
         """Plain messages below go the short way of `submit`; a namespace is a property, so there none is plain, and
         what is to be serialized is not yet a body."""
+        self._direct = DirectSends(self._core, self._accumulator, self._sender, self.group)
+        self._plain = 0 if self._accumulator.observers else min(self._short, compress_over, LARGE_BYTES)
+        """Plain messages below go the short way of `send`."""
         self._core.thread.post(self._core.add_producer, self.group)
         self._open = True
         _open_producers.add(self)
@@ -450,11 +454,26 @@ class Producer(ProducerBase):
 
         Raises: what `submit` raises, and SendFailed, NoRoute, BrokerError: not stored, or unknown.
         """
+        if (
+            ordering_key is None and properties is None and selector is None and queue is None and timeout is None
+            and message_id is None and keys is NO_KEYS and not (flag or delay_level or strict) and wait_store_ok is True
+            and type(body) is bytes and 0 < len(body) < self._plain
+        ):  # fmt: skip
+            try:
+                if (receipt := self._direct.plain(topic, body, tag)) is not None:  # type: ignore[arg-type]
+                    return receipt
+                plain = True
+            except TypeError:  # The careful way says what is wrong.
+                plain = False
+        else:
+            plain = False
         message = as_message(
             topic, body, tag, keys,
             flag=flag, delay_level=delay_level, wait_store_ok=wait_store_ok, properties=properties, serialize=self._serialize,
         )  # fmt: skip
         stream = self._stream(message.topic, ordering_key, selector, queue, strict=strict)
+        if not plain and (receipt := self._direct.send(message, stream, message_id, timeout)) is not None:
+            return receipt
         return self._hand_in(message, stream, message_id, urgent=True, timeout=timeout).result()
 
     def request(

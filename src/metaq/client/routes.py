@@ -42,6 +42,8 @@ class KnownRoutes:
         self._name_servers, self._consult, self._on_change = name_servers, consult, on_change
         self._routes: dict[str, Route] = {}
         self._writable: dict[str, list[MessageQueue]] = {}
+        self.publish_queues_now: Callable[[str], list[MessageQueue] | None] = self._writable.get
+        """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet. Without a frame of ours."""
         self._guessed: set[str] = set()  # Topics that have only the template's route until they are created.
         self._wanted: set[str] = set()
         self._asking: dict[str, asyncio.Task[Route]] = {}
@@ -86,9 +88,9 @@ class KnownRoutes:
             )
         return queues
 
-    def publish_queues_now(self, topic: str) -> list[MessageQueue] | None:
-        """Any thread: what `publish_queues` would say from memory; None if the topic is not known yet."""
-        return self._writable.get(topic)
+    def is_guessed(self, topic: str) -> bool:
+        """Any thread: whether its queues are only those that automatic creation will make."""
+        return topic in self._guessed
 
     async def fixed_queues(self, topic: str) -> list[MessageQueue]:
         """The queues that a topic has by its layout, in the layout's order, whether or not their brokers are up.

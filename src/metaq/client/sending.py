@@ -54,6 +54,15 @@ class QueueRotation:
         return queues[next(self._count) % len(queues)]
 
 
+class FirstTry(Struct, frozen=True):
+    """A first try that was made elsewhere: on a lane (`metaq.client.direct`)."""
+
+    queue: MessageQueue
+    outcome: Stored | MetaqError
+    seconds: float
+    """What it took."""
+
+
 Choose = Callable[[list[MessageQueue]], MessageQueue]
 """A queue among those that can be written; called for every try, since the list may have changed."""
 
@@ -67,25 +76,40 @@ class Sender:
         self.latencies = BrokerLatencies()
 
     async def send(
-        self, outgoing: Outgoing, timeout: float, choose: Choose | None = None, *, insist: bool = False
+        self,
+        outgoing: Outgoing,
+        timeout: float,
+        choose: Choose | None = None,
+        *,
+        insist: bool = False,
+        first: FirstTry | None = None,
     ) -> Stored:
         """Send until it is stored, the tries are used up, or `timeout` seconds have passed.
 
         `choose` None rotates over the queues, and leaves a broker that failed. `insist`: a status other than SEND_OK is a
-        reason to try again, and the last such status is the outcome if no try brings a better one.
+        reason to try again, and the last such status is the outcome if no try brings a better one. `first`: a try that was
+        made already, and counts.
 
         Raises: SendFailed with what each try said; NoRoute; BrokerError: the broker refuses this message for good.
         """
         loop = asyncio.get_running_loop()
-        tries = _Tries(outgoing, self.rules.retries, loop.time(), timeout, strict=insist)
+        before = first.seconds if first is not None else 0.0
+        tries = _Tries(outgoing, self.rules.retries, loop.time() - before, timeout, strict=insist)
         while True:
             queue, queues = None, []
             try:
                 known = self._core.routes.publish_queues_now(outgoing.topic) if not tries.count else None
                 queues = known or await self._queues(outgoing.topic, tries.deadline, fresh=tries.count > 0)
                 began = loop.time()
-                queue = choose(queues) if choose is not None else self._next(queues, tries.failed, began)
-                stored = await self._try(outgoing, queue, tries.deadline - began)
+                if first is not None:
+                    made, first = first, None
+                    queue, began = made.queue, began - made.seconds
+                    if isinstance(made.outcome, MetaqError):
+                        raise made.outcome
+                    stored = made.outcome
+                else:
+                    queue = choose(queues) if choose is not None else self._next(queues, tries.failed, began)
+                    stored = await self._try(outgoing, queue, tries.deadline - began)
             except FAULTS as error:
                 judgement = judge(error, Purpose.SEND, tries.waits + 1)
                 if not judgement.again:
@@ -105,13 +129,20 @@ class Sender:
                 self._core.routes.forget_guess(outgoing.topic)
                 if self.rules.avoid_slow:
                     self.latencies.answered(queue.broker, loop.time() - began, loop.time())
-                again = insist or (self.rules.another_when_not_ok and choose is None)
-                if stored.status is SendStatus.SEND_OK or not again:
+                if stored.status is SendStatus.SEND_OK or not self.wants_better(choose, insist):
                     return stored
                 pause = tries.not_ok(stored, queue, queues if choose is None else [])
                 if tries.over(loop.time() + pause):
                     return stored
             await asyncio.sleep(pause)
+
+    def wants_better(self, choose: Choose | None, insist: bool) -> bool:
+        """Whether a status other than SEND_OK is a reason to try again. As in `send`."""
+        return insist or (self.rules.another_when_not_ok and choose is None)
+
+    def next_queue(self, queues: list[MessageQueue], now: float) -> MessageQueue:
+        """Any thread: the queue of a first try; `now` as a time of the loop."""
+        return self._next(queues, (), now)
 
     def _next(self, queues: list[MessageQueue], failed: Collection[str], now: float) -> MessageQueue:
         if not self.rules.avoid_slow:

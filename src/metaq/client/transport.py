@@ -130,6 +130,11 @@ class Transport:
         """Where we are connected now."""
         return list(self._sessions)
 
+    def peer_of(self, address: str) -> tuple[str, int] | None:
+        """The numeric address of whoever we are connected to there; None: we are not."""
+        session = self._sessions.get(address)
+        return session.peer.address if session is not None and not session.peer.closed else None
+
     async def call(self, address: str, command: Command, timeout: float) -> Command:
         """Send a request and wait for its answer, whatever the answer's code.
 

@@ -1,0 +1,174 @@
+"""A connection on which a thread writes a request and waits for the answer itself: no event loop is woken on the way.
+
+The socket blocks in the kernel, without the readiness checks of Python's own time-outs, which would double the system calls. The
+kernel ends a wait after `LOOK_SECONDS` at the latest: then the clock is looked at, and a signal that came just before the wait has
+its handler run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import struct
+import sys
+from typing import Protocol
+
+from metaq.errors import ConnectionFailed, RequestTimeout
+
+LOOK_SECONDS = 1.0
+_LEAST_SECONDS = 0.001
+"""Zero would be for ever."""
+_ROOM_BYTES = 4096
+POSSIBLE = sys.platform != "win32"
+"""Windows leaves a socket in an undefined state when such a wait ends."""
+
+
+class Monotonic(Protocol):
+    """Where time comes from."""
+
+    def monotonic(self) -> float: ...
+
+
+class DirectStream:
+    """Whoever uses it has it for themselves; `cut` alone is for any thread. Made by `dial_direct`."""
+
+    __slots__ = ("_clock", "_receive", "_send", "_socket", "address")
+
+    def __init__(self, raw: socket.socket, address: str, clock: Monotonic) -> None:
+        """`raw`: connected, and blocking."""
+        self._socket, self.address, self._clock = raw, address, clock
+        self._send, self._receive = raw.send, raw.recv
+        self._look_after(LOOK_SECONDS)
+
+    def exchange(self, frame: bytes, seconds: float, deadline: float) -> bytes:
+        """`begin` and `end` in one."""
+        return self.end(frame, self.begin(frame, seconds), seconds, deadline)
+
+    def begin(self, frame: bytes, seconds: float) -> int:
+        """Write of `frame` what goes out at once: most often all. Returns how much, for `end`. Raises ConnectionFailed.
+
+        `seconds`: to wait, until `end` has its answer.
+        """
+        if seconds < LOOK_SECONDS:
+            self._look_after(seconds)
+        try:
+            return self._send(frame)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise self._broken(error) from error
+
+    def end(self, frame: bytes, sent: int, seconds: float, deadline: float) -> bytes:
+        """Write the rest and receive what comes first. Once this or `begin` has raised anything, the stream is of no more use.
+
+        `deadline`: when `seconds` are over, as a time of the clock, which is asked when a look is due.
+        Raises: RequestTimeout: nothing came in time. ConnectionFailed, also at the connection's end. How much of the frame went out
+                is unknown.
+        """
+        if sent == len(frame):
+            try:
+                data = self._receive(_ROOM_BYTES)
+            except BlockingIOError:
+                pass
+            except OSError as error:
+                raise self._broken(error) from error
+            else:
+                if not data:
+                    raise self._closed()
+                if seconds < LOOK_SECONDS:
+                    self._look_after(LOOK_SECONDS)
+                return data
+        return self._patiently(memoryview(frame)[sent:], deadline)
+
+    def receive(self, deadline: float) -> bytes:
+        """What comes next. Raises as `exchange`."""
+        return self._patiently(memoryview(b""), deadline)
+
+    def _patiently(self, rest: memoryview, deadline: float) -> bytes:
+        while True:
+            left = deadline - self._clock.monotonic()
+            if left <= 0:
+                raise RequestTimeout(f"{self.address} did not answer in time")
+            self._look_after(min(left, LOOK_SECONDS))
+            try:
+                if rest:
+                    rest = rest[self._send(rest) :]
+                    continue
+                data = self._receive(_ROOM_BYTES)
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+            if not data:
+                raise self._closed()
+            self._look_after(LOOK_SECONDS)
+            return data
+
+    def write(self, frame: bytes, deadline: float) -> None:
+        """Write all of it. Raises as `exchange`."""
+        rest = memoryview(frame)
+        while rest:
+            if deadline <= self._clock.monotonic():
+                raise RequestTimeout(f"{self.address} did not read in time")
+            try:
+                rest = rest[self._send(rest) :]
+            except BlockingIOError:
+                continue
+            except OSError as error:
+                raise self._broken(error) from error
+
+    @property
+    def stale(self) -> bool:
+        """Whether the other side has closed, or said what nobody asked: then the stream is of no more use."""
+        try:
+            self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
+    def cut(self) -> None:
+        """Any thread: end the connection, and with it the wait of whoever uses it, who is to close it."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _look_after(self, seconds: float) -> None:
+        whole = max(seconds, _LEAST_SECONDS)
+        value = struct.pack("@ll", int(whole), int(whole % 1 * 1_000_000))
+        for option in (socket.SO_RCVTIMEO, socket.SO_SNDTIMEO):
+            self._socket.setsockopt(socket.SOL_SOCKET, option, value)
+
+    def _closed(self) -> ConnectionFailed:
+        return ConnectionFailed(f"the connection to {self.address} broke: closed by the peer")
+
+    def _broken(self, error: OSError) -> ConnectionFailed:
+        return ConnectionFailed(f"the connection to {self.address} broke: {error.strerror or error}")
+
+
+async def dial_direct(peer: tuple[str, int], address: str, timeout: float, clock: Monotonic) -> DirectStream:
+    """Connect, without blocking the loop, to a numeric address. `address`: how errors call it.
+
+    Raises ConnectionFailed: refused, unreachable or too slow.
+    """
+    raw = socket.socket(socket.AF_INET6 if ":" in peer[0] else socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        raw.setblocking(False)
+        async with asyncio.timeout(timeout):
+            await asyncio.get_running_loop().sock_connect(raw, peer)
+        raw.setblocking(True)
+        raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return DirectStream(raw, address, clock)
+    except TimeoutError:
+        raw.close()
+        raise ConnectionFailed(f"no connection to {address} within {timeout:g} s") from None
+    except OSError as error:
+        raw.close()
+        raise ConnectionFailed(f"cannot connect to {address}: {error.strerror or error}") from error
+    except BaseException:
+        raw.close()
+        raise
