@@ -155,6 +155,22 @@ def _client(key: str) -> Callable[[Bench], Measured]:
     return measure
 
 
+def _client_sends(part: str, key: str, scale: float = 1) -> Callable[[Bench], Measured]:
+    """Sends that are waited for: `part` of `send_bench.py`."""
+
+    def measure(bench: Bench) -> Measured:
+        with processes.metaq_up(bench.disk) as server:
+            result = processes.script(
+                "send_bench.py", "--namesrv", server.namesrv, "--parts", part, "--count", str(bench.count(20_000)),
+            )  # fmt: skip
+        numbers = {name: value for name, value in result.items() if isinstance(value, int | float)}
+        kind = "aio" if part == "aio" else "send"
+        usual = {name: numbers[f"{kind}_{name}"] for name in ("cpu_us", "p50_us", "p99_us")}
+        return {**numbers, **usual, "value": numbers[key] / scale}
+
+    return measure
+
+
 def _filters(key: str, scale: float) -> Callable[[Bench], Measured]:
     def measure(bench: Bench) -> Measured:
         with processes.metaq_up(bench.disk) as server:
@@ -320,6 +336,14 @@ ROWS = (
     Row(
         "client-consume", "Python client: consume loop, 100 B", "k/s", 150, 700, _client("consume_per_s"), None,
         "confluent-kafka 211 (tuned 631), redis-py 265, aiokafka 116",
+    ),
+    Row(
+        "client-send", "Python client: send one after the other, 100 B, p50, times a bare socket's round trip", "×", 1.5, 1.2,
+        _client_sends("one", "times"), lower_is_better=True,
+    ),
+    Row(
+        "client-aio", "Python client: await send in 1 000 tasks, 100 B", "k/s", 150, 300, _client_sends("aio", "aio_per_s", 1000),
+        peers="aiokafka 66",
     ),
     Row("client-arrow", "Python client: send_arrow, acknowledged, 100 B", "k rows/s", 500, 1000, _client("arrow_rows_per_s")),
     Row("filter-half", "SQL filter, half pass: delivered, times a tag filter's", "×", 0.5, 1.0, _filters("half_of_tag", 1)),

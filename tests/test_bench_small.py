@@ -124,7 +124,7 @@ def test_row_of_positions(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_client_rows(tmp_path: Path) -> None:
     """The Python client's rows are measured."""
-    keys = "client-submit,client-consume,filter-half,filter-few,predicate,trace,request,orderly"
+    keys = "client-submit,client-consume,client-send,client-aio,filter-half,filter-few,predicate,trace,request,orderly"
     assert list(_run(tmp_path, keys)) == keys.split(",")
 
 
