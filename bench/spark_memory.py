@@ -28,6 +28,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from itertools import combinations
@@ -47,20 +48,20 @@ DRAIN_SECONDS = 120.0
 # ------------------------------------------------------------------ the sender, in a process of its own
 
 
-def send(namesrv: str, rate: int, body: int, seconds: float) -> None:
+def send(namesrv: str, topic: str, rate: int, body: int, seconds: float) -> None:
     """Send at a steady rate, and print how many were acknowledged."""
     import metaq
 
     noise = os.urandom(1 << 19).hex().encode()
-    began, sent, pending = time.monotonic(), 0, []
+    began, sent, pending = time.monotonic(), 0, deque()
     with metaq.Producer(namesrv, timeout=60.0) as producer:
         while (passed := time.monotonic() - began) < seconds:
             while sent < passed * rate:
                 start = sent * 61 % (len(noise) - body)
-                pending.append(producer.submit(TOPIC, noise[start : start + body], tag="bench"))
+                pending.append(producer.submit(topic, noise[start : start + body], tag="bench"))
                 sent += 1
             while pending and pending[0].done():
-                pending.pop(0).result()
+                pending.popleft().result()
             time.sleep(0.02)
         for future in pending:
             future.result()
@@ -273,13 +274,14 @@ def main() -> int:
     )
     parser.add_argument("--disk", type=Path, default=processes.ROOT / ".cache" / "bench" / "disk")
     parser.add_argument("--output", type=Path, default=processes.ROOT / ".cache" / "bench")
+    parser.add_argument("--topic", default=TOPIC, help=argparse.SUPPRESS)
     parser.add_argument("--send", metavar="NAMESRV", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     sys.path.insert(0, str(processes.ROOT / "src"))
     paths = [str(processes.ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     if arguments.send:
-        send(arguments.send, arguments.rate, arguments.body, arguments.minutes * 60)
+        send(arguments.send, arguments.topic, arguments.rate, arguments.body, arguments.minutes * 60)
         return 0
     return run(arguments)
 
