@@ -349,3 +349,28 @@ def test_group_skip_leaves_out_what_waits(cli, orders):
     assert json.loads(cli("group", "show", "cli-skips", "--json").stdout)["lag"] == 0
     assert "skips 0 messages of topic" in cli("group", "skip", "cli-skips", orders).stdout
     assert cli("group", "skip", "cli-nobody", orders).returncode == 3
+
+
+def test_group_reset_lets_a_group_go_on_elsewhere(cli, orders):
+    """To the beginning, the end, and a time; how many come again and how many never do."""
+    assert cli("consume", orders, "--group", "cli-resets", "--count", "3").returncode == 0
+    again = json.loads(cli("group", "reset", "cli-resets", orders, "--to", "earliest", "--json").stdout)
+    assert (again["repeated"], again["skipped"]) == (3, 0)
+    assert sum(queue["consumed"] - queue["offset"] for queue in again["queues"]) == 3
+    assert not any(queue["members_told"] for queue in again["queues"])
+    assert json.loads(cli("group", "show", "cli-resets", "--json").stdout)["lag"] == 3
+    late = cli("group", "reset", "cli-resets", orders, "--to", "2100-01-01T00:00:00Z").stdout
+    assert "gets 0 messages of topic cli-orders again and skips 3; nobody is online in it" in late
+    early = json.loads(cli("group", "reset", "cli-resets", orders, "--to", "2001-01-01", "--json").stdout)
+    assert early["repeated"] == 3
+
+
+def test_group_reset_refuses_what_it_cannot_do(cli, orders):
+    """No place, a place that is none, and a group that nobody knows; nothing is moved."""
+    assert cli("consume", orders, "--group", "cli-resets-not", "--count", "3").returncode == 0
+    assert "--to" in cli("group", "reset", "cli-resets-not", orders).stderr
+    wrong = cli("group", "reset", "cli-resets-not", orders, "--to", "yesterday")
+    assert wrong.returncode == 2
+    assert "neither earliest, latest nor a time" in wrong.stderr
+    assert json.loads(cli("group", "show", "cli-resets-not", "--json").stdout)["lag"] == 0
+    assert cli("group", "reset", "cli-nobody", orders, "--to", "latest").returncode == 3

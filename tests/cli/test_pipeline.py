@@ -9,10 +9,13 @@ import sys
 import pytest
 
 from metaq.admin import Admin
+from metaq.cli.pipeline_run import command
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
+from metaq.spark.pipelines.catalogue import PIPELINES, Pipeline
 from metaq.spark.pipelines.dedupe import DEDUPE
 from metaq.spark.pipelines.driver import messages_behind, root_text
 from metaq.spark.pipelines.lease import lease_on
+from metaq.spark.pipelines.options import FolderOptions
 from metaq.spark.pipelines.run import Run, status_of
 from metaq.spark.replicas import READ_FROM
 from tests.support import PATIENCE, environment, eventually, process, run_metaq
@@ -153,3 +156,15 @@ def test_status_and_stop_speak_with_the_run_of_a_folder(tmp_path):
     assert status_of(tmp_path).state == "stopped"
     shown = run_metaq("pipeline", "status", "--folder", str(tmp_path))
     assert (shown.returncode, "archive: stopped" in shown.stdout) == (0, True)
+
+
+def test_the_help_says_what_a_kill_does():
+    """To what goes on for ever, to what ends by itself; of a pipeline of one's own that ends only its author knows."""
+    streams = ("archive", "changes", "metrics", "mirror")
+    for kind in PIPELINES.values():
+        said = command(kind).__doc__
+        assert said.startswith(kind.summary)
+        assert ("goes on where it stopped" in said) is (kind.name in streams)
+        assert ("ends by itself" in said) is (kind.name not in streams)
+    own = Pipeline("own", "Does things.", FolderOptions, lambda spark, options, run: None)
+    assert command(own).__doc__ == "Does things."

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from metaq.cli.output import NAMESRV_DEFAULT, AsJson, NameServers, count, iso_time, print_json, print_table, span
+from metaq.cli.output import (
+    NAMESRV_DEFAULT,
+    AsJson,
+    NameServers,
+    count,
+    iso_time,
+    place_of,
+    print_json,
+    print_table,
+    span,
+)
+
+if TYPE_CHECKING:
+    from metaq.admin.groups import MovedProgress
 
 app = typer.Typer(help="Look at groups of consumers and producers.", no_args_is_help=True)
 
@@ -150,26 +163,60 @@ def skip_backlog(
         queues = admin.skip_backlog(name, topic)
     total = sum(queue.skipped for queue in queues)
     if as_json:
-        print_json(
-            {
-                "group": name,
-                "topic": topic,
-                "skipped": total,
-                "queues": [
-                    {
-                        "broker": one.queue.broker,
-                        "queue_id": one.queue.queue_id,
-                        "consumed": one.consumed,
-                        "offset": one.offset,
-                        "members_told": one.online,
-                    }
-                    for one in queues
-                ],
-            }
-        )
+        print_json({"group": name, "topic": topic, "skipped": total, "queues": _moved_json(queues)})
         return
     told = "its members were told" if any(one.online for one in queues) else "nobody is online in it"
     print(f"group {name} skips {count(total, 'message')} of topic {topic}; {told}")
+    _print_moved(queues)
+
+
+@app.command("reset")
+def reset_group(
+    name: Annotated[str, typer.Argument(metavar="GROUP", help="name of the consumer group")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="topic in which it goes on elsewhere")],
+    to: Annotated[
+        str, typer.Option("--to", metavar="WHERE", help="earliest, latest, or a time such as 2026-01-31T08:00:00Z")
+    ],
+    namesrv: NameServers = NAMESRV_DEFAULT,
+    as_json: AsJson = False,
+) -> None:
+    """Let a group go on elsewhere in a topic: at its beginning, its end, or what was stored at a time or later.
+
+    Members that are online are told and go on there within seconds (Java members within ten). What they have in hand is
+    finished. A group that goes back gets messages again. No other group is touched.
+    """
+    from metaq.admin import Admin
+
+    where = place_of(to, "--to")
+    with Admin(namesrv) as admin:
+        queues = admin.reset_group(name, topic, where)
+    again, skipped = sum(one.repeated for one in queues), sum(one.skipped for one in queues)
+    if as_json:
+        print_json(
+            {"group": name, "topic": topic, "repeated": again, "skipped": skipped, "queues": _moved_json(queues)}
+        )
+        return
+    told = "its members were told" if any(one.online for one in queues) else "nobody is online in it"
+    print(
+        f"group {name} gets {count(again, 'message')} of topic {topic} again and skips {skipped:,}; {told}",
+    )
+    _print_moved(queues)
+
+
+def _moved_json(queues: Iterable[MovedProgress]) -> list[dict[str, object]]:
+    return [
+        {
+            "broker": one.queue.broker,
+            "queue_id": one.queue.queue_id,
+            "consumed": one.consumed,
+            "offset": one.offset,
+            "members_told": one.online,
+        }
+        for one in queues
+    ]
+
+
+def _print_moved(queues: Iterable[MovedProgress]) -> None:
     print_table(
         ("broker", "queue", "was at", "goes on at"),
         ((one.queue.broker, one.queue.queue_id, one.consumed, one.offset) for one in queues),

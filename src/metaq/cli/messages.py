@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import datetime as dt
 import itertools
 import os
 import signal
@@ -22,6 +21,7 @@ from metaq.cli.output import (
     AsJson,
     NameServers,
     message_json,
+    place_of,
     print_json_line,
 )
 from metaq.errors import ConfigError
@@ -132,7 +132,7 @@ def consume(
     """
     import metaq
 
-    where = _where(start)
+    where = place_of(start, "--from")
     if filter_ is not None and tag != "*":
         raise ConfigError(
             "--tag and --filter: give one of them; a filter can ask for tags: \"TAGS = 'paid' AND amount > 10\""
@@ -181,16 +181,6 @@ def _acknowledged(messages: Iterable[StoredMessage]) -> Iterator[StoredMessage]:
     for message in messages:
         with message:  # type: ignore[attr-defined]
             yield message
-
-
-def _where(text: str) -> str | dt.datetime:
-    if text in {"earliest", "latest", "first", "last"}:
-        return text
-    try:
-        moment = dt.datetime.fromisoformat(text)
-    except ValueError:
-        raise typer.BadParameter(f"{text!r} is neither earliest, latest nor a time", param_hint="--from") from None
-    return moment if moment.tzinfo else moment.astimezone()
 
 
 def _print(messages: Iterable[StoredMessage], *, as_json: bool) -> None:

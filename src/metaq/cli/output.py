@@ -127,3 +127,17 @@ def body_json(body: bytes) -> dict[str, str]:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
         return {"body_base64": base64.b64encode(body).decode("ascii")}
+
+
+def place_of(text: str, option: str) -> str | dt.datetime:
+    """Where in a topic an option says: a word, or a time, which is this machine's unless it says otherwise.
+
+    Raises: typer.BadParameter: it is neither.
+    """
+    if text in {"earliest", "latest", "first", "last"}:
+        return text
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise typer.BadParameter(f"{text!r} is neither earliest, latest nor a time", param_hint=option) from None
+    return moment if moment.tzinfo else moment.astimezone()

@@ -22,6 +22,7 @@ from metaq.errors import MetaqError
 from metaq.spark.pipelines.catalogue import PIPELINES, Pipeline
 from metaq.spark.pipelines.configuration import Configuration, configure
 from metaq.spark.pipelines.options import ClusterOptions
+from metaq.spark.pipelines.options import StreamOptions
 
 ROUTE_SECONDS = 1.5
 """How long an unknown topic may take to become known."""
@@ -78,8 +79,17 @@ def command(kind: Pipeline) -> Callable[..., None]:
     )
     run.__signature__ = signature  # type: ignore[attr-defined]
     run.__annotations__ = chosen
-    run.__doc__ = f"{kind.summary}\n\nKilled at any moment, it goes on where it stopped when it is started again."
+    run.__doc__ = kind.summary if (end := _killed(kind)) is None else f"{kind.summary}\n\n{end}"
     return run
+
+
+def _killed(kind: Pipeline) -> str | None:
+    """What a kill does to it; None: only who wrote it knows."""
+    if issubclass(kind.options, StreamOptions):
+        return "Killed at any moment, it goes on where it stopped when it is started again."
+    if kind.name in PIPELINES:
+        return "It ends by itself. Killed at any moment, it leaves nothing half done: start it again."
+    return None
 
 
 class Runs(typer.core.TyperGroup):
