@@ -1,7 +1,7 @@
 """Every figure that the pipelines promise: the archive beside Spark's own Parquet writer, its latency, compaction, row changes.
 
     python bench/pipeline_figures.py                                # a broker of its own, 3 rounds, some 15 minutes
-    python bench/pipeline_figures.py --scale 0.01 --runs 1          # shows that it works
+    python bench/pipeline_figures.py --scale 0.01 --runs 0          # shows that it works: the warming round alone
     python bench/pipeline_figures.py --only archive --runs 5
 
 What is compared is measured one right after the other over the same messages in one session of `local[2]`, and who goes first
@@ -448,7 +448,10 @@ def main() -> None:
                 getattr(figures, part)(number)
                 latest = {name: values[-1] and round(values[-1], 1) for name, values in figures.found.items()}
                 print(f"round {number}, load {os.getloadavg()[0]:.1f}", latest, file=sys.stderr, flush=True)
-        rounds = {name: [value and round(value, 2) for value in values[1:]] for name, values in figures.found.items()}
+        rounds = {
+            name: [value and round(value, 2) for value in values[1:] or values]
+            for name, values in figures.found.items()
+        }
         for body in ROWS if "archive" in parts else ():
             for other in ("writer", "stream"):
                 faster = ratio(rounds[f"archive_{body}"], rounds[f"{other}_{body}"])

@@ -42,7 +42,6 @@ QUEUES = 4
 SERIES = ("driver", "jvm", "live", "workers", "broker")
 PAIRS_SAMPLES_MAX = 400
 """Of more samples every so manieth is taken for the slope: its pairs are their square."""
-DRAIN_SECONDS = 120.0
 
 
 # ------------------------------------------------------------------ the sender, in a process of its own
@@ -192,9 +191,11 @@ def draw(samples: Sequence[dict[str, float]], warm: float, title: str, path: Pat
 
 
 def run(arguments: argparse.Namespace) -> int:
+    import metaq
     from metaq.admin import Admin
     from metaq.spark import session
     from metaq.spark.pipelines import archive
+    from metaq.spark.slow_start import run_through
 
     seconds = arguments.minutes * 60
     samples: list[dict[str, float]] = []
@@ -218,7 +219,17 @@ def run(arguments: argparse.Namespace) -> int:
             "triggerSeconds": arguments.trigger, "compactFiles": arguments.compact_files, "graceSeconds": 60,
             "dedupeSeconds": min(600.0, seconds * arguments.warm / 2),
         }  # fmt: skip
-        query = archive(spark, options, on_batch)
+        with metaq.Producer(server.namesrv) as producer:
+            producer.send(TOPIC, b"0" * arguments.body)
+
+        def first(query: Any) -> Any:
+            """Return it when it has archived that one: it runs now."""
+            while not done["rows"]:
+                if query.awaitTermination(0.2):
+                    raise RuntimeError("the archive's query has ended")
+            return query
+
+        query = run_through(lambda: archive(spark, options, on_batch), first)
         sender = subprocess.Popen(
             [sys.executable, __file__, "--send", server.namesrv, "--rate", str(arguments.rate), "--body",
              str(arguments.body), "--minutes", str(arguments.minutes)],
@@ -231,8 +242,8 @@ def run(arguments: argparse.Namespace) -> int:
             samples.append({"s": passed, **sampler.look()})
             print(json.dumps({name: round(value, 1) for name, value in (samples[-1] | done).items()}), file=sys.stderr, flush=True)  # fmt: skip
             time.sleep(max(0.0, len(samples) * arguments.every - (time.monotonic() - began)))
-        sent = int(sender.communicate(timeout=processes.PATIENCE)[0])
-        end = time.monotonic() + DRAIN_SECONDS
+        sent = 1 + int(sender.communicate(timeout=processes.PATIENCE)[0])
+        end = time.monotonic() + processes.PATIENCE
         while done["rows"] < sent and time.monotonic() < end:
             time.sleep(0.2)
         query.stop()

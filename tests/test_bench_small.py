@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from metaq.spark.slow_start import run_through
 from tests.interop import maven, metaq1
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 
@@ -150,6 +151,49 @@ def test_spark_rows(tmp_path: Path) -> None:
     rows = _run(tmp_path, keys)
     assert list(rows) == keys.split(",")
     assert all(row["median"] > 0 for row in rows.values())
+
+
+def _script(name: str, *flags: str) -> subprocess.CompletedProcess[str]:
+    """What a script of Spark's says; it is run again where Spark gave its Python too little time."""
+
+    def run() -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, str(BENCH / name), *flags], env=environment(), capture_output=True, text=True,
+            timeout=WHOLE_PATIENCE, check=False,
+        )  # fmt: skip
+
+    def check(done: subprocess.CompletedProcess[str]) -> subprocess.CompletedProcess[str]:
+        if done.returncode:
+            raise AssertionError(done.stdout + done.stderr[-10_000:])
+        return done
+
+    return run_through(run, check)
+
+
+@pytest.mark.all  # and in `make bench-small`, as every row
+@pytest.mark.spark
+@pytest.mark.slow
+def test_figures_of_the_pipelines(tmp_path: Path) -> None:
+    """Archive beside Spark's writers, its latency, compaction and row changes: the bench counts what was written."""
+    done = _script("pipeline_figures.py", "--scale=0.002", "--runs=0", "--seconds=3", f"--disk={tmp_path}")
+    found = json.loads(done.stdout)
+    for name in ("archive_100", "writer_cpu_100", "stream_1000", "compact", "plain", "changes_parquet"):
+        assert found[name][0] > 0, name
+    assert 0 < found["latency_p50"][0] <= found["latency_p99"][0]
+
+
+@pytest.mark.all
+@pytest.mark.spark
+@pytest.mark.slow
+def test_memory_of_an_archive(tmp_path: Path) -> None:
+    """A short run archives what was sent, and leaves samples and a table; its slopes mean nothing."""
+    flags = ("--minutes=0.2", "--trigger=1", "--every=1", "--collect=3", "--rate=500", "--most=1e9")
+    done = _script("spark_memory.py", *flags, f"--disk={tmp_path}", f"--output={tmp_path}")
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["sent"] == found["rows"] > 1000
+    assert {"driver", "jvm", "workers", "broker"} <= {line["name"] for line in found["lines"]}
+    assert (tmp_path / "memory.csv").read_text().count("\n") == found["samples"] + 1
+    assert (tmp_path / "memory.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_topics_by_use(tmp_path: Path) -> None:
