@@ -16,7 +16,7 @@ its small files as it goes, so that every part of it is at work all the time. Sa
 The first part of the run (`--warm`, of all) is left out: the window of ids fills for the archive's `dedupeSeconds`, the JVM
 compiles. Of the rest the slope is Theil's: the median of the slopes between all pairs of samples, which no single jump moves. Writes
 memory.csv and memory.png into `--output`, prints a table and, as the last line, one JSON object. Ends with 1 where a line grows
-by more than `--most` percent of its median in an hour, or where the archive does not have what was sent.
+by more than `--most` percent of its median in an hour and by more than MB_LEAST, or where the archive does not have what was sent.
 """
 
 import argparse
@@ -40,6 +40,8 @@ import processes
 TOPIC = "memory"
 QUEUES = 4
 SERIES = ("driver", "jvm", "live", "workers", "broker")
+MB_LEAST = 10.0
+"""What grows by less in an hour is called flat, however small it is: an allocator takes such steps."""
 PAIRS_SAMPLES_MAX = 400
 """Of more samples every so manieth is taken for the slope: its pairs are their square."""
 
@@ -146,7 +148,7 @@ def judged(samples: Sequence[dict[str, float]], warm: float, most: float) -> lis
         found.append({
             "name": name, "median": middle, "least": min(values), "most": max(values),
             "first_quarter": statistics.median(values[:quarter]), "last_quarter": statistics.median(values[-quarter:]),
-            "mb_per_hour": hourly, "percent_per_hour": 100 * hourly / middle, "flat": 100 * hourly / middle <= most,
+            "mb_per_hour": hourly, "percent_per_hour": 100 * hourly / middle, "flat": hourly <= max(middle * most / 100, MB_LEAST),
         })  # fmt: skip
     return found
 
