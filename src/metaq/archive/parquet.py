@@ -16,6 +16,8 @@ from metaq.durable import sync_file
 from metaq.errors import StoreCorrupt
 
 ROW_GROUP_ROWS = 200_000
+ROW_GROUP_BYTES = 16 << 20
+"""What is gathered in memory before it is written. Of a row group a reader pays for each column, whatever its size."""
 _PAGE_ROWS = 64
 """After so many rows it is looked whether a page is full: a page of bodies is what a reader has in memory."""
 _FEW = ("broker", "tag", "properties.key_value.key", "sys_flag", "born_host", "store_host", "properties_raw")

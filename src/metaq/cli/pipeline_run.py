@@ -21,8 +21,7 @@ from metaq.cli.output import count, print_json_line
 from metaq.errors import MetaqError
 from metaq.spark.pipelines.catalogue import PIPELINES, Pipeline
 from metaq.spark.pipelines.configuration import Configuration, configure
-from metaq.spark.pipelines.options import ClusterOptions
-from metaq.spark.pipelines.options import StreamOptions
+from metaq.spark.pipelines.options import ClusterOptions, StreamOptions
 
 ROUTE_SECONDS = 1.5
 """How long an unknown topic may take to become known."""

@@ -18,7 +18,7 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from metaq.archive.decoding import CORRUPT
-from metaq.archive.parquet import ROW_GROUP_ROWS, parquet_writer
+from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
 from metaq.archive.records import COLUMNS
 from metaq.durable import disk_fault, sync_file
 from metaq.model.offsets import Slice
@@ -96,7 +96,9 @@ class SliceWriter:
                 if one.place not in files:
                     files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema)
                 batch = one.batch if columns is None else columns(one.batch)
-                files[one.place].add(batch, self._ids(one.batch, one.store_ms, one.queue_offsets))
+                files[one.place].add(
+                    batch, self._ids(one.batch, one.store_ms, one.queue_offsets), ROW_GROUP_BYTES // len(files)
+                )
         finally:
             for file in files.values():
                 file.close()
@@ -153,18 +155,34 @@ class _DayFile:
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.path, self.rows, self.corrupt = path, 0, 0
         self._ids: list[Ids] = []
+        self._waiting: list[pa.RecordBatch] = []
+        self._waiting_bytes = self._waiting_rows = 0
         self._writer = parquet_writer(path, schema)
 
-    def add(self, batch: pa.RecordBatch, ids: Ids | None) -> None:
-        self._writer.write_batch(batch, row_group_size=ROW_GROUP_ROWS)
+    def add(self, batch: pa.RecordBatch, ids: Ids | None, most: int) -> None:
+        """Args: most: bytes that wait before they are written, as one row group: a pull brings little."""
+        self._waiting.append(batch)
+        self._waiting_bytes += batch.nbytes
+        self._waiting_rows += len(batch)
         self.rows += len(batch)
         if CORRUPT in batch.schema.names:
             self.corrupt += len(batch) - batch.column(CORRUPT).null_count
         if ids is not None:
             self._ids.append(ids)
+        if self._waiting_bytes >= most or self._waiting_rows >= ROW_GROUP_ROWS:
+            self._write()
+
+    def _write(self) -> None:
+        waiting, self._waiting, self._waiting_bytes, self._waiting_rows = self._waiting, [], 0, 0
+        if waiting:
+            self._writer.write_table(pa.Table.from_batches(waiting), row_group_size=ROW_GROUP_ROWS)
 
     def close(self) -> None:
-        self._writer.close()
+        """Also of what a fault has cut short: its file is rubbish then, and closed all the same."""
+        try:
+            self._write()
+        finally:
+            self._writer.close()
         sync_file(self.path)
 
     def save_ids(self) -> Path:
