@@ -19,9 +19,11 @@ alternates by round; a round that warms Spark up is left out. Prints one JSON ob
                                `--trigger` seconds between two looks; of a run of `--seconds`, the first fifth left out
   compact                      MB/s of small files that the pipeline `compact` merges (bytes of those files)
   plain                        the same of pyarrow alone: those files read and written as one, forced to the disk
+  compact_cpu, plain_cpu       MB a second of CPU
   changes_parquet, changes_mariadb, changes_postgresql
                                row changes a second, by the pipeline `changes`: two thirds of them updates, of KEYS keys. None where
                                the database cannot be had
+  changes_cpu_parquet, ...     CPU µs a change, of the driver, the JVM and all Python below it
 """
 
 import argparse
@@ -124,6 +126,12 @@ class Meter:
         return found
 
 
+def over(folder: Path) -> None:
+    """Wait until the run of the pipeline in a folder has told its end: the folder is nobody's then."""
+    while (status := status_of(folder)) is not None and status.state == RUNNING:
+        time.sleep(0.01)
+
+
 def parquet_files(folder: Path) -> list[Path]:
     """Those that a glob by Hive's rules sees."""
     return [
@@ -210,8 +218,7 @@ class Figures:
     def _archive(self, topic: str, output: Path, **more: Any) -> None:
         options = {"nameServers": self.namesrv, "topics": topic, "output": output, "once": True, **more}
         run_through(lambda: archive(self.spark, options), ended)
-        while (status := status_of(output)) is not None and status.state == RUNNING:
-            time.sleep(0.01)
+        over(output)
 
     @property
     def _columns(self) -> str:
@@ -312,7 +319,9 @@ class Figures:
                 subprocess.run(["cp", "-r", str(self.small), str(output)], check=True)
                 spark_figures.touch(output)
                 options = {"folder": output, "graceSeconds": 0, "wait": True}
+                cpu = time.process_time()
                 seconds = spark_figures.seconds_of(lambda: compact(options))
+                self.note("compact_cpu", megabytes / (time.process_time() - cpu))
                 left = parquet_files(output)
                 assert rows_of(left) == rows
                 assert len(left) < len(files) / 10, f"{len(left)} files are left of {len(files)}"
@@ -321,7 +330,9 @@ class Figures:
         def plain() -> None:
             with self.place("plain") as output:
                 output.mkdir()
+                cpu = time.process_time()
                 self.note("plain", megabytes / spark_figures.seconds_of(lambda: merged(files, output / "one.parquet")))
+                self.note("plain_cpu", megabytes / (time.process_time() - cpu))
 
         spark_figures.touch(self.small)
         spark_figures.in_turn(number, ours, plain)
@@ -353,10 +364,12 @@ class Figures:
 
     def changes(self, _number: int) -> None:
         for name, running in self.targets.items():
-            self.note(f"changes_{name}", running() if running else None)
+            rate, cpu = running() if running else (None, None)
+            self.note(f"changes_{name}", rate)
+            self.note(f"changes_cpu_{name}", cpu)
 
     @cached_property
-    def targets(self) -> dict[str, Callable[[], float] | None]:
+    def targets(self) -> dict[str, Callable[[], tuple[float, float]] | None]:
         return {
             "parquet": lambda: self._changes(buckets=4),
             "mariadb": (lambda: self._changes(target=f"mysql://{self.mariadb}/test", createTable=True))
@@ -370,21 +383,23 @@ class Figures:
     mariadb = postgresql = ""
     """`user@host:port`; empty: it cannot be had."""
 
-    def _changes(self, **more: Any) -> float:
+    def _changes(self, **more: Any) -> tuple[float, float]:
         topic, count = self.changed
         told: list[Any] = []
         with self.place("changes") as folder:
             options = {"nameServers": self.namesrv, "topics": topic, "folder": folder, "once": True, **more}
             if "target" in more:  # a table of its own: the last round's has other positions
                 options["targetTable"] = f"orders_{self.fresh}"
-            seconds = spark_figures.seconds_of(
-                lambda: run_through(
-                    lambda: changes(self.spark, options, lambda _line, figures: told.append(figures)), ended
-                )
-            )
+
+            def apply() -> None:
+                run_through(lambda: changes(self.spark, options, lambda _line, figures: told.append(figures)), ended)
+                over(folder)
+
+            with Meter(self.jvm) as meter:
+                seconds = spark_figures.seconds_of(apply)
         applied = sum(one["changes"] for one in told)
         assert applied == count, f"{applied} changes of {count} were applied"
-        return count / seconds
+        return count / seconds, meter.seconds / count * 1e6
 
 
 def ratio(ones: list[Any], others: list[Any]) -> float:
