@@ -21,7 +21,7 @@ alternates by round; a round that warms Spark up is left out. Prints one JSON ob
   plain                        the same of pyarrow alone: those files read and written as one, forced to the disk
   compact_cpu, plain_cpu       MB a second of CPU
   changes_parquet, changes_mariadb, changes_postgresql
-                               row changes a second, by the pipeline `changes`: two thirds of them updates, of KEYS keys. None where
+                               row changes a second, by the pipeline `changes`: nine in ten of them updates, of KEYS keys. None where
                                the database cannot be had
   changes_cpu_parquet, ...     CPU µs a change, of the driver, the JVM and all Python below it
 """
