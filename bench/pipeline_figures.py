@@ -9,7 +9,7 @@ alternates by round; a round that warms Spark up is left out. Prints one JSON ob
 
   archive_100, archive_1000    MB/s of bodies of 100 B and 1 KB from the topic into Parquet, by the pipeline `archive` with its default
                                options: repeats looked for, files forced to the disk, checkpoint and manifest written
-  writer_100, writer_1000      the same of `spark.read.format("metaq")` of the same topic and columns into
+  writer_100, writer_1000      the same of `spark.read.format("metaq")` of the same topic, the columns that it has of the archive's, into
                                `write.option("compression", "zstd").parquet(...)`, at the archive's level of compression
   stream_100, stream_1000      the same of `spark.readStream` into Spark's own sink of Parquet files (availableNow)
   archive_fixed_cpu, ...       CPU seconds of the driver, the JVM and all Python below it, for each of these with FEW messages
@@ -222,9 +222,10 @@ class Figures:
 
     @property
     def _columns(self) -> str:
-        from metaq.spark.pipelines.slices import COLUMNS
+        from metaq.archive.records import COLUMNS
+        from metaq.client.arrow import TYPES
 
-        return ",".join(COLUMNS)
+        return ",".join(name for name in COLUMNS if name in TYPES)  # The rest Spark's source does not have.
 
     def _writer(self, topic: str, output: Path) -> None:
         source = {"nameServers": self.namesrv, "subscribe": topic, "columns": self._columns}
