@@ -53,7 +53,7 @@ class Lines:
                 asyncio.get_running_loop().call_soon(self.peer.resume)
             else:
                 self.peer.write(line)
-        if whole == len(data) and self.server.sweeping and not self.peer.swept and not self.peer.closed:
+        if self.server.sweeping and not self.peer.swept and not self.peer.closed:  # also with half a line left
             self.server.joined += self.peer.join(self.server.sweep, self)
         return whole
 
@@ -149,6 +149,23 @@ def test_every_line_comes_back_once_and_in_order(run) -> None:
     run(act())
 
 
+def test_half_a_line_that_is_left_when_it_joins_is_not_forgotten(run) -> None:
+    """The sweep would read on behind it."""
+
+    async def act() -> None:
+        server = Server()
+        listener = await server.listen()
+        reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+        writer.write(PLAIN + b"1\n" + PLAIN + b"half")
+        assert await reader.readline() == PLAIN + b"1\n"
+        writer.write(b" and half\n")
+        assert await reader.readline() == PLAIN + b"half and half\n"
+        writer.close()
+        await listener.close()
+
+    run(act())
+
+
 def test_an_end_reaches_the_session(run) -> None:
     """Also an end that comes with the last line, and a peer that is gone without a word."""
 
@@ -200,7 +217,7 @@ def test_a_peer_that_does_not_read_gets_all_in_order_when_it_does(run) -> None:
         listener = await server.listen()
         reader, writer = await connect(listener)
         raw = writer.get_extra_info("socket")
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 65536)
         writer.transport.pause_reading()
         line = PLAIN + b"%06d" + b"y" * 4000 + b"\n"
         for number in range(1500):

@@ -147,7 +147,7 @@ class BrokerSession(RemotingSession):
                 frame_bytes(data, start, end, self._frame_bytes_max)  # raises with more to say about TLS and HTTP
                 raise RemoteProtocolError(table.error)
             self._needed = table.needed
-            if self._singles >= SINGLES_BEFORE_JOINING:
+            if self._singles >= SINGLES_BEFORE_JOINING and start == end:
                 self._join()
             return start
         finally:

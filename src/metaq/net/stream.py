@@ -330,7 +330,7 @@ class Stream(asyncio.BufferedProtocol):
         else:
             self._present(data)
             self._leftovers += 1
-            if self.held or self._leftovers >= LEFTOVERS_MAX:
+            if self._leftovers >= LEFTOVERS_MAX:
                 self.leave()
 
     def answer(self, data: bytes) -> None:
@@ -534,6 +534,7 @@ class Stream(asyncio.BufferedProtocol):
             self.close("its session failed")
 
     def _keep(self, rest: memoryview, needed: int) -> None:
+        self.leave()  # a sweep reads nothing in front of which something is kept
         size = len(rest)
         self._needed = needed if needed > size else 0
         if size <= _PREFIX_BYTES_MAX and needed <= SHARED_BYTES // 2:

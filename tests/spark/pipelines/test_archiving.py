@@ -294,7 +294,7 @@ def test_one_broker_s_wrong_clock_does_not_end_the_search_for_repeats(tmp_path, 
 
     def repeats(batch: int, number: int, store_ms: int) -> int:
         ids = ids_of(pa.array([f"{number:032X}"]), np.array([store_ms]), np.array([batch]))
-        file = Staged(wanted, "2023-11-14", "", "", rows=1, ids=ids)
+        file = Staged(wanted=wanted, date="2023-11-14", part="", path="", rows=1, ids=ids)
         archiver._save_ids("q" * 36, batch, archiver._drop_repeats([file]))
         archiver._expire()
         return file.repeats
