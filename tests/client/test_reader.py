@@ -94,6 +94,22 @@ def test_time_is_exact(metaq_broker, producer, filled):
         assert len(list(reader)) == 1100
 
 
+def test_another_queue_that_ends_during_a_seek_does_not_end_the_reading(metaq_broker, filled, monkeypatch):
+    """The queue that is moved has not begun yet: those that are read were all at their ends, and nothing of it came."""
+    with Reader(metaq_broker.namesrv, filled, stop_at_end=True) as reader:
+        assert len(list(reader)) == 1000
+        reading = reader._reading
+        ask = reading._max_offset
+
+        async def asked(queue):
+            reading._finish_if_at_end()  # as when a queue's last messages come now
+            return await ask(queue)
+
+        monkeypatch.setattr(reading, "_max_offset", asked)
+        reader.seek(next(iter(reader.ranges())), offset=0)
+        assert len(list(reader)) > 100
+
+
 def test_seek_one_queue_by_offset(metaq_broker, filled):
     """The others stay where they are."""
     with Reader(metaq_broker.namesrv, filled, stop_at_end=True) as reader:

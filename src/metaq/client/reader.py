@@ -95,6 +95,8 @@ class ReaderCore:
         """The queues that have a broker, by the last route."""
         self._wanted = Wanted(TOOLS_GROUP, ReadMessage, pull_bytes, inline=True, hold=not stop_at_end)
         self._readers: dict[MessageQueue, _QueueReader] = {}
+        self._seeking = 0
+        """Seeks under way: until they have begun their queues, those that are left are not all."""
         self.failure: MetaqError | None = None
         """Raised to the user after what was ready before it, again and again until `seek`."""
 
@@ -164,11 +166,16 @@ class ReaderCore:
             raise ConfigError(f"{queue} is not read here; the queues are {', '.join(map(str, known))}")
         chosen = known if queue is None else [queue]
         places = {one: offset if offset is not None else await self.offset_of(one, time_ms) for one in chosen}
-        for one in chosen:
-            self._close(one)
-        self.failure = None
-        self._handover.restart()
-        await self._begin_at(places)
+        self._seeking += 1
+        try:
+            for one in chosen:
+                self._close(one)
+            self.failure = None
+            self._handover.restart()
+            await self._begin_at(places)
+        finally:
+            self._seeking -= 1
+            self._finish_if_at_end()
 
     async def _begin_at(self, places: Mapping[MessageQueue, int]) -> None:
         """Begin to read queues. None starts before all ends are known, or a short one would look like the end of all."""
@@ -325,7 +332,7 @@ class ReaderCore:
         self._handover.interrupt()
 
     def _finish_if_at_end(self) -> None:
-        if self._stop_at_end and all(reader.task is None for reader in self._readers.values()):
+        if self._stop_at_end and not self._seeking and all(reader.task is None for reader in self._readers.values()):
             self._handover.interrupt()
 
 
