@@ -19,7 +19,7 @@ def batch(first: int, rows: int, body: int) -> pa.RecordBatch:
 
 
 def written(path, batches, most=ROW_GROUP_BYTES) -> pq.ParquetFile:
-    file = _DayFile(path)
+    file = _DayFile(path, SCHEMA)
     for one in batches:
         file.add(one, None, most)
     file.close()
@@ -50,7 +50,7 @@ def test_what_waits_is_bounded_by_rows(tmp_path, monkeypatch):
 
 def test_a_file_is_closed_though_its_rest_cannot_be_written(tmp_path, monkeypatch):
     """The disk's fault is told, and nothing is left open."""
-    file = _DayFile(tmp_path / "f")
+    file = _DayFile(tmp_path / "f", SCHEMA)
     file.add(batch(0, 3, 10), None, ROW_GROUP_BYTES)
 
     def full(*_: object, **__: object) -> None:
