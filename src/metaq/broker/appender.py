@@ -127,8 +127,8 @@ class Appender:
         False: nothing may be appended now. What stops it, or the store's refusal of that row, is for the slow lane to
         meet again and to tell.
         """
-        # As in `refusal` and `_grew`, without calls: read events of one message are the most frequent ones. A store that
-        # has failed says so itself.
+        # As in `refusal`, without calls: read events of one message are the most frequent ones. A store that has failed
+        # says so itself.
         options = self._environment.options
         if (
             self._log.end - self._state.flushed > options.unflushed_bytes_max
@@ -139,8 +139,7 @@ class Appender:
             self._store.append_rows(table, row, end, gates, born_host, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:  # the rows before it are stored
             log.debug("row %d fails (%s); the slow lane will say so, or succeed", outcome.row, error)
-        if outcome.messages:
-            self._tell(outcome)
+        self._grew(outcome.touched, outcome.messages, outcome.size)
         return True
 
     def parts(
@@ -153,27 +152,13 @@ class Appender:
         outcome: AppendOutcome,
     ) -> None:
         """Append the plain sends of many connections (see `hot.append_parts`). What is left is for `rows` to meet again."""
-        options = self._environment.options
-        if (
-            self._log.end - self._state.flushed > options.unflushed_bytes_max
-            or self._acks.waiting_bytes > options.unanswered_bytes_max
-        ):
+        if self.refusal() is not None:
             return
         try:
             self._store.append_parts(data, parts, senders, table, replies, outcome)
         except (StoreError, OSError, MemoryError) as error:
             log.debug("a part fails (%s); its session will say so, or succeed", error)
-        if outcome.messages:
-            self._tell(outcome)
-
-    def _tell(self, outcome: AppendOutcome) -> None:
-        start, queues = self._told, outcome.touched
-        self._told = log_end = self._log.end
-        for hook in self._hooks:
-            hook(queues, outcome.messages, outcome.size, start, log_end)
-        if queues:
-            for hook in self._queue_hooks:
-                hook(queues, outcome.messages, outcome.size, start, log_end)
+        self._grew(outcome.touched, outcome.messages, outcome.size)
 
     def puts(
         self,
