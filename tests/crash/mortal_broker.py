@@ -23,7 +23,9 @@ from metaq.testing.cluster import ClusterServer
 from metaq.wire import hot
 
 PROGRAM = "tests.crash.mortal_broker"
-APPENDS = ("put", "append_rows", "append_puts", "deliver", "append_raw", "expand", "expand_all")
+APPENDS = (
+    "put", "append_rows", "append_parts", "append_puts", "deliver", "give_back", "append_raw", "expand", "expand_all",
+)  # fmt: skip
 """What appends to the log, as far as it is there."""
 
 

@@ -19,11 +19,11 @@ SHORT = 0.05
 
 @pytest.fixture
 def ends() -> Iterator[tuple[BlockingStream, socket.socket]]:
-    """Ours, which waits for ever, and the other one."""
+    """Ours, which waits with patience, and the other one."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         near = socket.create_connection(listener.getsockname())
         far, _ = listener.accept()
-        with far, BlockingStream(near, "far:1") as stream:
+        with far, BlockingStream(near, "far:1", PATIENCE) as stream:
             yield stream, far
 
 

@@ -20,10 +20,15 @@ _AT_ONCE_BYTES_MAX = 256 * 1024
 
 
 class BlockingStream:
-    """A plain connection for a thread that may wait, such as a Spark reader. Made by `dial_blocking`."""
+    """A plain connection for a thread that may wait, such as a Spark reader. Made by `dial_blocking`.
 
-    def __init__(self, raw: socket.socket, address: str) -> None:
+    timeout: seconds that a call may wait for the other side. There is always one: a socket without waits in the kernel's
+    recv, which takes what is there, then sleeps until as much as was waited for has come *again*, and so for ever.
+    """
+
+    def __init__(self, raw: socket.socket, address: str, timeout: float) -> None:
         self._socket = raw
+        raw.settimeout(timeout)
         self._low_water = 1
         self.address = address
 
@@ -99,4 +104,4 @@ def dial_blocking(address: str, timeout: float) -> BlockingStream:
     except OSError as error:
         raise ConnectionFailed(f"cannot connect to {address}: {error.strerror or error}") from error
     raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return BlockingStream(raw, address)
+    return BlockingStream(raw, address, timeout)
