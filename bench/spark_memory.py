@@ -8,7 +8,7 @@ A process of its own sends at the rate. The archive (`metaq.spark.pipelines.arch
 its small files as it goes, so that every part of it is at work all the time. Sampled every `--every` seconds:
 
   driver    RssAnon of this process: PySpark's driver, with the archive's window of unique ids
-  jvm       RssAnon of Spark's JVM (`--heap` bounds its heap, which it fills before it collects)
+  jvm       RssAnon of Spark's JVM, whose whole heap (`--heap`) is touched at its start: what grows lies outside of the heap
   live      MB of the JVM's heap that are in use behind a full collection, which is asked for every `--collect` seconds
   workers   Pss of all Python processes below the JVM together: daemons, workers, planners
   broker    RssAnon of the broker
@@ -214,7 +214,9 @@ def run(arguments: argparse.Namespace) -> int:
         server = stack.enter_context(processes.metaq_up(arguments.disk))
         with Admin(server.namesrv) as admin:
             admin.create_topic(TOPIC, queues=QUEUES)
-        spark = session("spark_memory", master="local[2]", conf={"spark.driver.memory": arguments.heap})
+        whole_heap = f"-Xms{arguments.heap} -XX:+AlwaysPreTouch"
+        conf = {"spark.driver.memory": arguments.heap, "spark.driver.extraJavaOptions": whole_heap}
+        spark = session("spark_memory", master="local[2]", conf=conf)
         stack.callback(spark.stop)
         options = {
             "nameServers": server.namesrv, "topics": TOPIC, "output": f"{folder}/archive",

@@ -101,6 +101,18 @@ def test_a_transaction_is_followed_from_its_chunks_to_its_copies(folder):
     assert transaction.problems == found.problems == []
 
 
+def test_a_part_that_the_decision_does_not_name_is_dropped(folder):
+    """What a lost task had staged, and its second attempt staged anew under another name."""
+    folder.chunk(0, *ROWS[0], part="p.0")
+    first, second = commit(folder)
+    folder.copy(first, *ROWS[0])
+    folder.copy(second, *ROWS[1])
+    folder.done()
+    transaction = look(folder).transactions[T]
+    assert (transaction.phase, transaction.problems) == ("committed", [])
+    assert (transaction.drops("p.0"), transaction.drops("p")) == (True, False)
+
+
 def test_a_rollback_leaves_no_copy(folder):
     """And a second one changes nothing."""
     folder.chunk(0, *ROWS[0])
@@ -160,6 +172,12 @@ def elsewhere(folder):
     folder.copy(first, b"a", queue_id=0)
 
 
+def unnamed(folder):
+    lost = folder.chunk(0, *ROWS[0], part="p.0")
+    commit(folder)
+    folder.copy(lost, *ROWS[0])
+
+
 def between(folder):
     first, second = commit(folder)
     folder.copy(first, b"a", b"b", b"c")
@@ -199,6 +217,7 @@ WRONG = {
     out_of_order: "are not its 3 messages",
     one_too_few: "chunk 1 of part p has 0 copies of 1, and counts as applied",
     elsewhere: "belongs into orders:1",
+    unnamed: "part p.0 has 3 copies, and the decision does not name it",
     between: "something lies between the copies of part p in orders:1",
     gap: "part p has the chunks [0, 2]",
     wrong_seal: "and is sealed with",

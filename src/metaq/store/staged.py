@@ -99,6 +99,15 @@ class Transaction(Struct):
     """An operator has dropped it."""
     problems: list[str] = field(default_factory=list)
 
+    def drops(self, part: str) -> bool:
+        """Whether it commits without this part: of a writer that was lost and whose work another one did anew, say."""
+        decision = self.decision
+        return (
+            decision is not None
+            and decision.outcome is Outcome.COMMIT
+            and all(named.part != part for named in decision.parts)
+        )
+
     @property
     def phase(self) -> str:
         if self.forgotten:
@@ -226,6 +235,10 @@ class StagedSurvey:
     def _judged(self, transaction: Transaction) -> Iterator[str]:
         for part in transaction.parts.values():
             yield from _judged_seal(part, complete=self._begin == 0)
+            if transaction.drops(part.part):
+                if part.copies:
+                    yield f"part {part.part} has {part.copies} copies, and the decision does not name it"
+                continue
             for number, chunk in part.chunks.items():
                 found = tuple(chunk.copies[offset] for offset in sorted(chunk.copies))
                 if found != chunk.row_crcs[: len(found)]:
