@@ -22,7 +22,7 @@ from metaq.model.queue import MessageQueue
 from metaq.spark import table
 from metaq.spark.pipelines import archiving as archives
 from metaq.spark.pipelines.archiving import archive
-from metaq.spark.pipelines.dedupe import ids_of
+from metaq.spark.pipelines.dedupe import Rooms, ids_of
 from metaq.spark.pipelines.driver import root_text
 from metaq.spark.pipelines.outputs import LocalOutput, Staged
 from metaq.spark.slow_start import run_through
@@ -288,14 +288,14 @@ def test_one_broker_s_wrong_clock_does_not_end_the_search_for_repeats(tmp_path, 
         LocalOutput(ArchiveFolder(tmp_path / "out")),
         archives._Dedupe("unique_id", 600.0),
     )
-    archiver._windows, archiver._newest_ms = {}, 0
+    archiver._windows, archiver._newest_ms, archiver._rooms = {}, 0, Rooms()
     monkeypatch.setattr(archiver._output, "drop", lambda _: None)
     wanted = Slice(MessageQueue("orders", "broker-a", 0), 0, 1)
 
     def repeats(batch: int, number: int, store_ms: int) -> int:
         ids = ids_of(pa.array([f"{number:032X}"]), np.array([store_ms]), np.array([batch]))
         file = Staged(wanted=wanted, date="2023-11-14", part="", path="", rows=1, ids=ids)
-        archiver._save_ids("q" * 36, batch, archiver._drop_repeats([file]))
+        archiver._drop_repeats("q" * 36, batch, [file])
         archiver._expire()
         return file.repeats
 

@@ -18,6 +18,11 @@ def ids(*messages: tuple[str, int]) -> Ids:
     return ids_of(names, [at * 1000 for _, at in messages], range(len(messages)))
 
 
+def add(window: IdWindow, name: str, batch: Ids) -> None:
+    """As the archive does it, but for the file."""
+    window.add(name, window.ordered(batch).copy())
+
+
 def test_the_first_copy_stays():
     """Within a batch the copy stored first is kept, wherever it stands."""
     assert IdWindow(60).repeats(ids((A, 5), (B, 5), (A, 3), (A, 9))).tolist() == [0, 3]
@@ -26,17 +31,37 @@ def test_the_first_copy_stays():
 def test_a_copy_of_an_archived_message_is_found_within_the_window():
     """The window counts store time, between the two copies."""
     window = IdWindow(60)
-    window.add("first", ids((A, 100), (B, 100)))
+    add(window, "first", ids((A, 100), (B, 100)))
     assert window.repeats(ids((C, 130), (A, 160), (B, 161))).tolist() == [1]
 
 
 def test_old_batches_are_forgotten_and_named():
     """What cannot match any more is dropped, and its file may go."""
     window = IdWindow(60)
-    window.add("old", ids((A, 100)))
-    window.add("new", ids((B, 150)))
+    add(window, "old", ids((A, 100)))
+    add(window, "new", ids((B, 150)))
     assert window.expire(170_000) == ["old"]
     assert window.repeats(ids((A, 155), (B, 155))).tolist() == [1]
+
+
+def test_a_window_of_many_batches_finds_each_of_them_while_they_come_and_go():
+    """Also when it has grown and shrunk again, and in batches larger than what is looked at in one piece."""
+
+    def counted(begin: int, count: int, at_ms: int) -> Ids:
+        low = np.arange(begin, begin + count, dtype=np.uint64)
+        return Ids(np.full(count, 7, np.uint64), low, np.full(count, at_ms), np.arange(count))
+
+    window, each = IdWindow(60), 40_000
+    for number in range(6):
+        fresh = counted(number * each, each, number * 20_000)
+        assert window.repeats(fresh).tolist() == []
+        add(window, str(number), fresh)
+        window.expire(number * 20_000)
+        first = max(0, number - 3)  # whose time is within sixty seconds
+        again = counted(0, 7 * each, number * 20_000)
+        assert window.repeats(again).tolist() == list(range(first * each, (number + 1) * each))
+    assert window.expire(10**9) == ["2", "3", "4", "5"]
+    assert window.repeats(again).tolist() == []
 
 
 def test_ids_that_are_not_hex_count_too():
@@ -47,7 +72,7 @@ def test_ids_that_are_not_hex_count_too():
 
 def test_ids_survive_the_way_through_a_file(tmp_path):
     """What a restart loads finds the same repeats."""
-    saved = IdWindow(60).add("batch", ids((A, 100), (B, 101), (C, 102)))
+    saved = IdWindow(60).ordered(ids((A, 100), (B, 101), (C, 102)))
     saved.save(tmp_path / "x.arrow")
     window = IdWindow(60)
     window.restore("batch", Ids.load(tmp_path / "x.arrow"))
@@ -66,7 +91,7 @@ def test_equal_keys_of_different_ids_are_not_repeats():
     assert batch.keys[0] == batch.keys[1]
     window = IdWindow(60)
     assert window.repeats(batch).tolist() == []
-    window.add("first", batch.take(np.array([0])))
+    add(window, "first", batch.take(np.array([0])))
     assert window.repeats(batch).tolist() == [0]
 
 
@@ -87,7 +112,7 @@ def test_it_finds_what_a_simple_search_finds(batches):
                 fresh.append((name, at))
         assert window.repeats(batch).tolist() == sorted(expected)
         archived += fresh
-        window.add(str(number), batch.without(np.array(expected, int)))
+        add(window, str(number), batch.without(np.array(expected, int)))
 
 
 def test_keys_make_an_id_and_messages_without_one_have_none():

@@ -32,7 +32,7 @@ from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.checkpoints import Checkpoint, checkpoint_of
 from metaq.spark.pipelines.compacting import Compactor, Step
 from metaq.spark.pipelines.decoding import BodyColumns, settle
-from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow
+from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow, Rooms
 from metaq.spark.pipelines.driver import looked_after
 from metaq.spark.pipelines.hadoop_folder import HadoopFolder
 from metaq.spark.pipelines.hadoop_lease import HadoopLease
@@ -293,6 +293,7 @@ class _Archiver:
             decoding=decoding,
         )
         self._windows: dict[str, IdWindow] = {}
+        self._rooms = Rooms()
         self._positions: Positions = {}
         self._newest_ms = 0
         self._busy = threading.Lock()
@@ -370,7 +371,7 @@ class _Archiver:
     def _publish(self, query: str, batch: int, files: list[Staged], began: float) -> None:
         files.sort(key=lambda file: (file.wanted.queue, file.wanted.start, file.date, file.part))
         self._see_that_it_goes_on(batch, files)
-        fresh = self._drop_repeats(files) if self._dedupe.on else {}
+        ids = self._drop_repeats(query, batch, files) if self._dedupe.on else {}
         for file in files:
             queue = file.wanted.queue
             self._positions[queue] = max(self._positions.get(queue, 0), file.wanted.end)
@@ -394,7 +395,7 @@ class _Archiver:
             rows=sum(file.rows for file in left),
             repeats=sum(file.repeats for file in files),
             positions=offsets.to_json(self._positions),
-            ids=self._save_ids(query, batch, fresh),
+            ids=ids,
             newest_ms=self._newest_ms,
             partition_by=str(self._wanted.parting),
             corrupt=sum(file.corrupt for file in files),
@@ -421,21 +422,22 @@ class _Archiver:
                 )
 
     # -------------------------------------------------------------- repeats
-    def _drop_repeats(self, files: list[Staged]) -> dict[str, Ids]:
-        """Take messages out of the staged files whose id is archived already, or comes twice in this batch.
+    def _drop_repeats(self, query: str, batch: int, files: list[Staged]) -> dict[str, str]:
+        """Take messages out of the staged files whose id is archived already, or comes twice in this batch; keep the others' ids.
 
-        Returns: per topic, the ids of the messages that stay. Files get their new count, and `repeats`.
+        Returns: per topic, the file of its ids. Files get their new count, and `repeats`.
         """
-        fresh: dict[str, Ids] = {}
+        names: dict[str, str] = {}
         newest: list[int] = []
         found: list[tuple[Staged, Any]] = []
         for topic in sorted({file.wanted.queue.topic for file in files}):
             mine = [file for file in files if file.wanted.queue.topic == topic]
             parts = [file.ids if file.ids is not None else Ids.join(()) for file in mine]
-            joined = Ids.join(parts)
+            window = self._window(topic)
+            joined = window.join(parts)
             if not len(joined):
                 continue
-            drop = self._window(topic).repeats(joined)
+            drop = window.repeats(joined)
             begin = 0
             for file, part in zip(mine, parts, strict=True):
                 hits = drop[(drop >= begin) & (drop < begin + len(part))] - begin
@@ -443,18 +445,12 @@ class _Archiver:
                 if len(hits):
                     found.append((file, part.queue_offset[hits]))
                     file.repeats = len(hits)
-            fresh[topic] = joined.without(drop)
             newest.append(int(joined.store_ms.max()))
+            names[topic] = name = self._output.ids_name(query, batch, len(names))
+            window.add(name, self._output.save_ids(name, window.ordered(joined.without(drop))))
         # Of this batch alone: after a broker's clock that jumped forwards and back, ids would be forgotten at once for years.
         self._newest_ms = max(newest, default=self._newest_ms)
         self._output.drop(found)
-        return fresh
-
-    def _save_ids(self, query: str, batch: int, fresh: dict[str, Ids]) -> dict[str, str]:
-        names: dict[str, str] = {}
-        for number, (topic, ids) in enumerate(sorted(fresh.items())):
-            names[topic] = name = self._output.ids_name(query, batch, number)
-            self._output.save_ids(name, self._window(topic).add(name, ids))
         return names
 
     def _expire(self) -> None:
@@ -463,7 +459,7 @@ class _Archiver:
                 self._output.remove_ids(name)
 
     def _window(self, topic: str) -> IdWindow:
-        return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds))
+        return self._windows.setdefault(topic, IdWindow(self._dedupe.seconds, self._rooms))
 
     def _keep_up(self) -> dict[str, int]:
         """Merge small files, and let old dates go: what is due, as long as no batch is kept waiting."""

@@ -3,17 +3,18 @@
 Both copies carry the same unique id (and the same keys, if the application gave them any: an application that sends again
 by itself gives the copy another id), lie in any two queues, and were stored within a short time of each other, so it is
 enough to remember the ids of a window of store time. Ids are 16 bytes (the hex text of the usual 32 characters; any other
-text, and all keys, are hashed to 16), kept as two 64-bit numbers per message, sorted by a mixed key: looking a whole batch up in a remembered one is
-a binary search in numpy. The key only finds candidates; what decides is the id itself.
+text, and all keys, are hashed to 16), kept as two 64-bit numbers per message, sorted by a mixed key. A bitmap tells of most
+messages of a batch that no remembered one can be the same; the few others are looked up by a binary search in numpy. Bitmap and key
+only find candidates; what decides is the id itself.
 """
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +28,12 @@ ID_CHARS = 32
 KEY_SEPARATOR = " "
 """Between the keys of a message on the wire, so no key has it."""
 _MIX = np.uint64(0x9E3779B97F4A7C15)
+_SPREAD = np.uint64(0xD6E8FEB86659FD93)
+"""Ids of one producer count up: the high bits of this product differ for all of them."""
+_SIEVE_BITS_PER_ID = 16
+_SIEVE_LOG2_MIN = 16
+_BLOCK = 1 << 15
+"""Rows at a time: what is computed of them stays in the processor's cache."""
 _NIBBLES = np.full(256, 0xFF, np.uint8)
 for _value, _digit in enumerate("0123456789abcdef"):
     _NIBBLES[ord(_digit)] = _NIBBLES[ord(_digit.upper())] = _value
@@ -38,6 +45,37 @@ _SCHEMA = pa.schema(
 
 Numbers = Any
 """A one-dimensional numpy array."""
+
+
+class _Room:
+    """An array of 64-bit numbers that is used again: to have a large one anew costs more than what is done with it."""
+
+    def __init__(self) -> None:
+        self._array = np.empty(0, np.uint64)
+
+    def of(self, count: int) -> Numbers:
+        if count > len(self._array):
+            self._array = np.empty(count, np.uint64)
+        return self._array[:count]
+
+
+class _Columns:
+    """The columns of `Ids` in arrays that are used again: what was had of them before is overwritten."""
+
+    def __init__(self) -> None:
+        self._rooms = tuple(_Room() for _ in range(4))
+
+    def of(self, count: int) -> Ids:
+        high, low, store_ms, queue_offset = (room.of(count) for room in self._rooms)
+        return Ids(high, low, store_ms.view(np.int64), queue_offset.view(np.int64))
+
+
+class Rooms:
+    """Where windows have what they need for a batch. Several may share them, if each is done with its batch before the next."""
+
+    def __init__(self) -> None:
+        self.keys, self.others = _Room(), _Room()
+        self.joined, self.ordered = _Columns(), _Columns()
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +92,19 @@ class Ids:
 
     @property
     def keys(self) -> Numbers:
-        return self.low ^ (self.high * _MIX)
+        return self.keys_in(np.empty(len(self), np.uint64))
+
+    def keys_in(self, room: Numbers) -> Numbers:
+        """The mixed keys, in an array of this length."""
+        np.multiply(self.high, _MIX, out=room)
+        return np.bitwise_xor(room, self.low, out=room)
 
     def take(self, rows: Numbers) -> Ids:
         return Ids(self.high[rows], self.low[rows], self.store_ms[rows], self.queue_offset[rows])
 
     def without(self, rows: Numbers) -> Ids:
+        if not len(rows):
+            return self
         keep = np.ones(len(self), bool)
         keep[rows] = False
         return self.take(np.flatnonzero(keep))
@@ -94,12 +139,28 @@ class Ids:
         batch = pa.ipc.open_file(source).get_batch(0)
         return cls(*(column.to_numpy() for column in batch.columns))
 
+    @property
+    def columns(self) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+        return self.high, self.low, self.store_ms, self.queue_offset
+
     @classmethod
-    def join(cls, parts: Iterable[Ids]) -> Ids:
-        columns = [(part.high, part.low, part.store_ms, part.queue_offset) for part in parts]
-        if not columns:
-            return cls(*(np.empty(0, kind) for kind in (np.uint64, np.uint64, np.int64, np.int64)))
-        return cls(*(np.concatenate(column) for column in zip(*columns, strict=True)))
+    def join(cls, parts: Sequence[Ids], columns: _Columns | None = None) -> Ids:
+        """All of them, in `columns` if given."""
+        joined = (columns or _Columns()).of(sum(map(len, parts)))
+        for column, whole in enumerate(joined.columns):
+            if parts:
+                np.concatenate([part.columns[column] for part in parts], out=whole)
+        return joined
+
+    def sorted(self, keys: Numbers, columns: _Columns) -> Ids:
+        """In the order of their keys, which are given, in `columns`."""
+        order, found = np.argsort(keys, kind="stable"), columns.of(len(self))
+        for column, whole in zip(self.columns, found.columns, strict=True):
+            np.take(column, order, out=whole, mode="clip")  # in range they are: "raise" would copy once more
+        return found
+
+    def copy(self) -> Ids:
+        return Ids(*(column.copy() for column in self.columns))
 
 
 def ids_of(message_ids: pa.Array, store_ms: Numbers, queue_offsets: Numbers) -> Ids:
@@ -149,12 +210,51 @@ def _hashed(text: str) -> bytes:
     return hashlib.blake2b(text.encode(), digest_size=ID_BYTES).digest()
 
 
+class _Sieve:
+    """Tells of most keys that they are not among those it was given: one bit of a map for each of them, at a hash of the key."""
+
+    def __init__(self, ids: int) -> None:
+        """Args: ids: for how many it is to be large enough."""
+        log2_bits = max(_SIEVE_LOG2_MIN, (ids * _SIEVE_BITS_PER_ID - 1).bit_length())
+        self.room = (1 << log2_bits) // _SIEVE_BITS_PER_ID
+        self._shift = np.uint64(64 - log2_bits)
+        self._map = np.zeros(1 << (log2_bits - 3), np.uint8)
+
+    def add(self, keys: Numbers) -> None:
+        for begin in range(0, len(keys), _BLOCK):
+            byte, bit = self._places(keys[begin : begin + _BLOCK])
+            np.bitwise_or.at(self._map, byte, np.left_shift(np.uint8(1), bit))
+
+    def left(self, keys: Numbers) -> Numbers:
+        """The rows of keys that may be among them."""
+        found = []
+        for begin in range(0, len(keys), _BLOCK):
+            byte, bit = self._places(keys[begin : begin + _BLOCK])
+            found.append(np.flatnonzero(self._map[byte] >> bit & 1) + begin)
+        return np.concatenate(found) if found else np.empty(0, np.int64)
+
+    def _places(self, keys: Numbers) -> tuple[Numbers, Numbers]:
+        spread = (keys * _SPREAD) >> self._shift
+        return (spread >> np.uint64(3)).view(np.int64), (spread & np.uint64(7)).astype(np.uint8)
+
+
+class _Remembered(NamedTuple):
+    name: str
+    ids: Ids
+    newest_ms: int | None
+
+
 class IdWindow:
     """The ids of the batches whose store time lies within `seconds` of the newest one."""
 
-    def __init__(self, seconds: float) -> None:
-        self._ms = round(seconds * 1000)
-        self._batches: list[tuple[str, Ids]] = []
+    def __init__(self, seconds: float, rooms: Rooms | None = None) -> None:
+        self._ms, self._rooms = round(seconds * 1000), rooms or Rooms()
+        self._batches: list[_Remembered] = []
+        self._sieve, self._sieved = _Sieve(0), 0
+
+    def join(self, parts: Sequence[Ids]) -> Ids:
+        """The ids of a batch that come in parts. They are overwritten by the next one of these rooms."""
+        return Ids.join(parts, self._rooms.joined)
 
     def repeats(self, batch: Ids) -> Numbers:
         """Row numbers of `batch` whose id is in the window, or in a row of the batch that was stored earlier.
@@ -162,30 +262,59 @@ class IdWindow:
         Of several copies the one that is archived already stays, else the one stored first (by time, then by row).
         """
         drop = np.zeros(len(batch), bool)
-        keys = batch.keys
-        order = np.argsort(keys)
-        for _, known in self._batches:
-            for row, place in _candidates(keys, order, known.keys):
+        keys = batch.keys_in(self._rooms.keys.of(len(batch)))
+        rows = self._sieve.left(keys)
+        order = rows[np.argsort(keys[rows])]
+        for known in (one.ids for one in self._batches if len(order)):
+            for row, place in _candidates(keys, order, known.keys_in(self._rooms.others.of(len(known)))):
                 near = abs(int(batch.store_ms[row]) - int(known.store_ms[place])) <= self._ms
                 drop[row] |= near and _same(batch, row, known, place)
-        self._mark_inside(batch, keys, order, drop)
+        ordered = self._rooms.others.of(len(batch))
+        ordered[:] = keys
+        ordered.sort()
+        if np.any(ordered[1:] == ordered[:-1]):
+            self._mark_inside(batch, keys, np.argsort(keys), drop)
         return np.flatnonzero(drop)
 
-    def add(self, name: str, batch: Ids) -> Ids:
-        """Remember a published batch. Returns its ids in the order in which they are kept: save those under `name`."""
-        ordered = batch.take(np.argsort(batch.keys, kind="stable"))
-        self._batches.append((name, ordered))
-        return ordered
+    def ordered(self, batch: Ids) -> Ids:
+        """The ids of a published batch as they are to be kept, and given to `add`. The next batch of these rooms overwrites them."""
+        keys = batch.keys_in(self._rooms.keys.of(len(batch)))
+        self._sieve_in(keys)
+        return batch.sorted(keys, self._rooms.ordered)
+
+    def add(self, name: str, kept: Ids) -> None:
+        """Remember a published batch: what `ordered` gave, where nobody overwrites it."""
+        newest_ms = int(kept.store_ms.max()) if len(kept) else None
+        self._batches.append(_Remembered(name, kept, newest_ms))
 
     def restore(self, name: str, saved: Ids) -> None:
         """Take up what an earlier run saved."""
-        self._batches.append((name, saved))
+        self._sieve_in(saved.keys_in(self._rooms.keys.of(len(saved))))
+        self.add(name, saved)
 
     def expire(self, newest_ms: int) -> list[str]:
         """Forget batches that ended more than the window ago. Returns their names."""
-        old = [name for name, ids in self._batches if not len(ids) or int(ids.store_ms.max()) < newest_ms - self._ms]
-        self._batches = [(name, ids) for name, ids in self._batches if name not in old]
+        old = [one.name for one in self._batches if one.newest_ms is None or one.newest_ms < newest_ms - self._ms]
+        if old:
+            self._batches = [one for one in self._batches if one.name not in old]
+            if self._sieved > 2 * self._count:  # else the few bits too many cost less
+                self._sieve_anew(self._count)
         return old
+
+    @property
+    def _count(self) -> int:
+        return sum(len(one.ids) for one in self._batches)
+
+    def _sieve_in(self, keys: Numbers) -> None:
+        if self._sieved + len(keys) > self._sieve.room:
+            self._sieve_anew(2 * (self._count + len(keys)))
+        self._sieve.add(keys)
+        self._sieved += len(keys)
+
+    def _sieve_anew(self, room: int) -> None:
+        self._sieve, self._sieved = _Sieve(room), self._count
+        for one in self._batches:
+            self._sieve.add(one.ids.keys_in(self._rooms.others.of(len(one.ids))))
 
     def _mark_inside(self, batch: Ids, keys: Numbers, order: Numbers, drop: Numbers) -> None:
         equal = np.flatnonzero(keys[order[1:]] == keys[order[:-1]])

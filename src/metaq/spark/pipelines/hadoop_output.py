@@ -100,8 +100,10 @@ class HadoopOutput:
         # By chance too: a run that was taken for dead may save its own of the same batch.
         return f"{IDS}/{query[:8]}-{batch:010d}-{number}-{SYSTEM.token()[:8]}.arrow"
 
-    def save_ids(self, path: str, ids: Ids) -> None:
-        self._folder.files.write(path, ids.to_bytes())
+    def save_ids(self, path: str, ids: Ids) -> Ids:
+        data = ids.to_bytes()
+        self._folder.files.write(path, data)
+        return Ids.of_bytes(data)
 
     def list_ids(self) -> frozenset[str]:
         return frozenset(f"{IDS}/{entry.name}" for entry in self._folder.files.entries(IDS))

@@ -77,7 +77,9 @@ class Output(Protocol):
         """Where the ids of a batch's messages of a topic are kept, relative to the archive."""
         ...
 
-    def save_ids(self, path: str, ids: Ids) -> None: ...
+    def save_ids(self, path: str, ids: Ids) -> Ids:
+        """Keep a batch's ids. Returns them where nobody overwrites them."""
+        ...
 
     def list_ids(self) -> frozenset[str]:
         """The files of ids that there are, relative to the archive."""
@@ -157,11 +159,12 @@ class LocalOutput:
     def ids_name(self, query: str, batch: int, number: int) -> str:
         return f"{IDS}/{query[:8]}-{batch:010d}-{number}.arrow"
 
-    def save_ids(self, path: str, ids: Ids) -> None:
+    def save_ids(self, path: str, ids: Ids) -> Ids:
         make_folder(self._folder.path / IDS)
         ids.save(self._folder.path / path)
         sync_file(self._folder.path / path)
         sync_folder(self._folder.path / IDS)
+        return self.load_ids(path)
 
     def list_ids(self) -> frozenset[str]:
         return frozenset(f"{IDS}/{path.name}" for path in (self._folder.path / IDS).glob("*"))
