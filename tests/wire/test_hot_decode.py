@@ -239,6 +239,45 @@ def test_decode_columns(hot):
     assert hot.decode_columns(data, 4, 4)["rows"] == 0
 
 
+def pairs_of(hot, *texts):
+    run = run_of(*({"properties": text} for text in texts))
+    return hot.property_pairs(run, hot.decode_columns(run, 0, len(run))["properties"])
+
+
+def ends(*values):
+    return struct.pack(f"={len(values)}i", *values)
+
+
+@both
+def test_property_texts_become_buffers_of_a_map(hot):
+    """Name and value of each pair, and of each text whether it is more than its pairs."""
+    texts = (b"a\x01bc\x02d\x01e", b"", b"k\x01v\x02", b"\x02k\x01", b"k\x01v\x01w", b"\xff\x01v", "ü\x01é".encode())
+    assert pairs_of(hot, *texts) == (
+        ends(0, 2, 2, 3, 3, 4, 5, 6),
+        ends(0, 1, 2, 3, 4, 5, 7), b"adkk\xff\xc3\xbc",
+        ends(0, 2, 3, 4, 7, 8, 10), b"bcevv\x01wv\xc3\xa9",
+        bytes([0, 0, 1, 2, 0, 4, 0]),
+    )  # fmt: skip
+    assert pairs_of(hot) == (ends(0), ends(0), b"", ends(0), b"", b"")
+
+
+@both
+def test_property_views_that_are_not_of_the_data_are_refused(hot):
+    for size, at in ((40, 1), (40, -1), (-1, 0), (2**31 - 1, 0)):
+        with pytest.raises(ValueError, match="row 1 are not in the data"):
+            hot.property_pairs(bytes(40), bytes(16) + struct.pack("=i4sii", size, b"xxxx", 0, at))
+
+
+@needs_native
+@given(
+    st.lists(
+        st.lists(st.sampled_from([b"\x01", b"\x02", b"k", b"value of some length", b"\xe4"])).map(b"".join), max_size=8
+    )
+)
+def test_property_texts_are_taken_apart_by_both_alike(texts):
+    assert pairs_of(NATIVE, *texts) == pairs_of(TWIN, *texts)
+
+
 def double(body, sys_flag):
     assert sys_flag in {1, 0x301}
     return body * 2

@@ -22,16 +22,20 @@ _PAGE_ROWS = 64
 """After so many rows it is looked whether a page is full: a page of bodies is what a reader has in memory."""
 _FEW = ("broker", "tag", "properties.key_value.key", "sys_flag", "born_host", "store_host", "properties_raw")
 """Columns of few different values."""
+_UNORDERED = ("body", "properties.key_value.key", "properties.key_value.value")
+"""Columns that nobody looks for by the least and the greatest of their values."""
 _NEAR = ("queue_offset", "born_time", "store_time", "log_offset", "prepared_offset")
 """Columns whose neighbours are near each other."""
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
     """Settings that suit messages: bodies, ids and keys hardly repeat, so a dictionary of them only costs."""
+    leaves = [leaf for field in schema for leaf in _leaves(field.type, field.name)]
     there = {*schema.names, "properties.key_value.key"}
     decoded = _leaves(schema.field(DECODED).type, DECODED) if DECODED in schema.names else []
     return pq.ParquetWriter(
         path, schema, compression="zstd", compression_level=1, write_batch_size=_PAGE_ROWS,
+        write_statistics=[leaf for leaf in leaves if leaf not in _UNORDERED],
         use_dictionary=[*(name for name in _FEW if name in there), *decoded],
         column_encoding=dict.fromkeys((name for name in _NEAR if name in there), "DELTA_BINARY_PACKED"),
     )  # fmt: skip

@@ -22,7 +22,7 @@ from metaq.client.arrow_compute import compute as pc
 from metaq.errors import BadRequest, ConfigError
 from metaq.model import properties as props
 from metaq.model.message import host_of
-from metaq.model.properties import NAME_END, PAIR_END
+from metaq.model.properties import NAME_END
 from metaq.model.queue import MessageQueue
 from metaq.wire import hot
 from metaq.wire.compression import decompress
@@ -33,6 +33,8 @@ EXPANDED_BYTES = 64 * 1024 * 1024
 """A batch is cut where its expanded bodies are more than this."""
 EXPANDED_BYTES_MAX = 1024 * 1024 * 1024
 """Of one that cannot be cut. Arrow's offsets end at 2 GiB."""
+NOT_TEXT = 4
+"""Among what `hot.property_pairs` says of a text: it is not UTF-8."""
 INLINE_BYTES_MAX = 12
 """Arrow keeps values up to this size inside the view itself."""
 
@@ -308,20 +310,26 @@ def _keys(decoded: Decoded) -> pa.Array:
     return _without_nulls(pc.split_pattern_regex(text, " +"), TYPES["keys"])
 
 
+def pairs_of(decoded: Decoded) -> tuple[pa.Array, np.ndarray[Any, np.dtype[np.uint8]]]:
+    """The column `properties`, and what `hot.property_pairs` says of each text beside its pairs."""
+    offsets, name_ends, names, value_ends, values, kinds = hot.property_pairs(decoded.data, decoded.parts["properties"])
+    told = np.frombuffer(kinds, np.uint8)
+    readable = not len(told) or int(told.max()) < NOT_TEXT
+    columns = []
+    for ends, texts in ((name_ends, names), (value_ends, values)):
+        buffers = [None, pa.py_buffer(ends), pa.py_buffer(texts)]
+        count = len(ends) // 4 - 1
+        columns.append(
+            pa.Array.from_buffers(pa.string(), count, buffers)
+            if readable
+            else as_text(pa.Array.from_buffers(pa.binary(), count, buffers))
+        )
+    starts = pa.Array.from_buffers(pa.int32(), len(decoded) + 1, [None, pa.py_buffer(offsets)])
+    return pa.MapArray.from_arrays(starts, *columns), told
+
+
 def _properties(decoded: Decoded) -> pa.Array:
-    pieces = pc.split_pattern(_text(decoded, "properties"), PAIR_END)
-    values, offsets = pieces.values, pieces.offsets.to_numpy()
-    # A trailing separator leaves an empty piece; one without a name or a value is no pair (as in Java).
-    name_bytes = pc.find_substring(values, NAME_END).to_numpy()
-    good = (name_bytes > 0) & (pc.binary_length(values).to_numpy() > name_bytes + 1)
-    if not good.all():
-        offsets = np.concatenate(([0], np.cumsum(good, dtype=np.int32)))[offsets]
-        values = values.filter(pa.array(good))
-    pairs = pc.split_pattern(values, NAME_END, max_splits=1).values
-    even = np.arange(0, len(pairs), 2)
-    return pa.MapArray.from_arrays(
-        pa.array(offsets, pa.int32()), pairs.take(pa.array(even)), pairs.take(pa.array(even + 1))
-    )
+    return pairs_of(decoded)[0]
 
 
 def _stored_body(decoded: Decoded, row: int) -> bytes:

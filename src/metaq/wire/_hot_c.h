@@ -185,8 +185,14 @@ static int utf8_valid(const uint8_t *p, size_t n)
 {
     const uint8_t *end = p + n;
     while (p < end) {
-        uint8_t c = *p++;
+        uint64_t eight;
+        uint8_t c;
         int more;
+        if (end - p >= 8 && (memcpy(&eight, p, 8), (eight & 0x8080808080808080u) == 0)) {
+            p += 8;
+            continue;
+        }
+        c = *p++;
         if (c < 0x80)
             continue;
         if (c >= 0xC2 && c <= 0xDF)

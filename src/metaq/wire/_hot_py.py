@@ -18,6 +18,7 @@ from metaq.wire._hot_py_frames import (
 from metaq.wire._hot_py_metaq1 import PartitionGate, put_lines
 from metaq.wire._hot_py_metaq1_get import frames
 from metaq.wire._hot_py_metaq1_read import frame_columns, frame_run
+from metaq.wire._hot_py_pairs import property_pairs
 from metaq.wire._hot_py_parts import append_parts
 from metaq.wire._hot_py_positions import (
     SIZES_COMPRESSED,
@@ -78,5 +79,5 @@ __all__ = [
     "TransactionGate",
     "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
     "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "give_back", "index_hash", "java_hash",
-    "position_of", "position_units", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift",
+    "position_of", "position_units", "property_pairs", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

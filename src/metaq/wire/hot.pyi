@@ -621,6 +621,15 @@ def expand_bodies(
     ValueError: views that are not of `data`, or bodies beyond 2 GiB.
     """
 
+def property_pairs(data: Buffer, views: Buffer) -> tuple[bytes, bytes, bytes, bytes, bytes, bytes]:
+    """Property texts, the column `properties` of `decode_columns`, as the buffers of an Arrow map of strings.
+
+    Returns: where each row's pairs end (i32 each, a zero first), where each name ends, the names, where each value ends, the
+    values, and a byte a row: 0 if the text is its pairs with a separator between two of them, 1 if one separator follows, 2 if it
+    is neither (what lacks a name or a value is no pair); plus 4 if it is not UTF-8. Raises ValueError: views that are not of
+    `data`, or texts beyond 2 GiB.
+    """
+
 # ------------------------------------------------------------------ pulls
 class Condition:
     """A compiled expression on properties (`metaq.model.sql`). Made once per subscription; threads may share it."""

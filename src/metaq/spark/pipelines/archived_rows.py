@@ -25,10 +25,12 @@ _OWN: dict[str, pa.DataType] = {
     "born_ms": pa.int64(),
     "store_ms": pa.int64(),
 }
-_SHARED = tuple(name for name in COLUMNS if name not in _OWN)
+_SHARED = tuple(name for name in COLUMNS if name not in {*_OWN, "properties"})
 SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or arrow.TYPES[name]) for name in COLUMNS])
 
 _ENDED = b"\x02"
+_ENDED_TEXT = 1
+"""What `hot.property_pairs` says of a text with one separator behind its pairs."""
 _FIXED_BYTES = 4 + 4 + 4 + 4 + 4 + 8 + 8 + 4 + 8 + 8 + 8 + 8 + 4
 """Of a record before PREPAREDTRANSACTIONOFFSET, with two IPv4 hosts (docs/formats/record.md)."""
 _V6_BYTES = 12
@@ -54,7 +56,9 @@ def with_prepared_offsets(decoded: arrow.Decoded) -> arrow.Decoded:
 def archived_batch(decoded: arrow.Decoded) -> pa.RecordBatch:
     """One row a record, in the columns of `SCHEMA`. Raises: as `Decoded.to_batch`."""
     shared = structs.replace(decoded, wanted=None).to_batch(_SHARED)
+    properties, told = arrow.pairs_of(decoded)
     own = {name: make(decoded, shared) for name, make in _MAKERS.items()}
+    own |= {"properties": properties, "properties_raw": _properties_raw(decoded, told)}
     arrays = [own[name] if name in own else shared.column(name) for name in COLUMNS]
     batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
     return batch if decoded.wanted is None else batch.filter(decoded.wanted)
@@ -64,38 +68,16 @@ def _prepared_offset(decoded: arrow.Decoded, _: pa.RecordBatch) -> pa.Array:
     return pa.Array.from_buffers(pa.int64(), len(decoded), [None, pa.py_buffer(decoded.parts["prepared_offset"])])
 
 
-def _properties_raw(decoded: arrow.Decoded, shared: pa.RecordBatch) -> pa.Array:
-    """Null where the text is the pairs, joined; one separator where it has that behind them; else the text itself."""
-    maps = shared.column("properties")
-    pair_bytes = pc.add(pc.binary_length(maps.keys), pc.binary_length(maps.items)).to_numpy() + 2
-    ends = np.concatenate(([0], np.cumsum(pair_bytes, dtype=np.int64)))
-    offsets = maps.offsets.to_numpy()
-    raw = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
-    more = pc.binary_length(raw).to_numpy() - np.maximum(0, ends[offsets[1:]] - ends[offsets[:-1]] - 1)
-    readable = _readable(raw)
-    if not more.any() and readable.all():
+def _properties_raw(decoded: arrow.Decoded, told: Numbers) -> pa.Array:
+    """Null where the text is the pairs, joined; one separator where it has that behind them; else the text itself.
+
+    Args: told: what `hot.property_pairs` says of each text. Of one that is not UTF-8 the pairs hold replacements.
+    """
+    if not told.any():
         return pa.nulls(len(decoded), pa.binary())
-    # What is dropped of a text counts with its separator, so one byte more is one separator more.
-    ended = pc.and_(pa.array((more == 1) & readable), pc.ends_with(raw, _ENDED))
-    odd = pc.if_else(ended, pa.scalar(_ENDED), raw)
-    return pc.if_else(pa.array((more == 0) & readable), pa.scalar(None, pa.binary()), odd)
-
-
-def _readable(raw: pa.Array) -> Numbers:
-    """Which of the texts are UTF-8: of others the pairs hold replacements, which may be as long."""
-    try:
-        raw.cast(pa.string())
-    except pa.ArrowInvalid:
-        return np.array([_is_text(value) for value in raw.to_pylist()])
-    return np.ones(len(raw), bool)
-
-
-def _is_text(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
+    raw = arrow.views(decoded.data, decoded.parts["properties"], len(decoded))
+    odd = pc.if_else(pa.array(told == _ENDED_TEXT), pa.scalar(_ENDED), raw)
+    return pc.if_else(pa.array(told == 0), pa.scalar(None, pa.binary()), odd)
 
 
 def _beyond(name: str, shown: str) -> Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]:
@@ -111,7 +93,6 @@ def _beyond(name: str, shown: str) -> Callable[[arrow.Decoded, pa.RecordBatch], 
 
 _MAKERS: dict[str, Callable[[arrow.Decoded, pa.RecordBatch], pa.Array]] = {
     "prepared_offset": _prepared_offset,
-    "properties_raw": _properties_raw,
     "born_ms": _beyond("born_ms", "born_time"),
     "store_ms": _beyond("store_ms", "store_time"),
 }
