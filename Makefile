@@ -45,8 +45,11 @@ doctor: $(VENV)/has-demo  ## say what this machine and environment offer
 
 ##@ Check
 
-test: $(VENV)/has-test  ## all tests that fit into ten minutes
-	$(PYTEST) $(BESIDE) -m "not all" $(ARGS)
+test: $(VENV)/has-test  ## all tests that fit into ten minutes; the foreign clients have theirs, `make test-interop`
+	$(PYTEST) $(BESIDE) -m "not all" --ignore=tests/interop --ignore=tests/test_bench_small.py $(ARGS)
+
+test-interop: $(VENV)/has-test  ## foreign clients, brokers and databases against ours; those that need a JDK and Maven skip without
+	$(PYTEST) tests/interop -n 3 --dist loadgroup -m "not all" $(ARGS)
 
 test-all: $(VENV)/has-test  ## every test, also the ones that take long or install foreign servers
 	METAQ_FRESH_CLONE=1 $(PYTEST) $(BESIDE) $(ARGS)
@@ -133,4 +136,4 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on -e '.[profile]'
 	@touch $@
 
-.PHONY: demo doctor test test-all test-plain test-long test-spark test-proof lint format types bench bench-small flame docs hot wheel clean help
+.PHONY: demo doctor test test-interop test-all test-plain test-long test-spark test-proof lint format types bench bench-small flame docs hot wheel clean help

@@ -118,7 +118,7 @@ COREUTILS = [
     "[",
 ]
 
-TARGETS = ["demo", "test", "test-all", "lint", "types", "bench-small", "wheel", "clean", "help"]
+TARGETS = ["demo", "test", "test-interop", "test-all", "lint", "types", "bench-small", "wheel", "clean", "help"]
 
 
 @pytest.fixture
