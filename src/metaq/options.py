@@ -233,6 +233,13 @@ class BrokerOptions(OptionTable):
         low=MIB,
         hot=True,
     )
+    busy_poll_micros: int | None = option(
+        None,
+        "Microseconds to wait awake for the next request of a lone connection while that pays; 0: never. Unset: 20, or 0 on a "
+        "single core.",
+        low=0,
+        high=1000,
+    )
     auto_create_groups_max: int = option(10_000, "Groups that clients may create by joining, in all.", low=0, hot=True)
     auto_create_groups_per_minute: int = option(600, "Groups that clients may create in a minute.", low=0, hot=True)
     auto_create_topics_max: int = option(10_000, "Topics that sends may create in all.", low=0, hot=True)

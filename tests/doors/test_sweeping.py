@@ -84,7 +84,7 @@ def script(number: int) -> list[bytes]:
 
 def said(command: Command) -> tuple[object, ...]:
     """An answer without what depends on the order among connections."""
-    return command.opaque, command.code, command.remark, command.ext.get("queueId")
+    return command.opaque, command.code, command.remark or "", command.ext.get("queueId") or ""
 
 
 async def answers_of(port: int, number: int) -> list[tuple[object, ...]]:
@@ -144,6 +144,10 @@ def test_a_sweep_changes_nothing_but_the_speed(tmp_path, store) -> None:
     """Sends, delayed sends, errors, requests cut in two: every connection hears the same, and the same is stored."""
     swept, swept_bodies, passes = served(tmp_path / "swept", sweeping=True, **store)
     singly, single_bodies, _ = served(tmp_path / "singly", sweeping=False, **store)
+    if (
+        store
+    ):  # a request that was cut in two, and waits for no disk, may be answered before what came with its first half
+        swept, singly = [sorted(answers) for answers in swept], [sorted(answers) for answers in singly]
     assert swept == singly
     assert swept_bodies == single_bodies
     assert passes > 20

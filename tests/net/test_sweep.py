@@ -336,3 +336,22 @@ def test_slots_are_checked() -> None:
 
 async def _add(sweep: Sweep, fd: int) -> None:
     sweep.add(fd, None, None)
+
+
+def test_waiting_awake_ends_where_it_does_not_pay_and_is_tried_again():
+    """Some waits in vain among others cost nothing; many end it; after a rest one wait shows whether it pays again."""
+    vigil = sweeps.Vigil()
+    for came in (True, False, True, True, True) * 20:
+        assert vigil.worth_it()
+        vigil.count(came=came)
+    tried = 0
+    while vigil.worth_it():
+        vigil.count(came=False)
+        tried += 1
+    assert 1 <= tried <= 3
+    rests = 1
+    while not vigil.worth_it():
+        rests += 1
+    assert 50 <= rests <= 100
+    vigil.count(came=True)
+    assert vigil.worth_it()

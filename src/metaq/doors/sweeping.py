@@ -8,12 +8,16 @@ do, of whatever kind, the session does as before, in the order in which it came.
 from __future__ import annotations
 
 import logging
+import os
+from typing import Final
 
 from metaq.doors.remoting_session import Workspace
 from metaq.net.sweep import ANSWERED, COLUMNS, Member, Sweep
 from metaq.wire.frame import frame_bytes
 
 log = logging.getLogger(__name__)
+AWAKE_MICROS: Final = 20
+"""A producer of the same machine needs some ten for its next request. On a single core nobody could send it meanwhile."""
 
 
 class SweptSends:
@@ -21,11 +25,16 @@ class SweptSends:
 
     def __init__(self, space: Workspace) -> None:
         self._space = space
-        self.sweep = Sweep(self._handle)
+        micros = space.broker.options.busy_poll_micros
+        if micros is None:
+            micros = AWAKE_MICROS if len(os.sched_getaffinity(0)) > 1 else 0
+        self.sweep = Sweep(self._handle, micros)
 
     def _handle(self, sweep: Sweep) -> None:
         space = self._space
         parts = sweep.read()
+        if not parts:
+            return
         left: list[tuple[Member, memoryview]] = []
         try:
             space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)

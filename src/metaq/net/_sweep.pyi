@@ -36,8 +36,11 @@ class Sweep:
     def answered(self, parts: memoryview) -> list[Member]:
         """The members that answers are for."""
 
-    def read(self) -> int:
-        """Read up to `PARTS_MAX` connections that have something. Returns how many rows of `parts` are filled."""
+    def read(self, awake_ns: int = 0) -> int:
+        """Read up to `PARTS_MAX` connections that have something. Returns how many rows of `parts` are filled.
+
+        awake_ns: nanoseconds to look again and again while none has; other threads go on meanwhile.
+        """
 
     def write(self, answers: bytes, parts: memoryview) -> list[tuple[Member, int, int]]:
         """Write each part's answers. Returns, of which members, from where to where they did not go out."""

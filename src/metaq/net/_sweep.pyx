@@ -4,8 +4,9 @@
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from libc.errno cimport EAGAIN, EINTR, errno
-from libc.stdint cimport int32_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memset
+from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 from posix.unistd cimport close
 
 cdef extern from "sys/epoll.h" nogil:
@@ -36,6 +37,12 @@ cdef enum:
     PART_BYTES = 16 * 1024
     LINE = 64  # parts begin at cache lines
     COLUMNS = 6
+
+cdef inline int64_t monotonic_ns() noexcept nogil:
+    cdef timespec now
+    clock_gettime(CLOCK_MONOTONIC, &now)
+    return <int64_t>now.tv_sec * 1_000_000_000 + now.tv_nsec
+
 
 cdef struct Member:
     int fd  # -1: the slot is free
@@ -136,13 +143,19 @@ cdef class Sweep:
     def set_behind(self, int slot, bint behind):
         self.at(slot).behind = behind
 
-    def read(self):
+    def read(self, int awake_ns=0):
         cdef epoll_event events[PARTS_MAX]
         cdef int count, place, parts = 0
+        cdef int64_t end
         cdef Py_ssize_t at = 0, size
         cdef Member *member
         cdef Part *part
         count = epoll_wait(self.fd, events, PARTS_MAX, 0)
+        if count == 0 and awake_ns > 0:
+            with nogil:
+                end = monotonic_ns() + awake_ns
+                while count == 0 and monotonic_ns() < end:
+                    count = epoll_wait(self.fd, events, PARTS_MAX, 0)
         for place in range(count):
             member = &self._slots[events[place].data.u64]
             size = recv(member.fd, self._data + at, PART_BYTES, MSG_DONTWAIT)

@@ -32,6 +32,10 @@ PART_BYTES: Final = 16 * 1024
 """A connection with more to read at once is no longer one that sends small requests one by one."""
 COLUMNS: Final = 6
 ANSWERED: Final = 5
+_PASSES_MAX: Final = 32
+"""Of a turn of the loop, whose other events wait meanwhile: a millisecond or two at most."""
+_CREDIT_MAX, _CREDIT_LOST, _RESTS = 8, 3, 64
+"""So many waits in vain, among others, end it; and it is tried again after so many chances."""
 
 
 class Member(Protocol):
@@ -68,15 +72,45 @@ def available() -> bool:
     return _NATIVE is not None
 
 
+class Vigil:
+    """Whether to stay awake for the next request of a lone connection, as long as that pays.
+
+    A request that is answered and followed by the next within microseconds costs more for going to sleep and being woken
+    than for all else. To wait awake costs a core meanwhile: so only where the last waits were mostly not in vain.
+    """
+
+    def __init__(self) -> None:
+        self._credit = _CREDIT_MAX
+        self._rest = 0
+
+    def worth_it(self) -> bool:
+        """Whether to wait now; tell the outcome by `count`."""
+        if self._credit > 0:
+            return True
+        self._rest -= 1
+        return self._rest < 0
+
+    def count(self, *, came: bool) -> None:
+        """Whether something came while it was waited for."""
+        if came:
+            self._credit = min(_CREDIT_MAX, self._credit + 1)
+        else:
+            self._credit = max(0, self._credit - _CREDIT_LOST)
+            self._rest = _RESTS
+
+
 class Sweep:
     """Connections of one event loop that are read in one pass.
 
-    Args: handle: called on the loop when some of them have something, with this; calls `read` first.
+    Args: handle: called on the loop when some of them have something, with this; calls `read` first. awake_us: how long to
+        wait awake, microseconds, for what comes next where one connection alone is busy; 0: never.
     """
 
-    def __init__(self, handle: Callable[[Sweep], None]) -> None:
+    def __init__(self, handle: Callable[[Sweep], None], awake_us: int = 0) -> None:
         assert _NATIVE is not None, "ask available() first"
         self._handle = handle
+        self._awake_ns, self._vigil = awake_us * 1000, Vigil()
+        self._parts_read = self._wait_ns = 0
         self._native = native = _NATIVE()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._count = 0
@@ -91,7 +125,7 @@ class Sweep:
         slot = self._native.add(fd, member, sender)
         if not self._count:
             self._loop = asyncio.get_running_loop()
-            self._loop.add_reader(self._native.fd, self._handle, self)
+            self._loop.add_reader(self._native.fd, self._turn)
         self._count += 1
         return slot
 
@@ -103,9 +137,25 @@ class Sweep:
             self._loop.remove_reader(self._native.fd)
             self._loop = None
 
+    def _turn(self) -> None:
+        """A pass, and more of them while a lone connection goes on at once; then other events have their turn."""
+        self._handle(self)
+        if not self._awake_ns:
+            return
+        for _ in range(_PASSES_MAX):
+            if self._parts_read != 1 or not self._count or not self._vigil.worth_it():
+                return
+            self._wait_ns = self._awake_ns
+            try:
+                self._handle(self)
+            finally:
+                self._wait_ns = 0
+            self._vigil.count(came=self._parts_read > 0)
+
     def read(self) -> memoryview:
-        """Read those that have something, `PARTS_MAX` at most. Returns their parts, `COLUMNS` numbers each."""
-        return self._native.parts[: COLUMNS * self._native.read()]
+        """Read those that have something, `PARTS_MAX` at most. Returns their parts, `COLUMNS` numbers each; perhaps none."""
+        self._parts_read = self._native.read(self._wait_ns)
+        return self._native.parts[: COLUMNS * self._parts_read]
 
     def write(self, answers: bytes, parts: memoryview) -> None:
         """Write the answers of parts, each to its connection; those of connections that have left are nobody's."""
