@@ -43,6 +43,7 @@ cdef extern from "_hot_c.h" nogil:
     uint32_t crc31_of(const uint8_t *p, size_t n)
     const uint8_t *json_plain(const uint8_t *p, const uint8_t *end)
     const uint8_t *property_mark(const uint8_t *p, const uint8_t *end)
+    bint same_shape(const uint8_t *p, const uint8_t *q, const uint8_t *loose, size_t n)
     const uint8_t *find_byte(const uint8_t *p, const uint8_t *end, uint8_t wanted)
     bint utf8_valid(const uint8_t *p, size_t n)
     bint java_hash_ascii(uint32_t *hash, const uint8_t *p, size_t n)
@@ -60,6 +61,7 @@ include "_hot_header.pxi"
 include "_hot_frames.pxi"
 include "_hot_replies.pxi"
 include "_hot_tails.pxi"
+include "_hot_facts.pxi"
 include "_hot_append.pxi"
 include "_hot_parts.pxi"
 include "_hot_read.pxi"

@@ -1,160 +1,5 @@
 # Rows to log, consume queue and index.
 
-cdef struct Part:
-    # `size` bytes at `at`, counted from the text or body they are part of
-    uint32_t at
-    uint32_t size
-
-
-cdef struct Entry:
-    # One message ready to be written. Its stored properties are `runs` of the sent text, then the cluster.
-    Part body
-    Part runs[RUNS_MAX]
-    Part tag
-    Part unique
-    Part keys
-    uint32_t text  # where the property text starts, counted from the frame buffer's body (batch) or itself
-    int32_t flag
-    int32_t run_count
-    int32_t stored  # bytes of the stored properties
-    int32_t key_count
-    bint no_wait
-    int held  # HELD_*: stored elsewhere, until it is due or its transaction ends; see hold_back
-    int level  # the delay level that it asks for
-
-
-cdef enum:
-    HELD_NOT = 0
-    HELD_HALF
-    HELD_DELAYED
-
-
-cdef enum:
-    NAME_OTHER = 0
-    NAME_WAIT
-    NAME_CLUSTER
-    NAME_TAGS
-    NAME_KEYS
-    NAME_UNIQUE
-
-
-cdef inline int name_of(const uint8_t *name, Py_ssize_t size) noexcept:
-    if size == 4:
-        if memcmp(name, b"TAGS", 4) == 0:
-            return NAME_TAGS
-        if memcmp(name, b"KEYS", 4) == 0:
-            return NAME_KEYS
-        return NAME_WAIT if memcmp(name, b"WAIT", 4) == 0 else NAME_OTHER
-    if size == 8:
-        return NAME_UNIQUE if memcmp(name, b"UNIQ_KEY", 8) == 0 else NAME_OTHER
-    if size == 7:
-        return NAME_CLUSTER if memcmp(name, b"CLUSTER", 7) == 0 else NAME_OTHER
-    return NAME_OTHER
-
-
-cdef inline bint is_slow(TopicGate gate, const uint8_t *name, Py_ssize_t size) noexcept:
-    """Whether the gate leaves messages with this property to the slow lane."""
-    cdef const uint8_t *at
-    cdef const uint8_t *end
-    if size > SLOW_NAME_BYTES_MAX or not gate.slow_sizes >> size & 1:
-        return False
-    at = <const uint8_t *>PyBytes_AS_STRING(gate.slow)
-    end = at + PyBytes_GET_SIZE(gate.slow)
-    while at < end:
-        if at[0] == size and at[1] == name[0] and memcmp(at + 1, name, size) == 0:  # spares most calls
-            return True
-        at += 1 + at[0]
-    return False
-
-
-cdef bint is_true(const uint8_t *text, Py_ssize_t size) noexcept:
-    return (
-        size == 4 and text[0] | 32 == 116 and text[1] | 32 == 114 and text[2] | 32 == 117 and text[3] | 32 == 101
-    )
-
-
-cdef inline int32_t keys_of(const uint8_t *text, Entry *e) noexcept:
-    """How many keys an entry is looked up by, its unique id among them."""
-    cdef const uint8_t *at = text + e.keys.at
-    cdef int32_t count = 1 if e.unique.size else 0
-    cdef Py_ssize_t place
-    for place in range(e.keys.size):
-        if at[place] != 32 and (place == 0 or at[place - 1] == 32):
-            count += 1
-    return count
-
-
-cdef bint find_facts(
-    const uint8_t *text, Py_ssize_t size, Py_ssize_t cluster_size, bint keep_wait, TopicGate gate, Entry *e
-) noexcept:
-    """Read a property text into `e`. False: malformed, too long, or with a property that the gate leaves to the slow lane."""
-    cdef const uint8_t *at = text
-    cdef const uint8_t *end = text + size
-    cdef const uint8_t *middle
-    cdef const uint8_t *stop
-    cdef Py_ssize_t run = -1
-    cdef int what, runs = 0, drops = 0
-    cdef int64_t stored = 0
-    e.tag.size = e.unique.size = e.keys.size = 0
-    e.no_wait = False
-    e.held = HELD_NOT
-    if size and (end - 1)[0] == 2:
-        end -= 1
-        if end == text:
-            return False
-    while at < end:
-        middle = property_mark(at, end)
-        if middle == at or middle == end or middle[0] == 2:
-            return False
-        stop = find_byte(middle + 1, end, 2)
-        if stop == middle + 1 or stop == end - 1:  # an empty value, or an empty last piece
-            return False
-        if is_slow(gate, at, middle - at):
-            if e.held:
-                return False
-            if gate.transactions is not None and asks_for_half(at, middle, stop):
-                e.held = HELD_HALF
-            elif gate.delays is not None and asks_for_delay(at, middle, stop, &e.level):
-                e.held = HELD_DELAYED
-            else:
-                return False
-        what = name_of(at, middle - at)
-        middle += 1
-        if what == NAME_WAIT:
-            e.no_wait = not is_true(middle, stop - middle)
-        elif what == NAME_TAGS:
-            e.tag.at, e.tag.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
-        elif what == NAME_KEYS:
-            e.keys.at, e.keys.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
-        elif what == NAME_UNIQUE:
-            e.unique.at, e.unique.size = <uint32_t>(middle - text), <uint32_t>(stop - middle)
-        if what == NAME_CLUSTER or (what == NAME_WAIT and not keep_wait):
-            drops += 1
-            if drops == RUNS_MAX:
-                return False
-            if run >= 0:
-                e.runs[runs].at, e.runs[runs].size = <uint32_t>run, <uint32_t>(at - 1 - text - run)
-                runs += 1
-                run = -1
-        elif run < 0:
-            run = at - text
-        at = stop + 1
-    if run >= 0:
-        e.runs[runs].at, e.runs[runs].size = <uint32_t>run, <uint32_t>(end - text - run)
-        runs += 1
-    for what in range(runs):
-        stored += e.runs[what].size
-    if cluster_size:
-        stored += cluster_size + runs
-    elif runs:
-        stored += runs - 1
-    if stored > PROPERTIES_BYTES_MAX:
-        return False
-    e.run_count, e.stored = runs, <int32_t>stored
-    e.key_count = keys_of(text, e)
-    return True
-
-
 cdef struct Target:
     # Where the entries of one row go, and what they have in common.
     PyObject *log
@@ -219,110 +64,135 @@ cdef inline uint8_t *put_head(
     return at + 16 + body_size
 
 
-cdef int64_t write_entry(Target *t, Entry *e) except -1:
-    """One record, its unit and its index entries; the room was looked at. Returns the record's LogOffset."""
-    cdef LogTail log = <LogTail>t.log
-    cdef QueueTail queue = <QueueTail>t.queue
-    cdef TopicGate gate = <TopicGate>t.gate
-    cdef IndexTail index
-    cdef const uint8_t *text = t.text + e.text
-    cdef bytes topic = gate.topic
-    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(topic), cluster_size = PyBytes_GET_SIZE(log.cluster)
-    cdef int32_t size = <int32_t>(RECORD_BYTES_MIN + topic_size + e.body.size + e.stored)
-    cdef int64_t offset = log.end
-    cdef uint8_t *record = log.file.data + (offset - log.base)
-    cdef uint8_t *at
-    cdef uint32_t few[HASHES_AHEAD]
-    cdef uint32_t *hashes = few
-    cdef uint32_t code = 0
-    cdef int64_t tags_code
-    cdef int place
-    if e.tag.size:
-        continue_hash(&code, text + e.tag.at, e.tag.size)
-    tags_code = <int32_t>code
-    if t.index != NULL and e.key_count:
-        if e.key_count > HASHES_AHEAD:
-            hashes = <uint32_t *>PyMem_Malloc(e.key_count * sizeof(uint32_t))
-            if hashes == NULL:
-                raise MemoryError()
-        try:
-            hash_keys(text, e, gate.key_prefix, hashes)
-        except:
-            if hashes != few:
-                PyMem_Free(hashes)
-            raise
-        index = <IndexTail>t.index
-        for place in range(e.key_count):
-            prefetch_write(index.slot(hashes[place]))  # slots lie anywhere in 20 MB: fetched while the record is copied
-    at = put_head(
-        record, t.body + e.body.at, <int32_t>e.body.size, queue.queue_id, e.flag, queue.next_offset, offset, t.sys_flag,
-        t.born_ms, t.born_host, 8, t.store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, t.reconsume_times, 0,
-    )
-    at[0] = <uint8_t>topic_size
-    memcpy(at + 1, PyBytes_AS_STRING(topic), topic_size)
-    at += 1 + topic_size
-    put16(at, e.stored)
-    at += 2
-    for place in range(e.run_count):
-        if place:
-            at[0] = 2
-            at += 1
-        memcpy(at, text + e.runs[place].at, e.runs[place].size)
-        at += e.runs[place].size
-    if cluster_size:
-        if e.run_count:
-            at[0] = 2
-            at += 1
-        memcpy(at, PyBytes_AS_STRING(log.cluster), cluster_size)
-        at += cluster_size
-    if e.held:
-        memcpy(at, t.more, t.more_size)
-        if e.held == HELD_DELAYED:
-            tags_code = t.due_ms
-    store_barrier()
-    put32(record, size)
-    log.end = offset + size
-    queue.write(offset, size, tags_code)
-    if t.index != NULL and e.key_count:
-        for place in range(e.key_count):
-            index.write(hashes[place], offset, t.store_ms)
-        if hashes != few:
-            PyMem_Free(hashes)
-    return offset
+cdef enum:
+    HEAD_BYTES = 88  # of a record with IPv4 hosts, before its body
 
 
-cdef Entry *next_entry(Growing *entries) except NULL:
-    grow(entries, sizeof(Entry))
-    entries.used += sizeof(Entry)
-    return <Entry *>(entries.data + entries.used - sizeof(Entry))
-
-
-cdef bint read_batch(
-    const uint8_t *body, Py_ssize_t size, Growing *entries, TopicGate gate, Py_ssize_t cluster_size
+cdef int hash_entries(
+    const uint8_t *base, Entry *entries, Py_ssize_t count, uint32_t prefix, IndexTail index, Py_ssize_t keys, Growing *out
 ) except -1:
-    """The entries of a batch body. False: malformed, or with an entry for the slow lane."""
-    cdef const uint8_t *at = body
-    cdef const uint8_t *end = body + size
-    cdef int32_t total, body_size
+    """The tag codes of a row's entries, and the `keys` keys of all of them in `out`, if there is an index.
+
+    The slots lie anywhere in 20 MB: they are fetched while other entries are hashed and written.
+    """
+    cdef const uint8_t *text
+    cdef const uint8_t *at
+    cdef const uint8_t *end
+    cdef const uint8_t *stop
     cdef Entry *e
-    while at < end:
-        if end - at < BATCH_ENTRY_BYTES_MIN:
-            return False
-        total, body_size = get32(at), get32(at + 16)
-        if not BATCH_ENTRY_BYTES_MIN <= total <= end - at or not 1 <= body_size <= total - BATCH_ENTRY_BYTES_MIN:
-            return False
-        if get16(at + 20 + body_size) != total - BATCH_ENTRY_BYTES_MIN - body_size or body_size > gate.body_bytes_max:
-            return False
-        e = next_entry(entries)
-        e.flag = get32(at + 12)
-        e.body.at, e.body.size = <uint32_t>(at - body + 20), <uint32_t>body_size
-        e.text = <uint32_t>(at - body + BATCH_ENTRY_BYTES_MIN + body_size)
-        if not find_facts(body + e.text, total - BATCH_ENTRY_BYTES_MIN - body_size, cluster_size, True, gate, e):
-            return False
-        if e.held or gate.wait_is_slow and e.no_wait:
-            return False
-        at += total
-    return size > 0
+    cdef Key *key
+    cdef Py_ssize_t place
+    cdef uint32_t hash
+    out.used = 0
+    grow(out, keys * <Py_ssize_t>sizeof(Key))
+    key = <Key *>out.data
+    for place in range(count):
+        e = &entries[place]
+        text = base + e.text
+        hash = 0
+        if e.tag.size:
+            continue_hash(&hash, text + e.tag.at, e.tag.size)
+        e.tags_code = <int32_t>hash
+        if index is None or not e.key_count:
+            continue
+        if e.unique.size:
+            hash = prefix
+            continue_hash(&hash, text + e.unique.at, e.unique.size)
+            index.find_slot(key, hash)
+            key += 1
+        at, end = text + e.keys.at, text + e.keys.at + e.keys.size
+        while at < end:
+            stop = find_byte(at, end, 32)
+            if stop > at:
+                hash = prefix
+                continue_hash(&hash, at, stop - at)
+                index.find_slot(key, hash)
+                key += 1
+            at = stop + 1
+    return 0
+
+
+cdef void write_entries(
+    Target *t, LogTail log, QueueTail queue, TopicGate gate, IndexTail index, const Entry *entries, Py_ssize_t count,
+    const Key *key, uint8_t *ids,
+) noexcept:
+    """Records, units and index entries of a row, whose room was looked at, and at `ids`, if that is given, their offset ids with
+    commas between them. What they have in common is made once."""
+    cdef uint8_t head[HEAD_BYTES]
+    cdef const uint8_t *topic = <const uint8_t *>PyBytes_AS_STRING(gate.sized_topic)
+    cdef const uint8_t *cluster = <const uint8_t *>PyBytes_AS_STRING(log.cluster)
+    cdef const uint8_t *text
+    cdef const uint8_t *body
+    cdef const Entry *e
+    cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(gate.sized_topic), cluster_size = PyBytes_GET_SIZE(log.cluster), place
+    cdef int64_t offset = log.end, number = queue.next_offset, tags_code
+    cdef uint8_t *record = log.file.data + (offset - log.base)
+    cdef uint8_t *unit = queue.units.data + (number - queue.first) * UNIT_BYTES
+    cdef uint8_t *at
+    cdef int32_t size = 0
+    cdef int which
+    memset(head, 0, HEAD_BYTES)
+    put32(head + 4, MAGIC)
+    put32(head + 12, queue.queue_id)
+    put32(head + 36, t.sys_flag)
+    put64(head + 40, t.born_ms)
+    memcpy(head + 48, t.born_host, 8)
+    put64(head + 56, t.store_ms)
+    memcpy(head + 64, PyBytes_AS_STRING(log.store_host), 8)
+    put32(head + 72, t.reconsume_times)
+    for place in range(count):
+        e = &entries[place]
+        text, body = t.text + e.text, t.body + e.body.at
+        size = <int32_t>(RECORD_BYTES_MIN - 1 + topic_size + e.body.size + e.stored)
+        memcpy(record, head, HEAD_BYTES)
+        put32(record + 8, <int32_t>crc31_of(body, e.body.size))
+        put32(record + 16, e.flag)
+        put64(record + 20, number)
+        put64(record + 28, offset)
+        put32(record + 84, <int32_t>e.body.size)
+        at = record + HEAD_BYTES
+        memcpy(at, body, e.body.size)
+        at += e.body.size
+        memcpy(at, topic, topic_size)
+        at += topic_size
+        put16(at, e.stored)
+        at += 2
+        for which in range(e.run_count):
+            if which:
+                at[0] = 2
+                at += 1
+            memcpy(at, text + e.runs[which].at, e.runs[which].size)
+            at += e.runs[which].size
+        if cluster_size:
+            if e.run_count:
+                at[0] = 2
+                at += 1
+            memcpy(at, cluster, cluster_size)
+            at += cluster_size
+        tags_code = e.tags_code
+        if e.held:
+            memcpy(at, t.more, t.more_size)
+            if e.held == HELD_DELAYED:
+                tags_code = t.due_ms
+        store_barrier()
+        put32(record, size)
+        put_unit(unit, offset, size, tags_code)
+        if index is not None:
+            for which in range(e.key_count):
+                index.put_key(key, offset, t.store_ms)
+                key += 1
+        if ids != NULL:
+            memcpy(ids, log.host_hex, 16)
+            hex16(ids + 16, <uint64_t>offset)
+            if place + 1 < count:
+                ids[32] = 44
+            ids += 33
+        offset += size
+        number += 1
+        record += size
+        unit += UNIT_BYTES
+    log.end = offset
+    queue.next_offset, queue.log_end = number, offset
 
 
 cdef uint64_t runs_begun = 0
@@ -360,7 +230,9 @@ cdef int append_rows(
     cdef const uint8_t *topic
     cdef Py_ssize_t count, place, keys, cluster_size = PyBytes_GET_SIZE(log.cluster)
     cdef int64_t size, queue_offset
-    cdef bint answer
+    cdef uint8_t *ids
+    cdef bytes slow = None  # of the gates for which `shape` holds
+    cdef Shape shape
     outcome.stop, outcome.row = END, row
     if not 0 <= row <= end <= table.count:
         raise IndexError(f"rows [{row}, {end}) of {table.count}")
@@ -384,11 +256,14 @@ cdef int append_rows(
         topic = table.text(&r.topic)
         if gate is None or not same(topic, r.topic.size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
             gate = gates.get(table.bytes_of(&r.topic))
+            if gate is not None and (slow is None or slow != gate.slow):
+                slow = gate.slow
+                shape.size, shape.made, shape.whole = 0, 0, False
         if (
             gate is None or not 0 <= r.queue_id < len(gate.queues)
             or not 1 <= r.stop - r.body <= log.message_bytes_max
             or gate.retries and (r.kind == BATCH or r.reconsume_times >= min(r.retries_max, gate.retries_max))
-            or not take_row(table, r, gate, &outcome.entries, cluster_size)
+            or not take_row(table, r, gate, &shape, &outcome.entries, cluster_size)
         ):
             outcome.stop = SLOW
             break
@@ -418,23 +293,23 @@ cdef int append_rows(
         if index is not None and keys > index.left():
             outcome.stop, outcome.needed = INDEX_FULL, keys
             break
-        answer = not r.flag & 2
-        if answer:
-            replies.reserve(33 * count)
-            replies.begin(r.opaque, r.binary, r.queue_id, 33 * count - 1)
         t.queue, t.gate = <PyObject *>queue, target
         t.body = table.source.data + r.body
         t.text = t.body if r.kind == BATCH else table.text(&r.properties)
         t.sys_flag, t.reconsume_times, t.born_ms = r.sys_flag, r.reconsume_times, r.born_ms
         if entries[0].held:
             t.sys_flag &= SENDER_FLAGS
-        log.store_ms = t.store_ms
+        hash_entries(t.text, entries, count, (<TopicGate>target).key_prefix, index, keys, &outcome.keys)
         queue_offset = queue.next_offset
-        for place in range(count):
-            size = write_entry(&t, &entries[place])
-            if answer:
-                replies.put_id(log.host_hex, size, place > 0)
-        if answer:
+        ids = NULL
+        if not r.flag & 2:
+            replies.reserve(33 * count)
+            replies.begin(r.opaque, r.binary, r.queue_id, 33 * count - 1)
+            ids = replies.out.data + replies.out.used
+        log.store_ms = t.store_ms
+        write_entries(&t, log, queue, <TopicGate>target, index, entries, count, <const Key *>outcome.keys.data, ids)
+        if ids != NULL:
+            replies.out.used += 33 * count - 1
             replies.finish(r.opaque, r.binary, queue_offset)
         outcome.messages += count
         row += 1
@@ -446,7 +321,7 @@ cdef int append_rows(
 
 
 cdef bint take_row(
-    FrameTable table, Row *r, TopicGate gate, Growing *entries, Py_ssize_t cluster_size
+    FrameTable table, Row *r, TopicGate gate, Shape *shape, Growing *entries, Py_ssize_t cluster_size
 ) except -1:
     """The messages of a row. False: not plain."""
     cdef Py_ssize_t text_size = max(0, r.properties.size)
@@ -454,7 +329,10 @@ cdef bint take_row(
     cdef Entry *e
     entries.used = 0
     e = next_entry(entries)
-    if not find_facts(table.text(&r.properties), text_size, 0 if batch else cluster_size, False, gate, e):
+    if batch:
+        if not find_facts(table.text(&r.properties), text_size, 0, False, gate, e):
+            return False
+    elif not shaped_facts(table.text(&r.properties), text_size, cluster_size, False, gate, shape, e):
         return False
     if gate.wait_is_slow and e.no_wait:
         return False

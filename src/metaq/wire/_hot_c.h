@@ -69,6 +69,13 @@ static uint32_t crc_slices(uint32_t c, const uint8_t *p, size_t n)
         c = crc_table[7][a & 255] ^ crc_table[6][a >> 8 & 255] ^ crc_table[5][a >> 16 & 255] ^ crc_table[4][a >> 24]
           ^ crc_table[3][b & 255] ^ crc_table[2][b >> 8 & 255] ^ crc_table[1][b >> 16 & 255] ^ crc_table[0][b >> 24];
     }
+    if (n >= 4) {
+        uint32_t a;
+        memcpy(&a, p, 4);
+        a ^= c;
+        c = crc_table[3][a & 255] ^ crc_table[2][a >> 8 & 255] ^ crc_table[1][a >> 16 & 255] ^ crc_table[0][a >> 24];
+        p += 4, n -= 4;
+    }
 #endif
     for (; n; n--)
         c = crc_table[0][(c ^ *p++) & 255] ^ (c >> 8);
@@ -174,6 +181,29 @@ static inline const uint8_t *property_mark(const uint8_t *p, const uint8_t *end)
     return p;
 }
 
+/* Whether the texts [p, p + n) and [q, q + n) are the same wherever `loose` is 0, and p has no 0x02 where it is 0xFF; n >= 16. */
+static inline int same_shape(const uint8_t *p, const uint8_t *q, const uint8_t *loose, size_t n)
+{
+#ifdef METAQ_X86
+    const __m128i two = _mm_set1_epi8(2);
+    __m128i wrong = _mm_setzero_si128();
+    for (size_t at = 0;; at = n - at < 32 ? n - 16 : at + 16) { /* the last 16 overlap those before them */
+        __m128i x = _mm_loadu_si128((const __m128i *)(p + at)), y = _mm_loadu_si128((const __m128i *)(q + at));
+        __m128i free = _mm_loadu_si128((const __m128i *)(loose + at));
+        wrong = _mm_or_si128(wrong, _mm_or_si128(
+            _mm_andnot_si128(free, _mm_xor_si128(x, y)), _mm_and_si128(free, _mm_cmpeq_epi8(x, two))));
+        if (at + 16 == n)
+            break;
+    }
+    return _mm_movemask_epi8(_mm_cmpeq_epi8(wrong, _mm_setzero_si128())) == 0xFFFF;
+#else
+    for (size_t at = 0; at < n; at++)
+        if (loose[at] ? p[at] == 2 : p[at] != q[at])
+            return 0;
+    return 1;
+#endif
+}
+
 static inline const uint8_t *find_byte(const uint8_t *p, const uint8_t *end, uint8_t wanted)
 {
     const uint8_t *found = (const uint8_t *)memchr(p, wanted, (size_t)(end - p));
@@ -217,13 +247,33 @@ static int utf8_valid(const uint8_t *p, size_t n)
 
 /* ---------------------------------------------------------------- hashes and digits */
 
+#define METAQ_31_4 923521u
+#define METAQ_31_8 (METAQ_31_4 * METAQ_31_4)
+
 /* Continues Java's string hash over ASCII bytes; 0 = there is a byte above 0x7F, `*hash` is then undefined. */
 static inline int java_hash_ascii(uint32_t *hash, const uint8_t *p, size_t n)
 {
     uint32_t h = *hash, seen = 0;
+#ifdef METAQ_X86
+    if (n >= 16) {
+        const __m128i zero = _mm_setzero_si128(), by_31 = _mm_set1_epi32(1 << 16 | 31), by_961 = _mm_set1_epi32(1 << 16 | 961);
+        __m128i all = zero;
+        for (; n >= 16; p += 16, n -= 16) {
+            __m128i x = _mm_loadu_si128((const __m128i *)p);
+            all = _mm_or_si128(all, x);
+            x = _mm_packs_epi32( /* pairs, then fours: a pair has at most 13 bits */
+                _mm_madd_epi16(_mm_unpacklo_epi8(x, zero), by_31), _mm_madd_epi16(_mm_unpackhi_epi8(x, zero), by_31));
+            x = _mm_madd_epi16(x, by_961);
+            uint64_t a = (uint64_t)_mm_cvtsi128_si64(x), b = (uint64_t)_mm_cvtsi128_si64(_mm_unpackhi_epi64(x, x));
+            h = h * (METAQ_31_8 * METAQ_31_8) + (uint32_t)a * (METAQ_31_8 * METAQ_31_4) + (uint32_t)(a >> 32) * METAQ_31_8
+              + (uint32_t)b * METAQ_31_4 + (uint32_t)(b >> 32);
+        }
+        seen = _mm_movemask_epi8(all) ? 0x80 : 0;
+    }
+#endif
     for (; n >= 4; p += 4, n -= 4) {
         seen |= p[0] | p[1] | p[2] | p[3];
-        h = h * 923521u + (p[0] * 29791u + p[1] * 961u + p[2] * 31u + p[3]);
+        h = h * METAQ_31_4 + (p[0] * 29791u + p[1] * 961u + p[2] * 31u + p[3]);
     }
     for (; n; n--, p++) {
         seen |= *p;
@@ -236,9 +286,17 @@ static inline int java_hash_ascii(uint32_t *hash, const uint8_t *p, size_t n)
 /* Upper-case hex of `n` in 16 characters. */
 static inline void hex16(uint8_t *out, uint64_t n)
 {
+#ifdef METAQ_X86
+    const __m128i low = _mm_set1_epi8(15);
+    __m128i x = _mm_cvtsi64_si128((long long)__builtin_bswap64(n));
+    x = _mm_unpacklo_epi8(_mm_and_si128(_mm_srli_epi16(x, 4), low), _mm_and_si128(x, low));
+    __m128i letters = _mm_and_si128(_mm_cmpgt_epi8(x, _mm_set1_epi8(9)), _mm_set1_epi8('A' - '0' - 10));
+    _mm_storeu_si128((__m128i *)out, _mm_add_epi8(_mm_add_epi8(x, _mm_set1_epi8('0')), letters));
+#else
     static const char digits[] = "0123456789ABCDEF";
     for (int i = 15; i >= 0; i--, n >>= 4)
         out[i] = (uint8_t)digits[n & 15];
+#endif
 }
 
 /* Decimal text of `n`; returns its length (at most 20). */

@@ -39,7 +39,7 @@ cdef TopicGate chunk_gate(Record *r, gates, int64_t *queue_id):
 
 
 cdef int write_expanded(Target *t, Entry *e, int born_size, int store_size, int64_t prepared_offset) except -1:
-    """As `write_entry`, with hosts of any size and the mark of a copy.
+    """As `write_entries`, with hosts of any size and the mark of a copy.
 
     A function of its own: with two callers the other one is no longer compiled into `append`, and each send takes 20 ns more.
     """

@@ -150,16 +150,6 @@ cdef class Replies:
         put32(self.out.data + self.out.used, <int>id_bytes)
         self.out.used += 4
 
-    cdef void put_id(self, const uint8_t *host, int64_t log_offset, bint comma) noexcept:
-        """One offset id; `host` is its first half in hex."""
-        cdef uint8_t *at = self.out.data + self.out.used
-        if comma:
-            at[0] = 44
-            at += 1
-        memcpy(at, host, 16)
-        hex16(at + 16, <uint64_t>log_offset)
-        self.out.used += 33 if comma else 32
-
     cdef void finish(self, int opaque, bint binary, int64_t queue_offset) noexcept:
         """The answer from behind its message id."""
         cdef uint8_t *at

@@ -85,6 +85,14 @@ cdef class LogTail:
         self.end = self.limit
 
 
+cdef inline void put_unit(uint8_t *at, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:
+    """The size comes last: a unit without one is none."""
+    put64(at, log_offset)
+    put64(at + 12, tags_code)
+    store_barrier()
+    put32(at + 8, size)
+
+
 cdef class QueueTail:
     cdef readonly bytes topic
     cdef readonly int queue_id
@@ -123,12 +131,8 @@ cdef class QueueTail:
         return self.left()
 
     cdef inline void write(self, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:
-        """The next unit; the caller looked at left(). The size comes last: a unit without one is none."""
-        cdef uint8_t *at = self.units.data + (self.next_offset - self.first) * UNIT_BYTES
-        put64(at, log_offset)
-        put64(at + 12, tags_code)
-        store_barrier()
-        put32(at + 8, size)
+        """The next unit; the caller looked at left()."""
+        put_unit(self.units.data + (self.next_offset - self.first) * UNIT_BYTES, log_offset, size, tags_code)
         self.next_offset += 1
         self.log_end = log_offset + size
 
@@ -141,10 +145,17 @@ cdef class QueueTail:
         return True
 
 
+cdef struct Key:
+    # What a message is looked up by: as the index keeps it, and the number of its slot
+    int32_t hash
+    uint32_t slot
+
+
 cdef class IndexTail:
     cdef readonly int64_t count
     cdef Exported file
     cdef int64_t slots
+    cdef uint32_t slots_32  # a 32-bit division is the faster one, and no hash reaches a slot behind 2^31
     cdef int64_t entries_at
     cdef int64_t limit
     cdef int64_t reserved
@@ -156,6 +167,7 @@ cdef class IndexTail:
     def __cinit__(self):
         self.file = Exported()
         self.count = 1
+        self.slots_32 = 1
         self.slots = self.entries_at = self.limit = self.reserved = 0
         self.begin_ms = self.begin_log = self.last_log = self.slots_used = 0
 
@@ -169,6 +181,7 @@ cdef class IndexTail:
         ):
             raise ValueError(f"{slots} slots and {entries_max} entries do not fit into {fresh.size} bytes")
         self.file = fresh
+        self.slots_32 = <uint32_t>min(slots, <int64_t>1 << 31)
         self.slots, self.entries_at = slots, INDEX_HEADER_BYTES + 4 * slots
         self.limit = self.reserved = entries_max
         self.begin_ms, self.begin_log = get64(fresh.data), get64(fresh.data + 16)
@@ -194,12 +207,18 @@ cdef class IndexTail:
         self.reserved = entries
 
     cdef inline uint8_t *slot(self, uint32_t hash) noexcept:
-        return self.file.data + INDEX_HEADER_BYTES + 4 * (index_hash_of(hash) % self.slots)
+        return self.file.data + INDEX_HEADER_BYTES + 4 * <int64_t>(<uint32_t>index_hash_of(hash) % self.slots_32)
 
-    cdef void write(self, uint32_t hash, int64_t log_offset, int64_t store_ms) noexcept:
+    cdef inline void find_slot(self, Key *key, uint32_t hash) noexcept:
+        """Where a hash goes, and have the processor fetch it."""
+        key.hash = index_hash_of(hash)
+        key.slot = <uint32_t>key.hash % self.slots_32
+        prefetch_write(self.file.data + INDEX_HEADER_BYTES + 4 * <int64_t>key.slot)
+
+    cdef inline void put_key(self, const Key *key, int64_t log_offset, int64_t store_ms) noexcept:
         """One entry; the caller looked at left(). Entry, slot, header: a chain never leads to an unwritten entry."""
-        cdef uint8_t *slot = self.slot(hash)
         cdef uint8_t *header = self.file.data
+        cdef uint8_t *slot = header + INDEX_HEADER_BYTES + 4 * <int64_t>key.slot
         cdef uint8_t *entry = header + self.entries_at + self.count * INDEX_ENTRY_BYTES
         cdef uint32_t previous = <uint32_t>get32(slot)
         cdef int64_t seconds = 0
@@ -211,7 +230,7 @@ cdef class IndexTail:
             put64(header + 16, log_offset)
         if self.begin_ms > 0 and store_ms > self.begin_ms:
             seconds = min((store_ms - self.begin_ms) // 1000, <int64_t>INT32_MAX)
-        put32(entry, index_hash_of(hash))
+        put32(entry, key.hash)
         put64(entry + 4, log_offset)
         put32(entry + 12, <int32_t>seconds)
         put32(entry + 16, <int32_t>previous)
@@ -225,6 +244,12 @@ cdef class IndexTail:
         put64(header + 8, store_ms)
         put64(header + 24, log_offset)
         put32(header + 36, <int32_t>self.count)
+
+    cdef void write(self, uint32_t hash, int64_t log_offset, int64_t store_ms) noexcept:
+        """One entry for a hash of Java's."""
+        cdef Key key
+        self.find_slot(&key, hash)
+        self.put_key(&key, log_offset, store_ms)
 
     def put(self, bytes key not None, int64_t log_offset, int64_t store_ms):
         cdef uint32_t hash = 0
@@ -316,6 +341,7 @@ cdef class TopicGate:
     cdef bint retries  # it is a retry topic
     cdef int retries_max
     cdef uint32_t key_prefix
+    cdef bytes sized_topic  # as a record has it: behind its length
     cdef bytes slow  # the names, each behind its length
     cdef uint64_t slow_sizes  # which lengths there are
 
@@ -327,7 +353,7 @@ cdef class TopicGate:
         cdef bytes name
         if not 1 <= len(topic) <= TOPIC_BYTES_MAX:
             raise ValueError(f"topic {topic!r} has {len(topic)} bytes, allowed are 1 to {TOPIC_BYTES_MAX}")
-        self.topic = topic
+        self.topic, self.sized_topic = topic, bytes([len(topic)]) + topic
         self.queues = tuple(queues)
         for queue in self.queues:
             if not isinstance(queue, QueueTail):
@@ -357,10 +383,13 @@ cdef class AppendOutcome:
     cdef public int64_t size
     cdef int64_t first_end  # of the log, when the run began
     cdef Growing entries  # of Entry: the messages of the row under way
+    cdef Growing keys  # of Key: what they are looked up by
 
     def __cinit__(self):
         self.touched = []
         memset(&self.entries, 0, sizeof(Growing))
+        memset(&self.keys, 0, sizeof(Growing))
 
     def __dealloc__(self):
         PyMem_Free(self.entries.data)
+        PyMem_Free(self.keys.data)
