@@ -23,11 +23,13 @@ from metaq.broker.filters import TAGS, Filters
 from metaq.broker.hold import HeldPull, HeldPulls
 from metaq.broker.predicate_pulls import PredicatePulls
 from metaq.broker.predicates import Predicates
+from metaq.broker.pull_admission import Admission
+from metaq.broker.pull_lanes import PullLanes
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.broker.stats import Stats
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
-from metaq.model import GroupConfig, MessageModel, Perm
+from metaq.model import MessageModel, Perm
 from metaq.model.access import Action, Authorise, Identity, everybody
 from metaq.model.predicates import PREDICATE
 from metaq.model.subscription import SubscriptionData, subscribe
@@ -81,21 +83,6 @@ OUTCOME_OF = {
 """Of an empty or unknown queue it depends on the offset asked for."""
 _FOUND, _COLD = PullOutcome.FOUND, PullOutcome.COLD
 _NO_MATCH = ReadStatus.NO_MATCHED_MESSAGE
-
-
-class Admission(NamedTuple):
-    """What the checks found for one group, topic and filter."""
-
-    group: GroupConfig
-    topic: str
-    queues: int
-    wanted: Filter | None
-    """None takes all."""
-    expression: str
-    version: int
-    """Of the heartbeat's subscription; a request that brings its own filter has none to compare."""
-    predicate: str = ""
-    """The name of the one that chooses; "": `wanted` alone does."""
 
 
 class PullChannel(Channel, Protocol):
@@ -154,6 +141,7 @@ class PullService:
         self._by_predicate = PredicatePulls(
             environment.store, hold, environment.clock, predicates, self._counted_answer
         )
+        self.lanes = PullLanes(environment, tables, stats, self._changes)
         self._admissions: dict[tuple[str | bytes | bool | None, ...], Admission] = {}
         self._seen_changes = (-1, -1, -1, -1)
         filters.when_full(self._admissions.clear)

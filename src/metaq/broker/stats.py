@@ -50,6 +50,12 @@ class Stats:
         else:
             self.get_misses += 1
 
+    def got_by_lane(self, pulls: int, messages: int, size: int) -> None:
+        """So many pulls were answered, each with messages."""
+        self.get_hits += pulls
+        self.got_messages += messages
+        self.got_bytes += size
+
     def sample(self) -> None:
         """Take a sample if a second has passed."""
         if self._clock.monotonic() - self._samples[-1].at >= 1:

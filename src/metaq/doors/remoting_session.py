@@ -208,7 +208,8 @@ class BrokerSession(RemotingSession):
                 if peer.congested:
                     break
                 self._singles = 0
-                self._pull(row)
+                row = self._pulls(row, rows)
+                continue
             else:
                 self._back(row)
             row += 1
@@ -232,14 +233,33 @@ class BrokerSession(RemotingSession):
         else:
             self.handle(command)
 
-    def _pull(self, row: int) -> None:
+    def _pulls(self, row: int, rows: int) -> int:
+        """A run of plain pulls; or one that is not. Returns the row behind."""
+        space = self._workspace
+        lanes, answers = space.broker.pulls.lanes, space.answers
+        lane = lanes.of(self.identity)
+        if lane is not None:
+            done = hot.answer_pulls(space.table, row, rows, lane, answers, JOINED_BYTES_MAX)
+            if done > row:
+                lanes.take_over(lane)
+                if len(answers) >= JOINED_BYTES_MAX:
+                    self.peer.write(answers.take())
+                return done
+        self._pull(row, lane)
+        return row + 1
+
+    def _pull(self, row: int, lane: hot.PullLane | None) -> None:
         space = self._workspace
         table = space.table
         oneway = table.flag(row) & ONEWAY_FLAG
         reply_to = (table.opaque(row), table.binary(row))
         try:
             if not oneway:
-                self.pull_one(space.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to))
+                pull = space.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to)
+                if lane is not None:
+                    key = hot.pull_key(table, row)
+                    space.broker.pulls.lanes.open(lane, key, pull.request, pull.admission, pull.seen_changes)
+                self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
             busy = self.park(command, saving)

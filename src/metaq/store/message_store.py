@@ -110,6 +110,7 @@ class MessageStore:
         self.append_raw, self.expand, self.expand_all = writer.append_raw, writer.expand, writer.expand_all
         self.append_parts, self.append_puts = writer.append_parts, writer.append_puts
         self.pull, self.in_memory = puller.pull, puller.is_recent
+        self.pull_lane, self.pulls_are_plain = puller.lane, puller.are_plain
         self.when_failed, self.fail = state.when_failed, state.fail
         self.queue, self.existing_queue = self._queues.made, self._queues.get
         for path in folder.moved_aside():

@@ -96,6 +96,23 @@ class Puller:
         self._bytes_in_memory = self.options.max_transfer_bytes_on_message_in_memory
         self._recent_bytes = memory * self.options.access_message_in_memory_max_ratio // 100
 
+    def are_plain(self) -> bool:
+        """Whether pulls from a lane get what `pull` would give them."""
+        return not self._repairs.losses and self._bytes_in_memory <= LONG_BYTES
+
+    def lane(self) -> hot.PullLane:
+        """A lane without gates, good until an option changes: it answers what `pull` finds through the plain way, in the files
+        that are being written."""
+        return hot.PullLane(
+            self._log.tail,
+            fresh_from=self._fresh_from,
+            near_bytes=min(self._hot_bytes, self._recent_bytes),
+            behind_max=_UNITS_MAPPED_MAX,
+            body_bytes_max=_VIEW_BYTES_MIN - 1,
+            bytes_max=self._bytes_in_memory,
+            count_max=self.options.max_transfer_count_on_message_in_memory,
+        )
+
     def pull(
         self,
         topic: str,

@@ -42,6 +42,13 @@ cdef class Selection:
         cdef Stretch *found = <Stretch *>self.stretches.data
         return [(found[i].offset, found[i].size) for i in range(self.stretch_count)]
 
+    cdef void clear(self) noexcept:
+        """Nothing is chosen any more; the memory is kept."""
+        self.count = self.size = self.next_offset = self.stretch_count = 0
+        self.first_log = self.last_log_end = self.first_number = -1
+        self.damaged = False
+        self.stretches.used = self.numbers.used = 0
+
     cdef int add(self, int64_t offset, int64_t size) except -1:
         cdef Stretch *found
         if self.last_log_end == offset:
@@ -196,21 +203,30 @@ cdef Selection choose(
 ):
     cdef Exported held = Exported()
     cdef Selection chosen = Selection.__new__(Selection)
-    cdef const uint8_t *at
-    cdef int64_t unit, offset, low = -1  # units follow each other as their records do
-    cdef int64_t work = 0
-    cdef int32_t size
-    cdef bint reads = wanted is not None and wanted.reads, taken
     held.hold(units, PyBUF_SIMPLE)
     if not 0 <= first_unit <= start <= stop or stop - first_unit > held.size // UNIT_BYTES:
         raise ValueError(f"units [{start}, {stop}) in a buffer of {held.size} bytes from {first_unit}")
-    if reads and log is None:
+    if wanted is not None and wanted.reads and log is None:
         raise ValueError("an expression looks at the records: pass the log file that holds them")
     if log is not None and (not 0 <= file_offset <= log_min or log_end - file_offset > log.size):
         raise ValueError(f"[{log_min}, {log_end}) is not in the file [{file_offset}, {file_offset + log.size})")
-    unit = start
+    choose_into(
+        chosen, held.data + (start - first_unit) * UNIT_BYTES, start, stop, wanted, count_max, bytes_max, log_min, log_end,
+        log, file_offset,
+    )
+    return chosen
+
+
+cdef int choose_into(
+    Selection chosen, const uint8_t *at, int64_t start, int64_t stop, Filter wanted, Py_ssize_t count_max, int64_t bytes_max,
+    int64_t log_min, int64_t log_end, Exported log, int64_t file_offset,
+) except -1:
+    """Units [start, stop), which begin at `at`, to an empty selection."""
+    cdef int64_t unit = start, offset, low = -1  # units follow each other as their records do
+    cdef int64_t work = 0
+    cdef int32_t size
+    cdef bint reads = wanted is not None and wanted.reads, taken
     while unit < stop:
-        at = held.data + (unit - first_unit) * UNIT_BYTES
         offset, size = get64(at), get32(at + 8)
         if chosen.count >= count_max:
             break
@@ -219,6 +235,7 @@ cdef Selection choose(
             break
         if offset < log_min or (offset == 0 and size == INT32_MAX):
             unit += 1
+            at += UNIT_BYTES
             continue
         if offset >= log_end or size > log_end - offset:
             break
@@ -240,10 +257,11 @@ cdef Selection choose(
                 chosen.numbers.used += 8
             chosen.add(offset, size)
         unit += 1
+        at += UNIT_BYTES
         if work > WORK_MAX:
             break
     chosen.next_offset = unit
-    return chosen
+    return 0
 
 
 cdef inline void look_ahead(const uint8_t *unit, const uint8_t *log, int64_t file_offset, int64_t log_end) noexcept nogil:

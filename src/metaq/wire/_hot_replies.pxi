@@ -111,8 +111,8 @@ cdef class Replies:
         try:
             grow(&self.out, view.len + 512)
             put_pull_head(
-                &self.out, opaque, binary, code, remark, suggest_broker, next_offset, min_offset, max_offset, view.len,
-                self.version,
+                &self.out, opaque, binary, code, remark_text(remark, binary), suggest_broker, next_offset, min_offset,
+                max_offset, view.len, self.version,
             )
             grow(&self.out, view.len)
             put_bytes(&self.out, <const uint8_t *>view.buf, view.len)
@@ -189,12 +189,15 @@ cdef inline void put_pair(Growing *out, bytes name, int64_t number) noexcept:
     put_bytes(out, digits, size)
 
 
+cdef inline bytes remark_text(str remark, bint binary):
+    return remark.encode() if binary else json_text(remark)
+
+
 cdef int put_pull_head(
-    Growing *out, int opaque, bint binary, int code, str remark, int64_t suggest_broker, int64_t next_offset,
+    Growing *out, int opaque, bint binary, int code, bytes text, int64_t suggest_broker, int64_t next_offset,
     int64_t min_offset, int64_t max_offset, Py_ssize_t body_bytes, int version,
 ) except -1:
-    """Length, type and header of the answer to a pull."""
-    cdef bytes text = remark.encode() if binary else json_text(remark)
+    """Length, type and header of the answer to a pull. `text`: the remark, as remark_text() makes it."""
     cdef Py_ssize_t start = out.used, place
     cdef uint8_t *at
     grow(out, 320 + PyBytes_GET_SIZE(text))
@@ -241,7 +244,8 @@ def pull_reply(
     memset(&out, 0, sizeof(Growing))
     try:
         put_pull_head(
-            &out, opaque, binary, code, remark, suggest_broker, next_offset, min_offset, max_offset, body_bytes, version
+            &out, opaque, binary, code, remark_text(remark, binary), suggest_broker, next_offset, min_offset, max_offset,
+            body_bytes, version,
         )
         return to_bytes(out.data, out.used)
     finally:

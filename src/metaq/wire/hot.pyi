@@ -739,6 +739,52 @@ def read(
     The body is None if it is contiguous and `view_bytes_min` bytes or more: a view of the file serves without a copy.
     """
 
+class PullGate:
+    """What a plain pull of one group at one queue, with one filter, needs to know."""
+
+    queue: Any
+    owner: Any
+    """The caller's own."""
+    committed: int
+    """The position that the last pull brought that commits; -1 before."""
+    def __init__(self, queue: Any, wanted: Filter | None, version: int, suggest: int, owner: Any = None) -> None:
+        """`queue`: has `tail` (QueueTail) and `min_offset`. `wanted`: as in select(). `version`: pulls that know of a newer
+        subscription are not plain. `suggest`: the answers' suggestWhichBrokerId.
+
+        Raises ValueError: a filter that `reads`.
+        """
+
+class PullLane:
+    """Where plain pulls are answered from: gates by `pull_key`, and what is the same for all of them."""
+
+    gates: dict[bytes, PullGate]
+    def __init__(
+        self,
+        log: LogTail,
+        *,
+        fresh_from: int,
+        near_bytes: int,
+        behind_max: int,
+        body_bytes_max: int,
+        bytes_max: int,
+        count_max: int,
+    ) -> None:
+        """`fresh_from`: as in read(). Not plain: what begins more than `near_bytes` before the log's end, or more than `behind_max`
+        messages before the queue's, or whose records have more than `body_bytes_max`. `bytes_max`, `count_max`: the most
+        that a pull returns, as in select()."""
+    def take(self) -> tuple[int, int, int, list[PullGate]]:
+        """Since the last call: pulls answered, their messages, those bytes, and the gates whose `committed` was set."""
+
+def pull_key(table: FrameTable, row: int) -> bytes:
+    """What tells the gate of a pull: group, topic, queue, expression type, and the subscription if it counts (SYSFLAG 4)."""
+
+def answer_pulls(table: FrameTable, row: int, end: int, lane: PullLane, replies: Replies, reply_bytes_max: int) -> int:
+    """Answer the plain pulls from `row` on, until `replies` holds `reply_bytes_max`. Returns the row behind the last one.
+
+    Plain: an answer is wanted; no limits of its own (`maxMsgBytes`); a gate; messages are there, one of them is taken, all lie in
+    the files that the tails have attached, and each is what its unit says. A commit is taken up before the messages are checked.
+    """
+
 def frame_run(
     data: Buffer, start: int, end: int, size_max: int, limit: int, until: int, check_crc: bool
 ) -> tuple[int, int, int]:

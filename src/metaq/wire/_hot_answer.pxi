@@ -1,0 +1,187 @@
+# Pulls that can be answered without a question to Python: runs of them in one call.
+
+cdef enum:
+    PULL_COMMITS = 1  # bits of a pull's SYSFLAG
+    PULL_BRINGS = 4
+    SCAN_UNITS = 800
+    ONEWAY = 2
+
+cdef bytes FOUND_TEXT = b"FOUND"
+cdef bytes FOUND_JSON = b'"FOUND"'
+
+
+cdef class PullGate:
+    cdef readonly object queue
+    cdef readonly object owner
+    cdef readonly int64_t committed
+    cdef QueueTail tail
+    cdef Filter wanted
+    cdef int64_t version
+    cdef int64_t suggest
+    cdef bint moved  # it is in its lane's list
+
+    def __cinit__(self, queue not None, Filter wanted, int64_t version, int64_t suggest, owner=None):
+        if wanted is not None and wanted.reads:
+            raise ValueError("a filter that reads messages may need more than one look")
+        self.queue, self.tail, self.owner = queue, queue.tail, owner
+        self.wanted, self.version, self.suggest = wanted, version, suggest
+        self.committed, self.moved = -1, False
+
+
+cdef class PullLane:
+    cdef readonly dict gates
+    cdef LogTail log
+    cdef int64_t fresh_from
+    cdef int64_t near_bytes
+    cdef int64_t behind_max
+    cdef int64_t body_bytes_max
+    cdef int64_t bytes_max
+    cdef int64_t count_max
+    cdef int64_t pulls
+    cdef int64_t messages
+    cdef int64_t size
+    cdef list moved
+    cdef Selection found
+
+    def __cinit__(
+        self, LogTail log not None, *, int64_t fresh_from, int64_t near_bytes, int64_t behind_max, int64_t body_bytes_max,
+        int64_t bytes_max, int64_t count_max,
+    ):
+        self.gates, self.log, self.fresh_from = {}, log, fresh_from
+        self.near_bytes, self.behind_max, self.body_bytes_max = near_bytes, behind_max, body_bytes_max
+        self.bytes_max, self.count_max = bytes_max, count_max
+        self.pulls = self.messages = self.size = 0
+        self.moved, self.found = [], Selection.__new__(Selection)
+
+    def take(self):
+        cdef PullGate gate
+        cdef list moved = self.moved
+        taken = self.pulls, self.messages, self.size, moved
+        self.moved = []
+        self.pulls = self.messages = self.size = 0
+        for gate in moved:
+            gate.moved = False
+        return taken
+
+
+cdef inline uint8_t *put_sized(uint8_t *at, FrameTable table, Span *span) noexcept:
+    """The text of a field behind its size, -1 if there is none."""
+    put32(at, <int32_t>span.size)
+    if span.size > 0:
+        memcpy(at + 4, table.text(span), span.size)
+        return at + 4 + span.size
+    return at + 4
+
+
+cdef bytes key_of(FrameTable table, Row *r):
+    cdef Span none = r.subscription
+    cdef Span *brought = &r.subscription
+    cdef bytes made
+    cdef uint8_t *at
+    if not r.sys_flag & PULL_BRINGS:
+        none.size = -1
+        brought = &none
+    made = PyBytes_FromStringAndSize(
+        NULL, 21 + max(0, r.group.size) + max(0, r.topic.size) + max(0, r.expression_type.size) + max(0, brought.size)
+    )
+    at = <uint8_t *>PyBytes_AS_STRING(made)
+    put32(at, r.queue_id)
+    at[4] = (r.sys_flag & PULL_BRINGS) != 0
+    at = put_sized(at + 5, table, &r.group)
+    at = put_sized(at, table, &r.topic)
+    at = put_sized(at, table, &r.expression_type)
+    put_sized(at, table, brought)
+    return made
+
+
+def pull_key(FrameTable table not None, Py_ssize_t row):
+    cdef Row *found = table.at(row, True)
+    if found.kind != PULL:
+        raise TypeError(f"row {row} is no pull")
+    return key_of(table, found)
+
+
+cdef bint answer_one(FrameTable table, Row *r, PullLane lane, Replies replies) except -1:
+    """One pull. False: not plain, and nothing was written."""
+    cdef PullGate gate
+    cdef QueueTail tail
+    cdef LogTail log = lane.log
+    cdef Selection found = lane.found
+    cdef Growing *out = &replies.out
+    cdef const Stretch *stretches
+    cdef const int64_t *numbers
+    cdef const uint8_t *units
+    cdef uint8_t *body
+    cdef int64_t low, high, offset = r.queue_offset, first_log, count_max
+    cdef Py_ssize_t begun = out.used, place
+    cdef Verified verified
+    if r.flag & ONEWAY or r.max_bytes > 0 or not log.base <= log.end <= log.limit:
+        return False
+    gate = lane.gates.get(key_of(table, r))
+    if gate is None or r.sub_version > gate.version:
+        return False
+    tail, low = gate.tail, gate.queue.min_offset
+    high = tail.next_offset
+    if not low <= offset < high or not tail.first <= offset or high > tail.limit or high - offset > lane.behind_max:
+        return False
+    units = tail.units.data + (offset - tail.first) * UNIT_BYTES
+    first_log = get64(units)
+    if not log.base <= first_log < log.end or log.end - first_log > lane.near_bytes:
+        return False
+    count_max = max(1, min(<int64_t>r.max_messages, lane.count_max))
+    found.clear()
+    choose_into(
+        found, units, offset, min(high, offset + max(SCAN_UNITS, count_max)), gate.wanted, count_max, lane.bytes_max,
+        log.base, log.end, None, 0,
+    )
+    if not found.count or found.damaged or found.size > lane.body_bytes_max:
+        return False
+    if r.sys_flag & PULL_COMMITS and r.commit_offset >= 0:
+        if not gate.moved:
+            lane.moved.append(gate)
+            gate.moved = True
+        gate.committed = r.commit_offset
+    try:
+        put_pull_head(
+            out, r.opaque, r.binary, 0, FOUND_TEXT if r.binary else FOUND_JSON, gate.suggest, found.next_offset, low, high,
+            found.size, replies.version,
+        )
+        grow(out, found.size)
+    except MemoryError:
+        out.used = begun
+        raise
+    body = out.data + out.used
+    stretches = <const Stretch *>found.stretches.data
+    numbers = <const int64_t *>found.numbers.data if found.numbers.used else NULL
+    for place in range(found.stretch_count):
+        memcpy(body, log.file.data + (stretches[place].offset - log.base), stretches[place].size)
+        body += stretches[place].size
+    verified = verify(
+        stretches, found.stretch_count, found.count, numbers, found.first_number,
+        out.data + out.used, -1, <const uint8_t *>PyBytes_AS_STRING(tail.topic), PyBytes_GET_SIZE(tail.topic),
+        tail.queue_id, lane.fresh_from, False,
+    )
+    if verified.size < found.size:
+        out.used = begun
+        return False
+    out.used += found.size
+    lane.pulls += 1
+    lane.messages += found.count
+    lane.size += found.size
+    return True
+
+
+def answer_pulls(
+    FrameTable table not None, Py_ssize_t row, Py_ssize_t end, PullLane lane not None, Replies replies not None,
+    Py_ssize_t reply_bytes_max,
+):
+    if not 0 <= row <= end <= table.count:
+        raise IndexError(f"rows [{row}, {end}) of {table.count}")
+    try:
+        while row < end and replies.out.used < reply_bytes_max:
+            if table.rows[row].kind != PULL or not answer_one(table, &table.rows[row], lane, replies):
+                break
+            row += 1
+    except MemoryError:  # who answers this one by itself tells of it; those before it are answered
+        pass
+    return row
