@@ -349,7 +349,7 @@ def test_an_archive_merges_its_files_and_lets_old_dates_go_after_its_batches(spa
     whole = table("orders", archive=output, spark=spark).select("queue_id", "queue_offset")
     assert Counter(map(tuple, whole.collect())) == everything(cluster)
     cluster.put("orders", 0, [b"last"], TODAY + 7000)
-    (last,) = run(spark, cluster, output, keep_days=1, grace_seconds=0)
+    (last,) = run(spark, cluster, output, keep_days=1, trust_clock=True, grace_seconds=0)
     assert (last.rows, last.expired) == (1, 3)
     assert not list(output.rglob("*.parquet"))
     cluster.put("orders", 0, [b"live"] * 3, TODAY + 8000)

@@ -153,7 +153,7 @@ def test_messages_lie_in_folders_by_their_tag_or_key(spark, hdfs, cluster, home,
     with pytest.raises(ConfigError, match=f"is partitioned by {by}, and partitionBy=date was given"):
         run(spark, cluster, output, tmp_path)
     cluster.put("orders", 0, [b"last"], TODAY + 7000)
-    chosen = {"partition_by": by, "dedupe": "off", "keep_days": 1}
+    chosen = {"partition_by": by, "dedupe": "off", "keep_days": 1, "trust_clock": True}
     reports = run(spark, cluster, output, tmp_path, **chosen)
     assert sum(report.expired for report in reports) > 0
     assert len(archived(hdfs, output, tmp_path)) == 1005  # The grace.

@@ -221,7 +221,7 @@ def test_two_runs_that_let_dates_go_at_once_write_two_records(folder):
     """Of a run that was thought dead: its record is in the way, and the other one's gets the next number."""
     clock = FakeClock(1_772_668_800_000)
     publish(folder, staged(folder, 0, "a", "2026-03-01"))
-    options = ArchiveOptions(output="memory://host/home/out", topics="orders", keep_days=2)
+    options = ArchiveOptions(output="memory://host/home/out", topics="orders", keep_days=2, trust_clock=True)
     one, other = HadoopRetention(folder, options, clock), HadoopRetention(folder, options, clock)
     one.prepare()
     other.prepare()
@@ -233,7 +233,7 @@ def test_two_runs_that_let_dates_go_at_once_write_two_records(folder):
 
 
 def test_a_fault_while_old_dates_go_costs_no_batch(folder, caplog):
-    options = ArchiveOptions(output="memory://host/home/out", topics="orders", keep_days=2)
+    options = ArchiveOptions(output="memory://host/home/out", topics="orders", keep_days=2, trust_clock=True)
     kept = HadoopRetention(folder, options, FakeClock(1_772_668_800_000))
     publish(folder, staged(folder, 0, "a", "2026-03-01"))
     kept.prepare()

@@ -79,6 +79,8 @@ class BatchReport:
     """Files whose date's time was over."""
     corrupt: int = 0
     """Messages whose bodies did not decode: they are archived, with the body in `_corrupt`."""
+    held: str = ""
+    """Old dates that stay although the clock says that their time is over, and why."""
 
     def __str__(self) -> str:
         rate = self.rows / self.seconds if self.seconds else 0
@@ -88,7 +90,8 @@ class BatchReport:
         kept = f", {self.compacted:,} small files merged" if self.compacted else ""
         kept += f", {self.expired:,} old files gone" if self.expired else ""
         size = f"{self.size / 1e6:,.1f} MB"
-        return f"batch {self.batch}: {self.rows:,} messages in {self.files} files, {size}{repeats}{kept} ({how})"
+        held = f"; {self.held}" if self.held else ""
+        return f"batch {self.batch}: {self.rows:,} messages in {self.files} files, {size}{repeats}{kept} ({how}){held}"
 
 
 def archive(
@@ -112,6 +115,7 @@ def archive(
     compact_bytes: int = ArchiveOptions.compact_bytes,
     grace_seconds: float = ArchiveOptions.grace_seconds,
     keep_days: int | None = None,
+    trust_clock: bool = False,
     partition_by: str = "date",
     run_folder: str | Path | None = None,
     lease_seconds: float = ArchiveOptions.lease_seconds,
@@ -134,8 +138,9 @@ def archive(
         on_batch: called in this process after every batch.
         source: more options of `format("metaq")`, such as startingOffsets (earliest).
         compact_files, compact_bytes: where a folder has more small files than `compact_files`, they are merged, up to about
-            `compact_bytes`; 0: never. keep_days: dates that ended longer ago go; None: never. What goes is kept for
-            `grace_seconds`, in which tables planned before go on to work.
+            `compact_bytes`; 0: never. keep_days: dates that ended longer ago go, by the clock and by the newest archived
+            messages, or by the clock alone (`trust_clock`); None: never. What goes is kept for `grace_seconds`, in which
+            tables planned before go on to work.
         partition_by: folders below the topic's: `date`, `date,tag` or `date,key:N`; an archive keeps what it began with.
         run_folder, lease_seconds: for an output that is a URI: where the run's status lies, on this machine; and after how long
             a run that nobody has heard of is taken for dead.
@@ -163,6 +168,7 @@ def archive(
         compact_bytes=compact_bytes,
         grace_seconds=grace_seconds,
         keep_days=keep_days,
+        trust_clock=trust_clock,
         partition_by=partition_by,
         run_folder=None if run_folder is None else str(run_folder),
         lease_seconds=lease_seconds,
@@ -243,6 +249,9 @@ def _remote(spark: Any, options: ArchiveOptions, ends: contextlib.ExitStack) -> 
 
 class Upkeep(Protocol):
     """What becomes of files once they are published."""
+
+    held: str
+    """Old dates that stay for now, and why; empty: none do."""
 
     def prepare(self) -> None:
         """See that it can be done, and take up what a run before began."""
@@ -490,6 +499,7 @@ class _Archiver:
             compacted=done["replaced"],
             expired=done["expired"],
             corrupt=manifest.corrupt,
+            held="" if self._upkeep is None else self._upkeep.held,
         )
         _LOG.info("archive: %s", report)
         if self._on_batch is not None:

@@ -40,6 +40,7 @@ from metaq.spark.pipelines import merging
 from metaq.spark.pipelines.compacting_options import CompactOptions, UpkeepOptions
 from metaq.spark.pipelines.exchange import exchange, try_an_exchange
 from metaq.spark.pipelines.pruning import Batch, batches_over, records_over
+from metaq.spark.pipelines.retention import Dates
 from metaq.spark.pipelines.run import Outcome, Run
 from metaq.spark.pipelines.tabling import tables_of
 
@@ -112,6 +113,9 @@ class Compactor:
         self._grace_ms = round(options.grace_seconds * 1000)
         self.faults: list[str] = []
         """What could not be done, and why."""
+        self.held = ""
+        """What stays although the clock says that its time is over, and why."""
+        self._dates = Dates()
         self._batches: dict[str, Batch] = {}
         self._files: dict[str, ArchivedFile] = {}
         """What the batches published and the done replacements made of it."""
@@ -125,7 +129,7 @@ class Compactor:
             if not left.name.isdigit() or int(left.name) not in self._records:
                 _remove(left)
         try_an_exchange(self._folder.kept)
-        self._batches, self._files = {}, {}
+        self._batches, self._files, self._dates = {}, {}, Dates()
         self._catch_up()
         for record in self._records.values():
             self._take(record)
@@ -134,6 +138,7 @@ class Compactor:
         """Take notice of batches that were published since. Reading all manifests at every look would be slow one day."""
         for manifest in self._folder.newer(self._batches):
             self._batches[manifest.name] = Batch.of(manifest)
+            self._dates.take(manifest)
             self._files |= {file.path: file for file in manifest.files}
 
     def _take(self, record: Replacement) -> None:
@@ -180,9 +185,19 @@ class Compactor:
     def _go_on(self) -> Iterator[Step]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
+            if (right := _set_back(record, now)) is not record:
+                yield from self._guarded(record.folder, self._saved_again(right))
+        for record in list(self._records.values()):
             home = self._folder.path / record.kept
             if now >= self._due(record) and (not record.swapped_ms or home.exists()):
                 yield from self._guarded(record.folder, self._next_of(record, home))
+
+    def _saved_again(self, record: Replacement) -> Iterator[Step]:
+        self._save(record)
+        _LOG.warning(
+            "compact: this machine's clock was ahead when it wrote %s: the grace of %s is counted from now", record.name, record.folder
+        )  # fmt: skip
+        yield from ()
 
     def _due(self, record: Replacement) -> int:
         return (record.swapped_ms or record.done_ms or record.announced_ms) + self._grace_ms
@@ -266,13 +281,15 @@ class Compactor:
             del self._records[record.number]
 
     def _expire(self, keep_days: int) -> Iterator[Step]:
-        today = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC).date()
-        first = str(today - dt.timedelta(days=keep_days))
+        bound = self._dates.bound(self._clock.now_ms(), keep_days, trust_clock=self._options.trust_clock)
+        if (held := bound.held(self._files.values())) != self.held:
+            self.held = held
+            if held:
+                _LOG.warning("compact: %s", held)
         waiting = {record.folder for record in self._records.values() if not record.done_ms}
         by_folder: dict[str, list[ArchivedFile]] = defaultdict(list)
-        for file in self._files.values():
-            if file.date < first:
-                by_folder[file.path.rpartition("/")[0]].append(file)
+        for file in bound.over(self._files.values()):
+            by_folder[file.path.rpartition("/")[0]].append(file)
         for folder, files in sorted(by_folder.items()):
             if folder in waiting:
                 continue  # It is being merged, and goes when that is done.
@@ -370,6 +387,16 @@ class Compactor:
             self.faults.append(str(told))
 
 
+def _set_back(record: Replacement, now_ms: int) -> Replacement:
+    """Pure: the same record if none of its times lies ahead; a grace that begins years from now would never end."""
+    if max(record.announced_ms, record.done_ms, record.swapped_ms) <= now_ms:
+        return record
+    return structs.replace(
+        record, announced_ms=min(record.announced_ms, now_ms), done_ms=min(record.done_ms, now_ms),
+        swapped_ms=min(record.swapped_ms, now_ms),
+    )  # fmt: skip
+
+
 def start(_spark: Any, options: CompactOptions, run: Run) -> Outcome:
     """The pipeline `compact`, which needs no Spark. Raises ConfigError, StoreCorrupt."""
     return compact(options, run, SYSTEM)
@@ -408,8 +435,13 @@ def compact(options: CompactOptions, run: Run, clock: Clock) -> Outcome:
     if due is not None:
         when = dt.datetime.fromtimestamp(due / 1000, dt.UTC).isoformat(sep=" ", timespec="seconds")
         lines.append(f"merged files wait for readers of before: a run after {when} puts them in their place")
+    lines += [compactor.held] if compactor.held else []
     lines += [f"not done: {fault}" for fault in faults]
-    return Outcome(figures | {"waiting_until_ms": due, "faults": faults}, "\n".join(lines), 1 if faults else 0)
+    return Outcome(
+        figures | {"waiting_until_ms": due, "faults": faults, "held": compactor.held},
+        "\n".join(lines),
+        1 if faults else 0,
+    )
 
 
 def _rescue(listing: Path, place: Path, replaced: set[str]) -> None:

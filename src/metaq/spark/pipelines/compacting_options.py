@@ -23,7 +23,13 @@ class UpkeepOptions(OptionTable):
         3600.0, "A table goes on to work for so long after it was planned: replaced files are kept until then.", low=0
     )
     keep_days: int | None = option(
-        None, "Remove dates that ended longer than so many days ago (UTC); by default everything is kept.", low=1
+        None,
+        "Remove dates that ended longer than so many days ago (UTC), by the clock and by the newest archived messages; by "
+        "default everything is kept.",
+        low=1,
+    )
+    trust_clock: bool = option(
+        False, "Let dates go by this machine's clock alone: for an archive that gets no more messages."
     )
 
 

@@ -6,7 +6,6 @@ the grace is over, by whichever run looks then: that may be done again, and by t
 
 from __future__ import annotations
 
-import datetime as dt
 import logging
 from collections import defaultdict
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from metaq.durable import disk_fault
 from metaq.spark.pipelines.compacting import Step
 from metaq.spark.pipelines.compacting_options import UpkeepOptions
 from metaq.spark.pipelines.hadoop_folder import HadoopFolder
+from metaq.spark.pipelines.retention import Dates
 
 _LOG = logging.getLogger(__name__)
 
@@ -30,6 +30,12 @@ class HadoopRetention:
     def __init__(self, folder: HadoopFolder, options: UpkeepOptions, clock: Clock = SYSTEM) -> None:
         self._folder, self._clock = folder, clock
         self._keep_days, self._grace_ms = options.keep_days, round(options.grace_seconds * 1000)
+        self._trust_clock = options.trust_clock
+        self.held = ""
+        """What stays although the clock says that its time is over, and why."""
+        self._dates = Dates()
+        self._since: dict[int, int] = {}
+        """Record → from when on its grace is counted."""
         self._batches: set[str] = set()
         self._files: dict[str, ArchivedFile] = {}
         self._records: dict[int, Replacement] = {}
@@ -38,7 +44,7 @@ class HadoopRetention:
 
     def prepare(self) -> None:
         """Take up what runs before did. Raises StoreCorrupt."""
-        self._batches, self._files, self._removed = set(), {}, set()
+        self._batches, self._files, self._removed, self._dates = set(), {}, set(), Dates()
         self._records = {record.number: record for record in replacements(self._folder)}
 
     def look(self) -> Iterator[Step]:
@@ -57,16 +63,19 @@ class HadoopRetention:
             return
         for manifest in self._folder.newer(self._batches):
             self._batches.add(manifest.name)
+            self._dates.take(manifest)
             self._files |= {file.path: file for file in manifest.files}
         for record in self._records.values():
             for path in record.replaced:
                 self._files.pop(path, None)
-        today = dt.datetime.fromtimestamp(self._clock.now_ms() / 1000, dt.UTC).date()
-        first = str(today - dt.timedelta(days=self._keep_days))
+        bound = self._dates.bound(self._clock.now_ms(), self._keep_days, trust_clock=self._trust_clock)
+        if (held := bound.held(self._files.values())) != self.held:
+            self.held = held
+            if held:
+                _LOG.warning("archive: %s", held)
         old: dict[str, list[ArchivedFile]] = defaultdict(list)
-        for file in self._files.values():
-            if file.date < first:
-                old[file.path.rpartition("/")[0]].append(file)
+        for file in bound.over(self._files.values()):
+            old[file.path.rpartition("/")[0]].append(file)
         for folder, files in sorted(old.items()):
             self._record(folder, [file.path for file in files])
             yield Step(
@@ -93,7 +102,9 @@ class HadoopRetention:
     def _remove(self) -> Iterator[Step]:
         now = self._clock.now_ms()
         for record in list(self._records.values()):
-            if record.number in self._removed or now < record.done_ms + self._grace_ms:
+            # A clock that was ahead when the record was made and is right now: the grace begins when that is seen.
+            self._since[record.number] = min(self._since.get(record.number, record.done_ms), now)
+            if record.number in self._removed or now < self._since[record.number] + self._grace_ms:
                 continue
             there = {f"{record.folder}/{entry.name}" for entry in self._folder.files.entries(record.folder)}
             left = there.intersection(record.replaced)
