@@ -131,6 +131,8 @@ def _print(found: Figures) -> None:
         ("put bytes", lambda _, w: size(w.sums.get("put_bytes", 0))),
         ("got", lambda _, w: f"{w.sums.get('got_messages', 0):,}"), rate="put_messages",
     )  # fmt: skip
+    if found.unreadable:
+        print(f"\n{found.unreadable:,} trace records, since the folder was made, did not decode")
     if found.unmatched:
         print(f"\n{found.unmatched:,} traces, since the folder was made, are of messages of other topics or too old")
     _print_alerts(found)
@@ -206,6 +208,7 @@ def _json(found: Figures) -> dict[str, Any]:
     return {
         "window_seconds": seconds,
         "unmatched_traces": found.unmatched,
+        "unreadable_traces": found.unreadable,
         "windows": [
             {"metric": series.metric, **series.labels, "window_start": iso_time(start)}
             | windows[start].columns(METRICS[series.metric], seconds)

@@ -332,3 +332,85 @@ def test_windows_that_are_merged_are_those_of_all(parts, cut):
     left = window(parts[:cut])
     left.merge(window(parts[cut:]))
     assert left == window(parts)
+
+
+# ------------------------------------------------------------------ clocks that jump
+CENTURY = 36_525 * 86_400 * W
+RULE = "messages_per_second{topic=orders} < 1 for 3"
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_broker_s_clock_that_was_ahead_closes_nothing_and_is_told(killed):
+    """A message of the next century waits in its window; those behind it are counted in time, and the rules go on."""
+    one = state(RULE)
+    ends = {QUEUES[0]: 2, QUEUES[1]: 0}
+    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0, QUEUES[1]: 0}))
+    one.fold_rows(stored(QUEUES[0], 0, [BEGAN + CENTURY, BEGAN + 10]))
+    assert one.ahead == {QUEUES[0]: BEGAN + CENTURY}
+    assert one.close() == ([], [])
+    one.fold_sample(Sample(BEGAN + 2 * W, ends))
+    (closed,), alerts = one.close()
+    assert (closed.start_ms, closed.late, alerts) == (BEGAN, False, [])
+    if killed:
+        one = restarted(one, RULE)
+    one.fold_rows(stored(QUEUES[0], 2, [BEGAN + 2 * W]))
+    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 3, QUEUES[1]: 0}))
+    (closed,), (alert,) = one.close()
+    assert (closed.start_ms, closed.late) == (BEGAN + 2 * W, False)
+    assert (alert.state, alert.since_ms) == ("begin", BEGAN + 3 * W)
+    assert [left.start_ms for left in one.saved(None, []).open] == [BEGAN + CENTURY]
+
+
+def test_a_broker_whose_clock_is_right_again_holds_its_windows_open_as_before():
+    """Its queue counts by what was stored last, not by what a wrong clock said once."""
+    one = state()
+    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0}))
+    one.fold_rows(stored(QUEUES[0], 0, [BEGAN + CENTURY]))
+    one.fold_rows(stored(QUEUES[0], 1, [BEGAN + 10]))
+    assert one.ahead == {}
+    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 5}))  # Three more are there, and not read.
+    assert one.close() == ([], [])
+    one.fold_rows(stored(QUEUES[0], 2, [BEGAN + 20, BEGAN + 30, BEGAN + 8 * W]))
+    (closed,), _ = one.close()
+    assert (closed.start_ms, closed.window.sums["messages"], closed.late) == (BEGAN, 3, False)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_driver_s_clock_that_was_ahead_ends_no_rule_for_ever(killed):
+    """A century ahead for one sample: what was open is published; from the step back on windows close and rules hold."""
+    one, rows = state(RULE), []
+    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0}))
+    one.fold_rows(stored(QUEUES[0], 0, [BEGAN + 10]))
+    one.fold_sample(Sample(BEGAN + CENTURY, {QUEUES[0]: 1}))
+    closed, _ = one.close()
+    rows += closed
+    if killed:
+        one = restarted(one, RULE)
+    one.fold_sample(Sample(BEGAN + W, {QUEUES[0]: 1}))
+    assert one.set_back_ms == pytest.approx(CENTURY, abs=2 * W)
+    one.set_back_ms = 0
+    rows += one.close()[0]
+    one.fold_rows(stored(QUEUES[0], 1, [BEGAN + 3 * W, BEGAN + 4 * W]))
+    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 3}))
+    closed, alerts = one.close()
+    assert [(row.start_ms, row.late) for row in closed] == [(BEGAN + 3 * W, False), (BEGAN + 4 * W, False)]
+    assert [alert.state for alert in alerts] == ["end", "begin"]
+    assert sum(row.window.sums["messages"] for row in rows + closed) == 3
+    assert one.set_back_ms == 0
+
+
+def test_a_pipeline_that_began_in_the_next_century_has_rules_when_the_clock_is_right():
+    one = State(Saved(query="q", window_ms=W, began_ms=BEGAN + CENTURY), LIMITS, parse_rules(RULE), Known())
+    one.fold_sample(Sample(BEGAN, {QUEUES[0]: 0}))
+    one.close()
+    one.fold_sample(Sample(BEGAN + 9 * W, {QUEUES[0]: 0}))
+    assert [alert.state for alert in one.close()[1]] == ["begin"]
+
+
+def test_traces_that_do_not_decode_are_counted_over_a_restart():
+    one = state()
+    row = {"kind": READ, "topic": TRACE, "broker": "b", "grp": None, "queue_id": 0, "start_offset": 0, "end_offset": 3,
+           "bytes": 0, "newest_ms": BEGAN, "messages": 3}  # fmt: skip
+    one.fold_rows([row])
+    assert one.unreadable == 3
+    assert restarted(one).unreadable == 3

@@ -8,6 +8,7 @@ gets of messages and of traces alike are 8-byte keys of ids with their times (`F
 from __future__ import annotations
 
 import itertools
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from metaq.client.arrow import Decoded
+from metaq.errors import BadRequest
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.model.trace import Begun, Handled
@@ -24,6 +26,8 @@ from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.pipelines.dedupe import ids_of
 from metaq.spark.pipelines.measuring.histogram import Histogram
 from metaq.wire import trace
+
+_LOG = logging.getLogger(__name__)
 
 STORED, FOLLOWED, TOLD, READ = "stored", "followed", "told", "read"
 """Kinds of rows: a window's messages; messages by their keys; a group's trace records by theirs; how far a queue was read."""
@@ -43,7 +47,7 @@ COUNTED = pa.schema(
         pa.field("data", pa.binary()),
     ]
 )
-"""A row of what `Counter` yields. Columns that a kind does not have are null."""
+"""A row of what `Counter` yields. Columns that a kind does not have are null; `messages` of READ are traces that do not decode."""
 FOLLOWED_TYPE = np.dtype([("key", "<u8"), ("born_ms", "<i8"), ("store_ms", "<i8")])
 TOLD_TYPE = np.dtype([("key", "<u8"), ("time_ms", "<i8"), ("cost_ms", "<i4"), ("failed", "?")])
 """A delivery that begins has cost -1."""
@@ -76,15 +80,16 @@ class Counter:
         client = client_of(self.name_servers, self.settings.retry_seconds, self.settings.read_from)
         found = read_slice(client, wanted, self.settings)
         if wanted.queue.topic == self.trace_topic:
-            rows, newest_ms = self._told(found)
+            rows, newest_ms, unreadable = self._told(found)
         else:
-            rows, newest_ms = self._stored(found)
+            (rows, newest_ms), unreadable = self._stored(found), 0
         topic, broker, queue_id = wanted.queue
         size = sum(row.get("bytes", 0) for row in rows)
         rows.append(
             {
                 "kind": READ,
                 "queue_id": queue_id,
+                "messages": unreadable,
                 "start_offset": wanted.start,
                 "end_offset": wanted.end,
                 "bytes": size,
@@ -134,14 +139,19 @@ class Counter:
         # The numbers of a producer's ids follow one another: the middle bits of a product spread them.
         return ((keys * _SPREAD) >> _HALF) % np.uint64(self.every) == 0
 
-    def _told(self, found: Iterator[Decoded]) -> tuple[list[dict[str, Any]], int]:
+    def _told(self, found: Iterator[Decoded]) -> tuple[list[dict[str, Any]], int, int]:
         groups: dict[str, tuple[list[str], list[tuple[int, int, bool]]]] = {}
-        newest_ms = 0
-        for decoded in itertools.chain.from_iterable(one.pieces(_TRACE_COLUMNS) for one in found):
+        newest_ms, unreadable = 0, 0
+        for decoded in itertools.chain.from_iterable(map(_readable, found)):
+            if isinstance(decoded, int):
+                unreadable += decoded
+                continue
             stored = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded)).tolist()
             newest_ms = max(newest_ms, *stored, 0)
             for body, store_ms in zip(decoded.to_batch(("body",))["body"], stored, strict=True):
-                for record in trace.decode(body.as_py()).records:
+                told = trace.decode(body.as_py() or b"")
+                unreadable += told.unreadable
+                for record in told.records:
                     if isinstance(record, Begun):
                         one = (record.time_ms, BEGUN, False)
                     elif isinstance(record, Handled):
@@ -152,9 +162,8 @@ class Counter:
                     ids, ones = groups.setdefault(record.group, ([], []))
                     ids.append(record.message_id)
                     ones.append(one)
-        return [
-            row for group, (ids, ones) in sorted(groups.items()) for row in self._told_row(group, ids, ones)
-        ], newest_ms
+        rows = [row for group, (ids, ones) in sorted(groups.items()) for row in self._told_row(group, ids, ones)]
+        return rows, newest_ms, unreadable
 
     def _told_row(self, group: str, ids: list[str], ones: list[tuple[int, int, bool]]) -> Iterator[dict[str, Any]]:
         keys = keys_of(pa.array(ids, pa.string()))
@@ -163,6 +172,25 @@ class Counter:
         rows = rows[self._chosen(keys)]
         if len(rows):
             yield {"kind": TOLD, "grp": group, "data": rows.tobytes()}
+
+
+def _readable(decoded: Decoded) -> Iterator[Decoded | int]:
+    """Records whose bodies can be had, in pieces, and how many cannot: nobody's broken body is to stop all measuring."""
+    try:
+        yield from list(decoded.pieces(_TRACE_COLUMNS))
+        return
+    except BadRequest:
+        pass
+    good = np.ones(len(decoded), bool)
+    for row in decoded.parts["compressed"]:
+        try:
+            decoded.expanded_body(row)
+        except BadRequest as fault:
+            _LOG.warning("metrics: a trace is left out: %s", fault)
+            good[row] = False
+    yield int((~good).sum())
+    if good.any():
+        yield from decoded.only(good).pieces(_TRACE_COLUMNS)
 
 
 def keys_of(message_ids: pa.Array) -> Any:

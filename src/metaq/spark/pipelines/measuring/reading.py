@@ -34,6 +34,8 @@ class Figures:
     """Rules, and of what series they hold now."""
     unmatched: int = 0
     """Traces of all time whose message was not found: it is of another topic, or too old."""
+    unreadable: int = 0
+    """Records of traces of all time that did not decode."""
     over: dict[Series, int] = field(default_factory=dict)
     """Series → up to where its windows are over: what is behind that is not whole yet."""
 
@@ -70,7 +72,7 @@ def read(
     # The state first: what is published after this was open in it, and is not taken twice by its step's number.
     saved = decode(data)
     wanted = {name: set(values) for name, values in (labels or {}).items() if values}
-    found = Figures(saved.window_ms, unmatched=saved.unmatched)
+    found = Figures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
     for metric in METRICS.values():
         for row in _rows(folder, metric.name, saved, since_ms):
             series = Series(metric.name, **{name: row[name] for name in metric.labels})
@@ -91,7 +93,13 @@ def read(
 
 def over_brokers(figures: Figures) -> Figures:
     """The same with the brokers of a topic, or of a group's topic, taken together."""
-    found = Figures(figures.window_ms, alerts=figures.alerts, alerts_on=figures.alerts_on, unmatched=figures.unmatched)
+    found = Figures(
+        figures.window_ms,
+        alerts=figures.alerts,
+        alerts_on=figures.alerts_on,
+        unmatched=figures.unmatched,
+        unreadable=figures.unreadable,
+    )
     for series, bound in figures.over.items():
         found.over[_whole(series)] = min(bound, found.over.get(_whole(series), bound))
     for series, windows in figures.windows.items():

@@ -13,6 +13,7 @@ from typing import Any
 from metaq.clock import SYSTEM, Clock
 from metaq.durable import disk_fault
 from metaq.errors import ClientClosed, ConfigError, MetaqError, NoRoute
+from metaq.model.queue import MessageQueue
 from metaq.spark import interpreter, schema
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.courier import Courier
@@ -23,7 +24,7 @@ from metaq.spark.pipelines.measuring.following import Known
 from metaq.spark.pipelines.measuring.mailing import CommandMail, TopicMail
 from metaq.spark.pipelines.measuring.sampling import Sampler
 from metaq.spark.pipelines.measuring.state import Limits, Mail, Sample, Saved, State
-from metaq.spark.pipelines.measuring.tables import tables_of
+from metaq.spark.pipelines.measuring.tables import moment, tables_of
 from metaq.spark.pipelines.measuring.windows import window_start
 from metaq.spark.pipelines.metrics_options import MetricsOptions
 from metaq.spark.pipelines.run import Run
@@ -125,6 +126,8 @@ class Service:
         self._busy, self._delivering = threading.Lock(), threading.Lock()
         self._over, self._posted = threading.Event(), threading.Event()
         self._delivered: list[Mail] = []
+        self._ahead: set[MessageQueue] = set()
+        """Queues of which was said that their messages are ahead of the clock."""
         self._threads: list[threading.Thread] = []
         self._closed = False
 
@@ -182,7 +185,12 @@ class Service:
                 raise ClientClosed(f"the metrics' query was stopped before batch {batch} was counted")
             if batch <= self._known_state.batch:
                 self._run.tell(
-                    f"batch {batch}: was counted before the restart", batch=batch, messages=0, windows=0, alerts=0
+                    f"batch {batch}: was counted before the restart",
+                    batch=batch,
+                    messages=0,
+                    windows=0,
+                    alerts=0,
+                    unreadable=0,
                 )
                 return
         rows = frame.mapInArrow(self._counter, schema.ddl(COUNTED)).toArrow().to_pylist()
@@ -193,13 +201,20 @@ class Service:
             if query is None:
                 raise ConfigError(f"the checkpoint in {self._run.place} has lost its metadata while the query runs")
             self._known_state.belongs_to(query)
+            before = self._known_state.unreadable
             messages = self._known_state.fold_rows(rows)
+            unreadable = self._known_state.unreadable - before
             windows, alerts = self._step(batch)
         seconds = self._clock.monotonic() - began
         told = f", {alerts} alerts" if alerts else ""
+        told += f", {unreadable:,} trace records do not decode" if unreadable else ""
+        if unreadable:
+            _LOG.warning(
+                "metrics: %d trace records of batch %d do not decode: nothing is counted of them", unreadable, batch
+            )
         self._run.tell(
             f"batch {batch}: {messages:,} messages, {windows} windows over{told} ({seconds:.1f} s)",
-            batch=batch, messages=messages, windows=windows, alerts=alerts, seconds=seconds,
+            batch=batch, messages=messages, windows=windows, alerts=alerts, unreadable=unreadable, seconds=seconds,
         )  # fmt: skip
 
     def _step(self, batch: int | None) -> tuple[int, int]:
@@ -225,8 +240,25 @@ class Service:
                 state.forgotten,
             )
             state.forgotten = 0
+        self._say_clocks(state)
         self._posted.set()
         return len(closed), len(alerts)
+
+    def _say_clocks(self, state: State) -> None:
+        """Say whose clock is wrong: once, as long as it is."""
+        if state.set_back_ms:
+            _LOG.warning(
+                "metrics: this machine's clock was set back by %d s: windows that it had called over are so again when their time "
+                "comes, and what was published of them counts", state.set_back_ms // 1000,
+            )  # fmt: skip
+            state.set_back_ms = 0
+        ahead = state.ahead
+        for queue in sorted(ahead.keys() - self._ahead):
+            _LOG.warning(
+                "metrics: %s has messages that were stored at %s by its broker's clock, which this machine's has not come to: "
+                "their windows stay open until then", queue, moment(ahead[queue]).isoformat(timespec="seconds"),
+            )  # fmt: skip
+        self._ahead = set(ahead)
 
     def _forget(self) -> None:
         """A step failed: go back to what the folder has."""

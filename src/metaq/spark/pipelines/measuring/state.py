@@ -27,6 +27,8 @@ from metaq.spark.pipelines.measuring.windows import Series, Window, window_start
 
 STATE = "_state"
 """Its file, in the pipeline's folder."""
+CLOCKS_MS = 60_000
+"""So far clocks may be apart before anybody is called wrong."""
 OUTBOX_MAX = 1000
 """Alerts that could not be delivered yet; of more the oldest are given up."""
 
@@ -148,6 +150,8 @@ class Saved(Struct, kw_only=True):
     """Names of the chunks of followed messages."""
     waiting: dict[str, bytes] = {}
     unmatched: int = 0
+    unreadable: int = 0
+    """Records of traces that did not decode."""
     watched: list[Watched] = []
     mails: list[Mail] = []
 
@@ -191,6 +195,8 @@ class State:
         self._live: Mapping[MessageQueue, int] = {}
         """Queues that there are, as the last sample saw them: nothing is known before the first."""
         self._sampled_ms = 0
+        self.set_back_ms = 0
+        """By so much the driver's clock was set back, until somebody says so and makes it 0."""
         self.forgotten = 0
         """Messages that were followed no longer than there was room."""
 
@@ -201,6 +207,11 @@ class State:
     @property
     def step(self) -> int:
         return self._saved.step
+
+    @property
+    def unreadable(self) -> int:
+        """Records of traces that did not decode, of all time."""
+        return self._saved.unreadable
 
     @property
     def mails(self) -> list[Mail]:
@@ -226,6 +237,7 @@ class State:
             positions=[one for _, one in sorted(self._positions.items())],
             counters=s.counters, places=list(self._places), known=list(self.known.chunks),
             waiting={group: rows.tobytes() for group, rows in self._waiting.items()}, unmatched=s.unmatched,
+            unreadable=s.unreadable,
             watched=self._watch.watched, mails=s.mails,
         )  # fmt: skip
         return self._saved
@@ -250,13 +262,17 @@ class State:
                 told.setdefault(row["grp"], []).append(np.frombuffer(row["data"], TOLD_TYPE))
         for row in sorted(read, key=lambda row: int(row["end_offset"])):
             queue = self._queue(MessageQueue(row["topic"], row["broker"], row["queue_id"]))
+            self._saved.unreadable += row.get("messages") or 0
             queue.end = max(queue.end, row["end_offset"])
-            queue.newest_ms = max(queue.newest_ms, row["newest_ms"])
+            # A clock that was ahead and is right again: what it said before counts no longer.
+            before_ms = 0 if self._is_ahead(queue.newest_ms) else queue.newest_ms
+            queue.newest_ms = max(before_ms, row["newest_ms"])
             queue.sizes.read(row["start_offset"], row["end_offset"], row["bytes"])
         self._follow(fresh, told)
         return messages
 
     def fold_sample(self, sample: Sample) -> None:
+        self._turn_back(sample.now_ms)
         self._live, self._sampled_ms = sample.ends, max(self._sampled_ms, sample.now_ms)
         for queue, end in sample.ends.items():
             one = self._queue(queue)
@@ -273,6 +289,29 @@ class State:
             window.level("lag_seconds", group.lag_seconds)
         for broker in sample.brokers:
             self._counted(broker, start_ms)
+
+    def _turn_back(self, now_ms: int) -> None:
+        """If the driver's clock was set back: windows that were over by what it said then are not over yet."""
+        caught = max((one.caught_ms for one in self._queues.values()), default=0)
+        told_ms = max(self._sampled_ms, caught, self._saved.began_ms, *self._over.values())
+        if told_ms <= now_ms + CLOCKS_MS:
+            return
+        self.set_back_ms = told_ms - now_ms
+        self._sampled_ms = now_ms
+        for one in self._queues.values():
+            one.caught_ms = min(one.caught_ms, now_ms)
+        # What was open then was published, the window of this moment too.
+        behind = window_start(now_ms, self._limits.window_ms) + self._limits.window_ms
+        self._over = {series: min(over, behind) for series, over in self._over.items()}
+        self._saved.began_ms = min(self._saved.began_ms, behind)
+
+    def _is_ahead(self, moment_ms: int) -> bool:
+        return bool(self._sampled_ms) and moment_ms > self._sampled_ms + CLOCKS_MS
+
+    @property
+    def ahead(self) -> dict[MessageQueue, int]:
+        """Queues whose newest message was stored at a time that the driver's clock has not come to, and that time."""
+        return {queue: one.newest_ms for queue, one in self._queues.items() if self._is_ahead(one.newest_ms)}
 
     def delivered(self, mails: Iterable[Mail]) -> None:
         """These need no delivery any more."""
@@ -337,7 +376,11 @@ class State:
         """Everything that was stored before has been read, of these queues; where there are none, nothing more comes."""
         if not self._sampled_ms:
             return 0
-        reached = [max(one.newest_ms, one.caught_ms) for one in map(self._queue, filter(mine, self._live))]
+        # A message from the future says nothing of when others were stored.
+        reached = [
+            max(0 if self._is_ahead(one.newest_ms) else one.newest_ms, one.caught_ms)
+            for one in map(self._queue, filter(mine, self._live))
+        ]
         return min(reached, default=self._sampled_ms)
 
     @property
