@@ -292,6 +292,32 @@ def test_a_folder_that_is_no_archive_is_refused(tmp_path, folder):
         ArchivedTopic(tmp_path / "empty", "orders").look()
 
 
+def test_an_archive_on_another_file_system_is_refused_with_the_way():
+    """And not taken for a local folder that is not there."""
+    wanted = r"archive=s3a://b/a: it is replayed from a local folder, not by s3a: .* metaq\.spark\.table\(topic, archive=URI\)"
+    with pytest.raises(ConfigError, match=wanted):
+        ArchivedTopic("s3a://b/a", "orders")
+
+
+def test_a_hole_that_a_broker_s_clock_made_is_told_and_what_is_left_is_read(tmp_path, caplog):
+    """Messages that lay under an old date, between others that did not: they are gone by keepDays, and that is no silence."""
+    folder, clock = ArchiveFolder(tmp_path / "out"), FakeClock(NOW_MS)
+    publish(folder, 1, {A0: range(10), A1: range(10)})
+    publish(folder, 2, {A0: range(10, 20)}, date="1970-01-01")
+    publish(folder, 3, {A0: [20, 22, 23], A1: range(10, 20)})
+    publish(folder, 4, {A0: range(24, 30)}, date="1970-01-01")
+    publish(folder, 5, {A1: range(20, 30)})
+    upkeep(folder, clock, files=0, keep_days=7)
+    topic = ArchivedTopic(folder.path, "orders")
+    cursor = topic.cursor(A0, 0)
+    assert rest(cursor) == [*range(10), 20, 22, 23]
+    assert (cursor.offset, cursor.absent) == (30, 10 + 1 + 6)
+    assert f"{A0}: offsets [10, 20) are not in the archive {folder.path}" in caplog.text
+    assert caplog.text.count("are not in the archive") == 1
+    other = topic.cursor(A1, 0)
+    assert (rest(other), other.absent) == (list(range(30)), 0)
+
+
 def test_a_manifest_cut_short_and_one_of_a_later_release_are_told(folder):
     """By their paths."""
     path = max((folder.path / "_manifests").iterdir())

@@ -84,6 +84,20 @@ def test_another_python_on_the_path_is_worth_a_notice(tmp_path):
     assert len(find(doctor.examine(environ=chosen), "spark")) == 1
 
 
+@pytest.mark.parametrize("missing", [None, "pyiceberg", "sqlalchemy"])
+def test_what_makes_tables_of_archives_is_named_or_how_to_get_it(monkeypatch, missing):
+    """pyiceberg comes with an extra, and with its catalog by an extra of its own."""
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else object())
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12.0")
+    [found] = doctor._iceberg()
+    assert found in doctor.examine()
+    if missing is None:
+        assert (found.state, found.text) == (doctor.OK, "pyiceberg 0.12.0")
+    else:
+        assert found.state == doctor.NOTICE
+        assert found.text == f"no {missing}; for archives as tables: pip install 'pymetaq[iceberg]'"
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_what_speaks_to_zookeeper_is_named_or_how_to_get_it(monkeypatch, there):
     """kazoo comes with an extra: only brokers of MetaQ 1.x need it."""

@@ -54,6 +54,10 @@ def test_what_cannot_be_is_said(cluster, tmp_path):
     for more, said in (
         ((), "there is no archive (no _manifests in it)"),
         (("--group", "g"), "--from-archive: not together with --group"),
+        (
+            ("--from-archive", "hdfs://nn:8020/a"),
+            "archive=hdfs://nn:8020/a: it is replayed from a local folder, not by hdfs: which only Hadoop can read",
+        ),
     ):
         got = consume(cluster, tmp_path, *more)
         assert got.returncode != 0

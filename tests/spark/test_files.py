@@ -87,7 +87,7 @@ def test_a_path_that_is_not_there_or_holds_nothing_is_told(tmp_path):
     for path in (tmp_path / "nowhere", tmp_path / "no*where"):
         with pytest.raises(ConfigError, match="there is no such folder or file"):
             planned(path)
-    with pytest.raises(ConfigError, match="not by hdfs:"):
+    with pytest.raises(ConfigError, match=r"not by hdfs: .*metaq\.spark\.table\(topic, archive=URI\) is the way"):
         planned("hdfs://host/data")
 
 

@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import datetime as dt
 import heapq
+import logging
+import re
 import threading
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,11 +31,14 @@ from metaq.archive.replacements import place, view
 from metaq.errors import ConfigError, OffsetOutOfRange, StoreCorrupt
 from metaq.model.queue import MessageQueue
 
+_LOG = logging.getLogger(__name__)
+
 BATCH_ROWS = 1000
 BATCH_BYTES = 1024 * 1024
 """About: what is read of a file at once."""
 _TRIES = 10
 """Looks at the archive at most, because of files that vanish, without a row between them."""
+_URI = re.compile(r"([a-z][a-z0-9+.-]+):/", re.IGNORECASE)
 _MS_MAX = 253_402_300_799_999
 _TIME_ROWS = 20_000
 _KEY_AND_TIME = ["broker", "queue_id", "queue_offset", "store_time"]
@@ -58,7 +63,12 @@ class ArchivedTopic:
     """What an archive holds of a topic."""
 
     def __init__(self, folder: str | Path, topic: str) -> None:
-        """Raises: ConfigError: there is no archive, or one without bodies. StoreCorrupt, StoreForeign: that cannot be told."""
+        """Raises: ConfigError: there is no archive, one without bodies, or it is a URI. StoreCorrupt, StoreForeign: that cannot be told."""
+        if (scheme := _URI.match(str(folder))) is not None:
+            raise ConfigError(
+                f"archive={folder}: it is replayed from a local folder, not by {scheme[1]}: which only Hadoop can read. Copy the archive "
+                "to this machine, or read it in Spark: metaq.spark.table(topic, archive=URI)"
+            )
         self.folder, self.topic = ArchiveFolder(folder), topic
         if not (self.folder.path / MANIFESTS).is_dir():
             raise ConfigError(f"archive={folder}: there is no archive (no {MANIFESTS} in it)")
@@ -190,6 +200,8 @@ class Cursor:
         """Behind all that was handed out, and what the archive does not hold before the next."""
         self._seen: Seen | None = None
         self._rows: Generator[pa.RecordBatch] | None = None
+        self.absent = 0
+        """Messages that were passed by because the archive does not hold them, where dates of it are gone."""
 
     def next(self) -> pa.RecordBatch | None:
         """The next messages, at least one, ascending; None: the archive has come no further, and `offset` is where it ends.
@@ -205,6 +217,8 @@ class Cursor:
                     self._check(seen)
                     self._seen, self._rows = seen, _merged(self._archived, seen, self._queue, self.offset)
                 if (batch := next(self._rows, None)) is not None:
+                    if seen.expired:
+                        self._count_absent(batch.column("queue_offset").to_numpy())
                     self.offset = batch.column("queue_offset")[len(batch) - 1].as_py() + 1
                     return batch
             except FileNotFoundError as fault:
@@ -213,11 +227,28 @@ class Cursor:
                 seen = self._archived.look(seen)
                 continue
             self.close()
+            if seen.expired:
+                self._count_absent(np.array([seen.end.get(self._queue, 0)]))
             self.offset = max(self.offset, seen.end.get(self._queue, 0))
             if self._archived.end_now(self._queue) <= self.offset:
                 return None
             seen = self._archived.look(seen)
         raise _missing(missing)
+
+    def _count_absent(self, offsets: np.ndarray[Any, Any]) -> None:
+        """Say what is passed by on the way to these offsets: it may be a date that was too old only by a broker's clock."""
+        gaps = np.diff(offsets, prepend=self.offset - 1) - 1
+        found = np.flatnonzero(gaps > 0)
+        if not len(found):
+            return
+        if not self.absent:
+            stop = int(offsets[found[0]])
+            _LOG.warning(
+                "%s: offsets [%d, %d) are not in the archive %s, and may not be the only ones: repeats that it left out, or messages "
+                "whose date is over although older ones are there, as after a broker's clock was set back",
+                self._queue, stop - int(gaps[found[0]]), stop, self._archived.folder.path,
+            )  # fmt: skip
+        self.absent += int(gaps[found].sum())
 
     def close(self) -> None:
         rows, self._rows, self._seen = self._rows, None, None

@@ -48,6 +48,7 @@ def examine(data: str = ".", environ: Mapping[str, str] | None = None) -> list[F
         lambda: [Finding("event loop", OK if loop_name() == "uvloop" else NOTICE, loop_name())],
         _compression,
         _zookeeper,
+        _iceberg,
         lambda: _java(environ),
         lambda: _spark(environ),
         lambda: _disk(data),
@@ -81,6 +82,14 @@ def _zookeeper() -> list[Finding]:
     if importlib.util.find_spec("kazoo") is None:
         return [Finding("zookeeper", NOTICE, f"no kazoo; for clients of MetaQ 1.x: {_extra('zookeeper')}")]
     return [Finding("zookeeper", OK, f"kazoo {importlib.metadata.version('kazoo')}")]
+
+
+def _iceberg() -> list[Finding]:
+    # Its SQL catalog is an extra of pyiceberg's own.
+    missing = [name for name in ("pyiceberg", "sqlalchemy") if importlib.util.find_spec(name) is None]
+    if missing:
+        return [Finding("iceberg", NOTICE, f"no {' and '.join(missing)}; for archives as tables: {_extra('iceberg')}")]
+    return [Finding("iceberg", OK, f"pyiceberg {importlib.metadata.version('pyiceberg')}")]
 
 
 def _java(environ: Mapping[str, str]) -> list[Finding]:

@@ -8,7 +8,6 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Annotated
 
@@ -116,7 +115,7 @@ def consume(
         bool, typer.Option("-f", "--follow", help="wait for more at the end (a group always does)")
     ] = False,
     from_archive: Annotated[
-        Path | None,
+        str | None,
         typer.Option(
             "--from-archive",
             metavar="DIR",

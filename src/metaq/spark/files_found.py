@@ -95,7 +95,7 @@ def _expanded(text: str) -> list[Path]:
     if scheme and scheme[1].lower() != "file":
         raise ConfigError(
             f"path {text!r}: files are read from a folder that every machine of the cluster sees under the same name, not by "
-            f"{scheme[1]}:"
+            f"{scheme[1]}: (of an archive that lies there, metaq.spark.table(topic, archive=URI) is the way)"
         )
     plain = text[5:] if scheme else text
     if scheme and plain.startswith("//"):
