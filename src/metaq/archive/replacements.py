@@ -30,6 +30,7 @@ from metaq.model.offsets import Positions
 
 REPLACEMENTS = "_replacements"
 OLD, NEW = "old", "new"
+_WAY = "restore it from a copy; docs/archive.md says what to do without one"
 _TRIES = 10
 """Records that vanish while they are read have been tidied away: reading begins anew, at most so often."""
 
@@ -93,7 +94,7 @@ def view(folder: Batches, broken: list[tuple[str, str]] | None = None) -> View:
             known = _all(folder, REPLACEMENTS, Replacement, faults)
             manifests = _all(folder, MANIFESTS, Manifest, faults)
             if faults and broken is None:
-                raise StoreCorrupt(f"{faults[0][0]} cannot be read: {faults[0][1]}")
+                raise StoreCorrupt(f"{faults[0][0]} cannot be read ({faults[0][1]}): {_WAY}")
             if broken is not None:
                 broken += faults
             return apply(manifests, known)
@@ -132,7 +133,7 @@ def replacements(folder: Batches) -> list[Replacement]:
     faults: list[tuple[str, str]] = []
     known = _all(folder, REPLACEMENTS, Replacement, faults)
     if faults:
-        raise StoreCorrupt(f"the record {faults[0][0]} cannot be read: {faults[0][1]}")
+        raise StoreCorrupt(f"the record {faults[0][0]} cannot be read ({faults[0][1]}): {_WAY}")
     return known
 
 

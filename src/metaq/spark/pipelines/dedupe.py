@@ -10,6 +10,7 @@ only find candidates; what decides is the id itself.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from metaq.errors import StoreCorrupt
 
 OFF, UNIQUE_ID, KEY = DEDUPE = ("off", "unique_id", "key")
 """What a message may be known again by: nothing, its producer's id, or the keys that the application gave it."""
@@ -78,6 +81,17 @@ class Rooms:
         self.joined, self.ordered = _Columns(), _Columns()
 
 
+@contextlib.contextmanager
+def _told(path: object) -> Iterator[None]:
+    try:
+        yield
+    except (pa.ArrowException, OSError, IndexError) as fault:
+        raise StoreCorrupt(
+            f"the ids in {path} cannot be read ({fault}): restore the file from a copy, or remove it, and then repeats of that "
+            "batch's messages are not known"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Ids:
     """The unique ids of some messages, as columns of equal length."""
@@ -115,8 +129,8 @@ class Ids:
 
     @classmethod
     def load(cls, path: Path) -> Ids:
-        """Backed by the file's pages: a window of many millions costs the driver no memory of its own."""
-        with pa.memory_map(str(path)) as file:
+        """Raises StoreCorrupt. Backed by the file's pages: a window of many millions costs the driver no memory of its own."""
+        with _told(path), pa.memory_map(str(path)) as file:
             return cls._read(file)
 
     def to_bytes(self) -> bytes:
@@ -126,8 +140,10 @@ class Ids:
         return bytes(sink.getvalue().to_pybytes())
 
     @classmethod
-    def of_bytes(cls, data: bytes) -> Ids:
-        return cls._read(pa.BufferReader(data))
+    def of_bytes(cls, data: bytes, path: object = "a task's answer") -> Ids:
+        """Args: path: of the file that they are of. Raises StoreCorrupt."""
+        with _told(path):
+            return cls._read(pa.BufferReader(data))
 
     def _write(self, sink: Any) -> None:
         batch = pa.record_batch([self.high, self.low, self.store_ms, self.queue_offset], schema=_SCHEMA)

@@ -109,7 +109,7 @@ class HadoopOutput:
         return frozenset(f"{IDS}/{entry.name}" for entry in self._folder.files.entries(IDS))
 
     def load_ids(self, path: str) -> Ids:
-        return Ids.of_bytes(self._folder.read(path))
+        return Ids.of_bytes(self._folder.read(path), self._folder.at(path))
 
     def remove_ids(self, path: str) -> None:
         self._folder.files.remove(path)

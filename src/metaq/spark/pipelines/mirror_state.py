@@ -84,7 +84,10 @@ def load(folder: Path, source: str, target: str) -> State:
     except FileNotFoundError:
         return state
     except (msgspec.DecodeError, ValueError, TypeError, OSError) as fault:
-        raise StoreCorrupt(f"what the mirror keeps in {folder / STATE} cannot be read: {fault}") from fault
+        raise StoreCorrupt(
+            f"what the mirror keeps in {folder / STATE} cannot be read ({fault}): restore it from a copy with the rest of its folder. An "
+            "empty folder is for empty topics in the target, or messages would be there twice"
+        ) from fault
     for what, was, now in (("source", kept.source, source), ("target", kept.target, target)):
         if was != now:
             raise ConfigError(

@@ -44,7 +44,7 @@ class MetricsFolder:
         Raises: StoreCorrupt: the state or a published file is not there as it was left.
         """
         try:
-            saved = decode((self.path / STATE).read_bytes())
+            saved = decode((self.path / STATE).read_bytes(), self.path / STATE)
         except FileNotFoundError:
             saved = None
         if saved is not None:
@@ -60,7 +60,10 @@ class MetricsFolder:
             try:
                 rows = np.load(path, allow_pickle=False)
             except (OSError, ValueError, EOFError) as fault:
-                raise StoreCorrupt(f"{path} cannot be read: {fault}") from None
+                raise StoreCorrupt(
+                    f"{path}, which has the messages that are followed, cannot be read ({fault}): restore it from a copy with the rest "
+                    "of its folder, or begin in an empty one"
+                ) from None
             if rows.dtype != KNOWN_TYPE:
                 raise StoreCorrupt(f"{path} holds {rows.dtype}, not followed messages")
             chunks.append((name, rows))
@@ -132,7 +135,7 @@ class MetricsFolder:
 def check_place(place: Path, window_ms: int) -> None:
     """`guard`, before Spark is started; changes nothing. Raises ConfigError, StoreCorrupt."""
     try:
-        saved = decode((place / STATE).read_bytes())
+        saved = decode((place / STATE).read_bytes(), place / STATE)
     except FileNotFoundError:
         saved = None
     guard(saved, query_id(place / CHECKPOINT), window_ms, place)

@@ -70,7 +70,7 @@ def read(
     except OSError:
         raise ConfigError(f"{folder} is not the folder of a metrics pipeline: there is no {STATE} in it") from None
     # The state first: what is published after this was open in it, and is not taken twice by its step's number.
-    saved = decode(data)
+    saved = decode(data, folder / STATE)
     wanted = {name: set(values) for name, values in (labels or {}).items() if values}
     found = Figures(saved.window_ms, unmatched=saved.unmatched, unreadable=saved.unreadable)
     for metric in METRICS.values():

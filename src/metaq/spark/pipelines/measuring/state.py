@@ -160,12 +160,15 @@ def encode(saved: Saved) -> bytes:
     return msgspec.msgpack.encode(saved, enc_hook=_enc)
 
 
-def decode(data: bytes) -> Saved:
-    """Raises StoreCorrupt."""
+def decode(data: bytes, where: object = STATE) -> Saved:
+    """Args: where: the file, for the error. Raises StoreCorrupt."""
     try:
         return msgspec.msgpack.decode(data, type=Saved, dec_hook=_dec)
     except msgspec.DecodeError as fault:
-        raise StoreCorrupt(f"the state of the metrics cannot be read: {fault}") from None
+        raise StoreCorrupt(
+            f"the state of the metrics, {where}, cannot be read ({fault}): restore it from a copy with the rest of its folder, or "
+            "begin in an empty one"
+        ) from None
 
 
 def _enc(value: Any) -> bytes:

@@ -16,6 +16,8 @@ begun to read can end. A glob over the folder would find several generations at 
 from __future__ import annotations
 
 import contextlib
+import itertools
+import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +32,8 @@ from metaq.durable import make_folder, make_or_refuse, sync_folder, write_whole
 from metaq.errors import ConfigError, StoreCorrupt
 from metaq.spark.pipelines.checkpoints import query_id
 from metaq.spark.pipelines.row_changes import kinds
+
+_LOG = logging.getLogger(__name__)
 
 MANIFESTS, DATA = "_snapshot", "data"
 KEY_COLUMN, SEQUENCE_COLUMN = "_metaq_key", "_metaq_sequence"
@@ -140,12 +144,19 @@ class SnapshotFolder:
         sync_folder(self.path / DATA)
         write_whole(self._place(manifest.generation), msgspec.json.format(msgspec.json.encode(manifest), indent=1))
 
-    def clean(self, *, generations: int, since_ms: int) -> None:
+    def clean(self, *, generations: int, since_ms: int, now_ms: int) -> None:
         """Remove what no reader needs: older generations than the newest `generations` that were written before `since_ms`,
         and files that no generation names. For the run that writes, while no task does.
         """
-        known = [self._read(number) for number in self._generations()]
-        kept = [one for one in known[:-generations] if one.written_ms >= since_ms] + known[-generations:]
+        try:
+            known = [self._read(number) for number in self._generations()]
+        except StoreCorrupt as fault:  # No run needs it; but which files are nobody's is not known without it.
+            _LOG.warning("changes: older generations stay for now: %s", fault)
+            return
+        # A clock that was set back: what a generation says is no later than what those behind it say.
+        written = list(itertools.accumulate((one.written_ms for one in reversed(known)), min, initial=now_ms))[:0:-1]
+        recent = [one for one, at in zip(known, written, strict=True) if at >= since_ms]
+        kept = [one for one in known[:-generations] if one in recent] + known[-generations:]
         for one in known:
             if one not in kept:
                 self._place(one.generation).unlink()
@@ -170,7 +181,9 @@ class SnapshotFolder:
         except FileNotFoundError:
             raise
         except (msgspec.DecodeError, OSError) as fault:
-            raise StoreCorrupt(f"the manifest {path} cannot be read: {fault}") from fault
+            raise StoreCorrupt(
+                f"the manifest {path} cannot be read ({fault}): restore it from a copy, or begin in an empty folder"
+            ) from fault
 
 
 def make_table_folder(path: Path) -> None:

@@ -186,8 +186,9 @@ class SnapshotTarget:
         return found
 
     def _clean(self) -> None:
-        since = self._clock.now_ms() - round(self._options.keep_seconds * 1000)
-        self._folder.clean(generations=self._options.keep_generations, since_ms=since)
+        now = self._clock.now_ms()
+        since = now - round(self._options.keep_seconds * 1000)
+        self._folder.clean(generations=self._options.keep_generations, since_ms=since, now_ms=now)
 
     def close(self) -> None:
         """Nothing is held."""
