@@ -36,21 +36,43 @@ def _unpacked() -> Path:
     return folder / INSIDE
 
 
+class MariaDbServer:
+    """A server over `folder`, which is empty before the first start. Whoever reaches the port may do everything."""
+
+    def __init__(self, folder: Path) -> None:
+        self._home, self._folder, self._port = _unpacked(), folder, free_port()
+        self.address = f"root@127.0.0.1:{self._port}"
+        (folder / "mariadb").mkdir()
+
+    def start(self) -> None:
+        home, data = self._home, self._folder / "mariadb"
+        self._process, _ = launch(
+            self._command(home, data), self._folder / "mariadb.log", r"ready for connections",
+            {"LD_LIBRARY_PATH": str(home / "libs")},
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self._process.stop()
+
+    def kill(self) -> None:
+        """As a crash would."""
+        self._process.kill()
+
+    def _command(self, home: Path, data: Path) -> list[str]:
+        port = self._port
+        command = [str(home / "bin" / "mysqld"), "--no-defaults", f"--basedir={home}", f"--datadir={data}"]
+        command += [f"--lc-messages-dir={home / 'share'}", "--bind-address=127.0.0.1", f"--port={port}"]
+        command += [f"--socket={data / 'socket'}", f"--pid-file={data / 'pid'}", "--skip-grant-tables"]
+        command += ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=4M"]
+        return command + (["--user=root"] if os.getuid() == 0 else [])
+
+
 @contextmanager
 def running(folder: Path) -> Iterator[str]:
-    """`user@host:port` of a server over `folder`, which is empty. Whoever reaches the port may do everything."""
-    home = _unpacked()
-    port, data = free_port(), folder / "mariadb"
-    data.mkdir()
-    command = [str(home / "bin" / "mysqld"), "--no-defaults", f"--basedir={home}", f"--datadir={data}"]
-    command += [f"--lc-messages-dir={home / 'share'}", "--bind-address=127.0.0.1", f"--port={port}"]
-    command += [f"--socket={data / 'socket'}", f"--pid-file={data / 'pid'}", "--skip-grant-tables"]
-    command += ["--innodb-buffer-pool-size=16M", "--innodb-log-file-size=4M"]
-    command += ["--user=root"] if os.getuid() == 0 else []
-    process, _ = launch(
-        command, folder / "mariadb.log", r"ready for connections", {"LD_LIBRARY_PATH": str(home / "libs")}
-    )
+    """`user@host:port` of a server over `folder`, which is empty."""
+    server = MariaDbServer(folder)
+    server.start()
     try:
-        yield f"root@127.0.0.1:{port}"
+        yield server.address
     finally:
-        process.stop()
+        server.stop()

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +56,7 @@ def start(spark: Any, options: ChangesOptions, run: Run) -> Any:
     source = SourceOptions.of(pairs)
     source.check_stream()
     checkpoint = run.place / CHECKPOINT
-    target = target_of(options, run.place)
+    target = target_of(options, run.place, lambda: run.stopping)
     target.guard(checkpoint)
     applier = _Applier(options, source, target, run)
     run.at_end(applier.close)
@@ -64,12 +65,12 @@ def start(spark: Any, options: ChangesOptions, run: Run) -> Any:
     return writer.foreachBatch(applier.process).trigger(**options.trigger()).start()
 
 
-def target_of(options: ChangesOptions, place: Path) -> Target:
-    """Where the options say that the tables are. Raises ConfigError."""
+def target_of(options: ChangesOptions, place: Path, stopping: Callable[[], bool] = lambda: False) -> Target:
+    """Where the options say that the tables are. Args: stopping: nobody wants to wait for a database any more. Raises ConfigError."""
     if options.target:
         from metaq.spark.pipelines.row_changes.to_database import DatabaseTarget
 
-        return DatabaseTarget(place, options)
+        return DatabaseTarget(place, options, stopping=stopping)
     from metaq.spark.pipelines.row_changes.to_snapshot import SnapshotTarget
 
     return SnapshotTarget(place, options)
@@ -99,9 +100,9 @@ class _Applier:
 
     def close(self) -> None:
         """Apply nothing any more. Returns when what was under way has ended."""
+        self._target.close()  # A batch that waits for its database ends with that.
         with self._busy:
             self._closed = True
-            self._target.close()
 
     def _process(self, frame: Any, batch: int) -> None:
         began = SYSTEM.monotonic()

@@ -52,6 +52,7 @@ class ChangesOptions(FolderOptions, StreamOptions):
         "Where the tables are: mysql://user@host:port/database or postgresql://...; by default Parquet in the folder.",
     )
     password_env: str = option("", "The environment variable that has the database's password.")
+    retry_seconds: float = option(60.0, "How long a batch goes on trying while the database is away.", low=0)
     target_table: str = option(
         "", "Name of a table in the database, with {schema} and {table} of the source in it; by default {table}."
     )

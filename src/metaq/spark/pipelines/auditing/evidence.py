@@ -9,6 +9,7 @@ from typing import Any
 from pyspark.sql import functions as sql
 
 from metaq.clock import SYSTEM
+from metaq.model.queue import MessageQueue
 from metaq.model.system import TOOLS_GROUP
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.fetch import GROUP
@@ -231,18 +232,21 @@ class Told:
     """Messages stored in the audited time; None: not asked."""
     progress: list[tuple[str, str, int]]
     """Rows of `comparing.PROGRESS_DDL`."""
+    newest_ms: int | None = None
+    """When the newest message of the audited topics was stored, by its broker; None: not asked."""
 
 
 def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> Told:
     """How much was stored (where sends are known by their traces), and how far groups are (where places are known)."""
     client = ClusterClient(options.servers, 30.0)
     try:
-        stored, progress = None, []
+        stored, progress, newest = None, [], None
         if options.sent == TRACE:
             queues = client.queues(options.topics_named)
             first = client.starts(queues) if span.since_ms is None else client.at(queues, span.since_ms, GROUP)
             last = client.at(queues, span.until_ms, GROUP)
             stored = sum(max(0, last[queue] - first[queue]) for queue in queues)
+            newest = _newest_ms(client, queues)
         if options.sent == TOPIC:
             queues = client.queues(options.topics_named)
             progress = [
@@ -251,6 +255,12 @@ def ask(options: AuditOptions, span: Span, groups: Sequence[str]) -> Told:
                 for queue, offset in client.progress(group, queues).items()
                 if offset is not None
             ]
+            newest = _newest_ms(client, queues)
     finally:
         client.close()
-    return Told(stored, progress)
+    return Told(stored, progress, newest)
+
+
+def _newest_ms(client: ClusterClient, queues: Sequence[MessageQueue]) -> int | None:
+    last = {queue: end - 1 for queue, end in client.ends(queues).items() if end}
+    return max((ms for ms in client.store_times(last).values() if ms is not None), default=None)

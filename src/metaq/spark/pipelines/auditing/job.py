@@ -15,13 +15,14 @@ import logging
 import shutil
 import threading
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
 from pyspark.sql import Window
 from pyspark.sql import functions as sql
 
-from metaq.clock import SYSTEM
+from metaq.clock import SYSTEM, Clock
 from metaq.durable import disk_fault, make_folder, sync_file, sync_folder
 from metaq.errors import ConfigError
 from metaq.spark import interpreter
@@ -39,6 +40,9 @@ SAMPLES = 25
 """So many findings of each kind and group are in the report; all of them are in the Parquet files."""
 SHOWN_MAX = 2000
 """More windows than this are no plot and no figures to send around."""
+CLOCKS_MS = 60_000
+"""So far clocks may be apart before anybody is called wrong."""
+_MS_MAX = 253_402_300_799_999
 STOPPED_STATUS = 1
 """An audit that was stopped has not said that anything is right."""
 
@@ -59,23 +63,27 @@ def start(spark: Any, options: AuditOptions, run: Run) -> Outcome:
             "metaq.spark.session() in a process without one, or `metaq pipeline run audit`"
         )
     interpreter.check(interpreter.running_context())
-    span = options.span(SYSTEM.now_ms())
+    clock = SYSTEM
+    span = options.span(clock.now_ms())
+    watch = Watch(clock)
     try:
-        _await_grace(run, span)
+        _await_grace(run, span, clock)
         with _stoppable(spark, run):
-            return _Audit(spark, options, run, span).outcome()
+            return _Audit(spark, options, run, span, watch).outcome()
     except _Stopped:
         return Outcome({"stopped": True}, "stopped: nothing was compared, and nothing is written", STOPPED_STATUS)
     except OSError as fault:
         raise disk_fault(fault, f"what the audit found cannot be written to {run.place}") from fault
 
 
-def _await_grace(run: Run, span: Span) -> None:
+def _await_grace(run: Run, span: Span, clock: Clock) -> None:
     """Until what may still come in time has come, or somebody asks the run to end."""
-    left = (span.deadline_ms - SYSTEM.now_ms()) / 1000
+    left = (span.deadline_ms - clock.now_ms()) / 1000
+    # By a clock that never steps: one that is set back meanwhile would have it wait for years.
+    over = clock.monotonic() + left
     if left > 0:
         run.tell(f"waiting {left:.0f} s: what is consumed until then counts (graceSeconds)", step="grace")
-    while (left := (span.deadline_ms - SYSTEM.now_ms()) / 1000) > 0:
+    while (left := over - clock.monotonic()) > 0:
         if run.wait(min(left, LOOK_SECONDS)):
             raise _Stopped
     if run.stopping:
@@ -109,10 +117,36 @@ def _stoppable(spark: Any, run: Run) -> Iterator[None]:
         context.setLocalProperty("spark.jobGroup.id", before)
 
 
+class Watch:
+    """Looks whether clocks are right that this audit goes by."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._began_ms, self._began = clock.now_ms(), clock.monotonic()
+
+    def sentences(self, newest_ms: int | None) -> Iterator[str]:
+        """What is wrong. Args: newest_ms: when the newest message of the audited topics was stored; None: it is not known."""
+        now_ms = self._clock.now_ms()
+        passed_ms = round((self._clock.monotonic() - self._began) * 1000)
+        off_ms = now_ms - self._began_ms - passed_ms
+        if abs(off_ms) > CLOCKS_MS:
+            how = "forward" if off_ms > 0 else "back"
+            yield (
+                f"This machine's clock was set {how} by {abs(off_ms) // 1000:,} s while the audit ran: its times are by the clock as it was "
+                "at the beginning."
+            )
+        if newest_ms is not None and newest_ms > self._began_ms + passed_ms + CLOCKS_MS:
+            yield (
+                f"The newest message of these topics was stored at {_iso(min(newest_ms, _MS_MAX))} by its broker's clock, which this machine's "
+                "has not come to: one of them is wrong, and what lies behind the end of the audited time is not judged."
+            )
+
+
 class _Audit:
     """One audit, from reading to the report."""
 
-    def __init__(self, spark: Any, options: AuditOptions, run: Run, span: Span) -> None:
+    def __init__(self, spark: Any, options: AuditOptions, run: Run, span: Span, watch: Watch) -> None:
+        self._watch = watch
         self._spark, self._options, self._run, self._span = spark, options, run, span
         self._rules = comparing.Rules(span, round(options.late_seconds * 1000), options.order)
         self._notes: list[str] = []
@@ -147,6 +181,9 @@ class _Audit:
         pairs = self._pairs(judged, got)
         groups = sorted({group for group, _ in pairs})
         told = evidence.ask(options, self._span, groups)
+        for sentence in self._watch.sentences(told.newest_ms):
+            _LOG.warning("audit: %s", sentence)
+            self._note(sentence)
         by = self._evidence_of(groups, per_group, {group for group, _, offset in told.progress if offset})
         verdict = self._keep(self._verdicts(judged, got, pairs, told.progress, by), kept)
         mine = got.where(sql.col("group").isin(groups))
@@ -307,6 +344,20 @@ class _Audit:
         """Write all of it beside what the last audit left, then put it in its place."""
         place, making = self._run.place, self._run.place / MAKING
         shutil.rmtree(making, ignore_errors=True)
+        try:
+            self._make(making, frames, result)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)  # On a full disk, half an audit is in the way of the next.
+            raise
+        (place / FIGURES).unlink(missing_ok=True)
+        for name in (*frames, REPORT, FIGURES):
+            if (place / name).is_dir():
+                shutil.rmtree(place / name)
+            (making / name).rename(place / name)
+        sync_folder(place)
+        shutil.rmtree(making, ignore_errors=True)
+
+    def _make(self, making: Path, frames: dict[str, Any], result: Figures) -> None:
         make_folder(making)
         for name, frame in frames.items():
             frame.write.mode("overwrite").parquet(spark_path(making / name))
@@ -318,13 +369,6 @@ class _Audit:
         (making / FIGURES).write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=1))
         for path in making.rglob("*"):
             (sync_folder if path.is_dir() else sync_file)(path)
-        (place / FIGURES).unlink(missing_ok=True)
-        for name in (*frames, REPORT, FIGURES):
-            if (place / name).is_dir():
-                shutil.rmtree(place / name)
-            (making / name).rename(place / name)
-        sync_folder(place)
-        shutil.rmtree(making, ignore_errors=True)
 
     def _keep(self, frame: Any, kept: list[Any]) -> Any:
         kept.append(frame.persist())

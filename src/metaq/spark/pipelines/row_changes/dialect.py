@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from metaq.errors import ConfigError
+from metaq.errors import ConfigError, MetaqError
 
 _KINDS = {"mysql": "mysql", "mariadb": "mysql", "postgresql": "postgresql", "postgres": "postgresql"}
 _PORTS = {"mysql": 3306, "postgresql": 5432}
@@ -56,6 +56,10 @@ def address_of(url: str, password_env: str = "", environment: Mapping[str, str] 
     return Address(kind, parts.hostname, port, unquote(parts.username), password, database, more)
 
 
+class DatabaseAway(MetaqError):
+    """The database could not be reached, or let go of the connection."""
+
+
 class Dialect(Protocol):
     """One kind of database. Statements have `%s` where values go; names are quoted by `quote`."""
 
@@ -68,6 +72,9 @@ class Dialect(Protocol):
 
     def connect(self) -> Any:
         """A connection with a transaction open."""
+
+    def passes(self, fault: Exception) -> bool:
+        """Whether what the driver raised may be gone at another try: the server is away, or somebody else was in the way."""
 
     def quote(self, name: str) -> str: ...
 

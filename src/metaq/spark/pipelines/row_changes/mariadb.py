@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 import pymysql
-from pymysql.constants import CLIENT
+from pymysql.constants import CLIENT, CR, ER
 
 from metaq.spark.pipelines.row_changes import kinds
 from metaq.spark.pipelines.row_changes.dialect import Address, doubled
@@ -16,6 +16,14 @@ _TYPES = {
     kinds.LONG: "BIGINT", kinds.DOUBLE: "DOUBLE", kinds.BOOLEAN: "BOOLEAN", kinds.DATE: "DATE",
     kinds.DATETIME: "DATETIME(6)", kinds.TIMESTAMP: "DATETIME(6)",
 }  # fmt: skip
+
+
+_KILLED, _IDLE = 1927, 4031
+"""ER_CONNECTION_KILLED of MariaDB, ER_CLIENT_INTERACTION_TIMEOUT of MySQL."""
+_PASSING = frozenset({
+    ER.CON_COUNT_ERROR, ER.SERVER_SHUTDOWN, ER.LOCK_WAIT_TIMEOUT, ER.LOCK_DEADLOCK, CR.CR_CONNECTION_ERROR,
+    CR.CR_CONN_HOST_ERROR, CR.CR_SERVER_GONE_ERROR, CR.CR_SERVER_LOST, _KILLED, _IDLE,
+})  # fmt: skip
 
 
 class MariaDb:
@@ -39,6 +47,11 @@ class MariaDb:
             init_command="SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'",
             ssl={"ca": address.more["ssl_ca"]} if "ssl_ca" in address.more else None,
         )  # fmt: skip
+
+    def passes(self, fault: Exception) -> bool:
+        if isinstance(fault, pymysql.err.InterfaceError):  # What is asked of a connection that is closed.
+            return True
+        return isinstance(fault, pymysql.err.OperationalError) and bool(fault.args) and fault.args[0] in _PASSING
 
     def quote(self, name: str) -> str:
         return doubled(name, "`")

@@ -16,6 +16,10 @@ _TYPES = {
 }  # fmt: skip
 
 
+_PASSING = ("08", "57P", "53300", "40001", "40P01")
+"""Beginnings of SQLSTATE: the connection, the server's end or start, too many clients, somebody else's locks."""
+
+
 class PostgreSql:
     """`Dialect` of PostgreSQL."""
 
@@ -33,6 +37,12 @@ class PostgreSql:
             host=address.host, port=address.port, user=address.user, password=address.password or None,
             dbname=address.database, autocommit=False, **{"connect_timeout": "10", **address.more},
         )  # fmt: skip
+
+    def passes(self, fault: Exception) -> bool:
+        if not isinstance(fault, (psycopg.OperationalError, psycopg.InterfaceError)):
+            return False
+        state = fault.sqlstate  # None: it is not the server who says so.
+        return state is None or state.startswith(_PASSING)
 
     def quote(self, name: str) -> str:
         return doubled(name, '"')

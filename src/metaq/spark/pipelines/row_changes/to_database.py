@@ -3,7 +3,8 @@
     metaq_changes_progress (pipeline, query, batch, state)     the last batch that was applied, and what is known of the tables
     metaq_changes_keys (id, pipeline, seq, gone_ms)            with sequenceScope = key: what was applied last of each key
 
-A COMMIT whose answer is lost needs no care: the query fails, and its next start asks the database which batch it has.
+A COMMIT whose answer is lost needs no care: whoever tries again, this run or the next, asks the database first which batch it
+has.
 """
 
 from __future__ import annotations
@@ -11,10 +12,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import itertools
+import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -24,12 +27,17 @@ from metaq.spark.pipelines.changes_options import ChangesOptions
 from metaq.spark.pipelines.checkpoints import query_id
 from metaq.spark.pipelines.row_changes import kinds
 from metaq.spark.pipelines.row_changes.change import Problem, Sequence_
-from metaq.spark.pipelines.row_changes.dialect import Dialect, address_of, told
+from metaq.spark.pipelines.row_changes.dialect import DatabaseAway, Dialect, address_of, told
 from metaq.spark.pipelines.row_changes.drivers import dialect_of
 from metaq.spark.pipelines.row_changes.folding import KEY, Final, Folded, Put, fold
 from metaq.spark.pipelines.row_changes.reading import CHANGE, ORDER, Notes, change_in
 from metaq.spark.pipelines.row_changes.target import Applied, Judge, joined_columns
 
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+PAUSE_SECONDS = 1.0
+"""Between two tries to reach the database."""
 PROGRESS, KEYS = "metaq_changes_progress", "metaq_changes_keys"
 _SOME = 500
 """Keys that one SELECT asks for."""
@@ -58,14 +66,26 @@ class DatabaseTarget:
     """A database as what a run of the pipeline writes to. A connection for each batch: between two of them, hours may pass."""
 
     def __init__(
-        self, place: Path, options: ChangesOptions, clock: Clock = SYSTEM, dialect: Dialect | None = None
+        self,
+        place: Path,
+        options: ChangesOptions,
+        clock: Clock = SYSTEM,
+        dialect: Dialect | None = None,
+        pause: Callable[[float], object] | None = None,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Raises: ConfigError: the driver is not installed, or the address is wrong. MetaqError: the database says no."""
+        """Args: pause: waits so many seconds. stopping: whether nobody wants to wait for the database any more.
+
+        Raises: ConfigError: the driver is not installed, or the address is wrong. MetaqError: the database says no."""
         address = address_of(options.target, options.password_env, os.environ)
         self._sql = dialect or dialect_of(address)
         self._options, self._clock, self._where = options, clock, address
         self._name = options.target_name or place.name
         self._checked: set[str] = set()
+        self._over = threading.Event()
+        self._pause, self._stopping = pause or self._over.wait, stopping
+        self._sent = Applied()
+        """What a COMMIT was asked for whose answer is not there yet."""
         with self._connected("prepared") as (connection, cursor):
             self._make_own_tables(cursor)
             if options.forget_deleted_seconds:
@@ -89,6 +109,9 @@ class DatabaseTarget:
         return {name: tuple(numbers) for name, numbers in (self._state.last if self._state else {}).items()}
 
     def has(self, query: str, batch: int) -> bool:
+        return self._patiently(lambda: self._has(query, batch))
+
+    def _has(self, query: str, batch: int) -> bool:
         with self._connected("read") as (_, cursor):
             state = self._state = self._read(cursor)
         if state is None or state.query != query or state.batch < batch:
@@ -108,8 +131,38 @@ class DatabaseTarget:
         """Apply a batch of `ROW_SCHEMA`'s rows.
 
         Raises: ConfigError: a table or column is missing and may not be made, or the key has no unique index. MetaqError: the
-            database says no. What `judge` does. In each case nothing has changed, but for tables and columns made.
+            database says no, or is away for longer than `retrySeconds`. What `judge` does. In each case nothing has changed, but
+            for tables and columns made; unless the database went away with the COMMIT, which the next start finds out.
         """
+        tries = itertools.count()
+
+        def tried() -> Applied:
+            # The try before may have come as far as the COMMIT, and only its answer was lost.
+            if next(tries) and self._has(query, batch):
+                return self._sent
+            return self._try(query, batch, rows, judge)
+
+        return self._patiently(tried)
+
+    def _patiently(self, act: Callable[[], T]) -> T:
+        """Do it, again and again while the database is away. Raises what it does."""
+        began, said = self._clock.monotonic(), False
+        while True:
+            try:
+                return act()
+            except DatabaseAway as fault:
+                left = self._options.retry_seconds - (self._clock.monotonic() - began)
+                if left <= 0 or self._over.is_set() or self._stopping():
+                    raise MetaqError(
+                        f"{fault}. That went on for {self._clock.monotonic() - began:.0f} s (retrySeconds). No change is lost: when "
+                        "the database is there again, start again, and it goes on from where it was"
+                    ) from None
+                if not said:
+                    _LOG.warning("changes: %s; trying again for %.0f s", fault, left)
+                    said = True
+                self._pause(min(PAUSE_SECONDS, left))
+
+    def _try(self, query: str, batch: int, rows: list[dict[str, Any]], judge: Judge) -> Applied:
         notes = Notes.of([row for row in rows if row["note"] != CHANGE])
         judge(notes.problems, last=False)
         if not notes.messages:
@@ -134,12 +187,14 @@ class DatabaseTarget:
             last = {**(self._state.last if self._state is not None else {}), **notes.last}
             state = State(query=query, batch=batch, tables=tables, last=last)
             self._save(cursor, state)
+            self._sent = done
             connection.commit()
             self._state = state
         return done
 
     def close(self) -> None:
-        """Nothing is held between batches."""
+        """Nothing is held between batches; one that waits for its database ends now."""
+        self._over.set()
 
     # -------------------------------------------------------------- a batch
     def _applied(
@@ -326,7 +381,8 @@ class DatabaseTarget:
             with connection.cursor() as cursor:
                 yield connection, cursor
         except self._sql.errors as fault:
-            raise MetaqError(f"{self._where} could not be {doing}: {told(fault, self._where)}") from None
+            kind = DatabaseAway if self._sql.passes(fault) else MetaqError
+            raise kind(f"{self._where} could not be {doing}: {told(fault, self._where)}") from None
         finally:
             if connection is not None:
                 with contextlib.suppress(*self._sql.errors):
