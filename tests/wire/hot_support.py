@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import struct
+from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
 import pytest
 
-from metaq.wire.record import decode_record
+from metaq.wire.record import decode_record, encode_record
 
 TWIN: ModuleType = importlib.import_module("metaq.wire._hot_py")
 try:
@@ -33,6 +34,9 @@ SLOW = (b"DELAY", b"TRAN_MSG", b"RETRY_TOPIC", b"MSG_TYPE")
 """What the broker's gates leave to the slow lane."""
 STORE_MS = 1_795_226_546_516
 UNIQUE_ID = "7F00000128E55FFD2B27676F493F0000"
+SCHEDULE, RETRY = b"SCHEDULE_TOPIC_XXXX", b"%RETRY%payers"
+TEXT = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01TagA\x02KEYS\x01k1 k2"
+"""The properties of a message that has all that is looked up."""
 
 GOLDEN_RECORD = bytes.fromhex(
     "000000bfdaa320a73610a68600000001000000000000000000000000000000000000000000000000"
@@ -153,6 +157,21 @@ class Tails:
         )  # fmt: skip
         return self.outcome
 
+    def take(self, data: Any, *, now_ms: int = STORE_MS, index: bool = True) -> list[tuple[int, int]]:
+        """Append all rows by way of the gates, those that are not plain left out. Returns these, and what stopped each."""
+        self.table.scan(data, 0, len(data))
+        left, row, end = [], 0, len(self.table)
+        while row < end:
+            self.hot.append(
+                self.table, row, end, self.gates, self.log, self.index if index else None, now_ms, BORN_HOST, self.replies,
+                self.outcome,
+            )  # fmt: skip
+            row = self.outcome.row
+            if row < end:
+                left.append((row, self.outcome.stop))
+                row += 1
+        return left
+
     def written(self) -> bytes:
         return bytes(self.log_bytes[: self.log.end])
 
@@ -165,6 +184,54 @@ class Tails:
             self.outcome.row, self.outcome.messages, self.outcome.size, self.outcome.needed,
             [queue.queue_id for queue in self.outcome.touched],
         )  # fmt: skip
+
+
+class LevelTails(Tails):
+    """The tails of a topic and of the queues of delay levels: as many as there are delays, the levels above have none yet."""
+
+    def __init__(
+        self, hot: ModuleType, *, delays_ms: Sequence[int], levels: int, level_units: int = 1000, **more: Any
+    ) -> None:
+        super().__init__(hot, **more)
+        self.level_bytes = [bytearray(20 * level_units) for _ in delays_ms]
+        self.levels = [hot.QueueTail(SCHEDULE, number) for number in range(len(delays_ms))]
+        self.delays = hot.DelayGate(SCHEDULE, levels)
+        for number, (queue, memory) in enumerate(zip(self.levels, self.level_bytes, strict=True)):
+            queue.attach(memory, 0, level_units)
+            if number < levels:
+                self.delays.open(number + 1, queue, delays_ms[number])
+
+    def due(self, level: int) -> list[int]:
+        """What the units of a level hold."""
+        queue = self.levels[level - 1]
+        return [unit[2] for unit in struct.iter_unpack(">qiq", self.level_bytes[level - 1][: 20 * queue.next_offset])]
+
+    def put(self, text: str | bytes = TEXT, times: int = 0, **more: Any) -> int:
+        """A record of the topic's first queue. Returns its place."""
+        facts = {
+            "topic": self.topic, "queue_id": 0, "queue_offset": 0, "flag": 5, "sys_flag": 1, "born_ms": BORN_MS,
+            "born_host": BORN_HOST, "store_ms": STORE_MS, "store_host": STORE_HOST, "body": b"hello", "prepared_offset": 0,
+        } | more  # fmt: skip
+        properties = text if isinstance(text, bytes) else text.encode()
+        place = self.log.end
+        record = encode_record(log_offset=place, reconsume_times=times, properties=properties, **facts)
+        self.log_bytes[place : place + len(record)] = record
+        self.log.end = place + len(record)
+        return place
+
+    def back(
+        self, place: int, *, topic: bytes = RETRY, queue_id: int = 0, retries_max: int = 16, level: int = 0,
+        now_ms: int = STORE_MS, index: bool = True,
+    ) -> tuple[int, int, int, int] | None:  # fmt: skip
+        """Give a record back."""
+        return self.hot.give_back(
+            self.log, self.index if index else None, self.delays, place, topic, queue_id, retries_max, level, now_ms,
+            self.outcome,
+        )  # fmt: skip
+
+    def everything(self) -> tuple[Any, ...]:
+        ends = [(queue.next_offset, queue.log_end) for queue in self.levels]
+        return (*super().everything(), [bytes(memory) for memory in self.level_bytes], ends)
 
 
 def replies_of(data: bytes) -> list[dict[str, Any]]:

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from tests.wire.hot_support import (
     BORN_MS,
     NATIVE,
-    STORE_HOST,
+    SCHEDULE,
     STORE_MS,
+    TEXT,
     TWIN,
     UNIQUE_ID,
-    Tails,
+    LevelTails,
     binary_head,
     both,
     frame,
@@ -25,10 +26,6 @@ from tests.wire.hot_support import (
     stored,
 )
 
-from metaq.wire.record import encode_record
-
-SCHEDULE, RETRY = b"SCHEDULE_TOPIC_XXXX", b"%RETRY%payers"
-TEXT = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01TagA\x02KEYS\x01k1 k2"
 OWN = "\x02".join(
     f"{name}\x01v" for name in ("WAIT", "DELAY", "REAL_TOPIC", "REAL_QID", "RETRY_TOPIC", "ORIGIN_MESSAGE_ID")
 )
@@ -39,41 +36,9 @@ BACK_EXT = {
 }  # fmt: skip
 
 
-class BackTails(Tails):
-    """The tails of a topic and of the queues of five delay levels."""
-
-    def __init__(self, hot, *, level_units=1000, **more):
-        super().__init__(hot, **more)
-        self.level_bytes = [bytearray(20 * level_units) for _ in range(5)]
-        self.levels = [hot.QueueTail(SCHEDULE, number) for number in range(5)]
-        self.delays = hot.DelayGate(SCHEDULE, 6)
-        for number, (queue, memory) in enumerate(zip(self.levels, self.level_bytes, strict=True)):
-            queue.attach(memory, 0, level_units)
-            self.delays.open(number + 1, queue, 1000 * (number + 1))
-
-    def put(self, text=TEXT, times=0, **more):
-        """A record of the topic's first queue. Returns its place."""
-        facts = {
-            "topic": self.topic, "queue_id": 0, "queue_offset": 0, "flag": 5, "sys_flag": 1, "born_ms": BORN_MS,
-            "born_host": bytes.fromhex("7f0000010000de4e"), "store_ms": STORE_MS, "store_host": STORE_HOST, "body": b"hello",
-            "prepared_offset": 0,
-        } | more  # fmt: skip
-        properties = text if isinstance(text, bytes) else text.encode()
-        place = self.log.end
-        record = encode_record(log_offset=place, reconsume_times=times, properties=properties, **facts)
-        self.log_bytes[place : place + len(record)] = record
-        self.log.end = place + len(record)
-        return place
-
-    def back(self, place, *, topic=RETRY, queue_id=0, retries_max=16, level=0, now_ms=STORE_MS, index=True):
-        return self.hot.give_back(
-            self.log, self.index if index else None, self.delays, place, topic, queue_id, retries_max, level, now_ms,
-            self.outcome,
-        )  # fmt: skip
-
-    def everything(self):
-        ends = [(queue.next_offset, queue.log_end) for queue in self.levels]
-        return (*super().everything(), [bytes(memory) for memory in self.level_bytes], ends)
+def back_tails(hot, **more):
+    """The tails of a topic and of the queues of five delay levels; the sixth has none."""
+    return LevelTails(hot, delays_ms=range(1000, 6000, 1000), levels=6, **more)
 
 
 @both
@@ -123,7 +88,7 @@ def test_the_version_of_its_client(hot, version, kind):
 @both
 def test_what_comes_back_waits_for_its_next_try(hot):
     """The record is that of the slow lane: the message, one more try, where it comes from and where it goes."""
-    tails = BackTails(hot)
+    tails = back_tails(hot)
     tails.levels[2].watched = True
     place, end = tails.put(), tails.log.end
     assert tails.back(place, queue_id=3) == (end, 0, STORE_MS, 3)
@@ -161,7 +126,7 @@ def test_what_comes_back_waits_for_its_next_try(hot):
 )
 def test_the_level_that_it_waits_at(hot, level, times, found):
     """The one asked for, else one more each time; the sixth has no queue yet; below zero it is a dead letter."""
-    tails = BackTails(hot)
+    tails = back_tails(hot)
     done = tails.back(tails.put(times=times), level=level)
     assert (done and done[3]) == found
 
@@ -169,7 +134,7 @@ def test_the_level_that_it_waits_at(hot, level, times, found):
 @both
 def test_what_the_slow_lane_must_judge_changes_nothing(hot):
     """Spent, forged, damaged, of IPv6 hosts or topics of ours; with properties that are many, twice there, or malformed."""
-    tails = BackTails(hot)
+    tails = back_tails(hot)
     v6 = {"born_host": bytes(20), "sys_flag": 0x10}
     places = [
         tails.put(times=16), tails.put(**v6), tails.put(topic=b"rmq_sys_METAQ_TXN"), tails.put(topic=b"a.b"), tails.put(""),
@@ -195,7 +160,7 @@ def test_what_the_slow_lane_must_judge_changes_nothing(hot):
 @pytest.mark.parametrize("room", [{"level_units": 0}, {"entries": 3}, {"log_bytes": 600}])
 def test_without_room_nothing_is_stored(hot, room):
     """The slow lane makes it, of whichever file it is."""
-    tails = BackTails(hot, **room)
+    tails = back_tails(hot, **room)
     place, end = tails.put(body=b"x" * 200), tails.log.end
     assert tails.back(place) is None
     assert (tails.log.end, tails.levels[2].next_offset, tails.index.count) == (end, 0, 1)
@@ -204,7 +169,7 @@ def test_without_room_nothing_is_stored(hot, room):
 @both
 def test_without_an_index(hot):
     """messageIndexEnable=false."""
-    tails = BackTails(hot)
+    tails = back_tails(hot)
     assert tails.back(tails.put(), index=False) is not None
     assert tails.index.count == 1
 
@@ -248,7 +213,7 @@ texts = st.builds(
 @example(TEXT, 0, 0, [], 16, 0)
 def test_both_modules_do_the_same(text, times, level, edits, retries_max, queue_id):
     """Whatever the log holds where the request points to, and whatever it asks for."""
-    both_tails = BackTails(NATIVE), BackTails(TWIN)
+    both_tails = back_tails(NATIVE), back_tails(TWIN)
     found = []
     for tails in both_tails:
         place = tails.put(text, times)

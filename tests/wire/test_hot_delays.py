@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 from tests.wire.hot_support import (
     BORN_MS,
     NATIVE,
+    RETRY,
+    SCHEDULE,
     SLOW,
     STORE_MS,
+    TEXT,
     TWIN,
-    UNIQUE_ID,
-    Tails,
+    LevelTails,
     both,
     frame,
     json_head,
@@ -26,24 +28,14 @@ from tests.wire.hot_support import (
 
 from metaq.wire.record import encode_batch
 
-SCHEDULE = b"SCHEDULE_TOPIC_XXXX"
-RETRY = b"%RETRY%payers"
-TEXT = f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01TagA\x02KEYS\x01k1 k2"
-DELAYS_MS = (1000, 5000, 10_000, 30_000)
+DELAYS_MS = (1000, 5000, 10_000)
 
 
-class DelayTails(Tails):
+class DelayTails(LevelTails):
     """The tails of a topic, of a retry topic, and of the queues of four delay levels, the last of which has none yet."""
 
-    def __init__(self, hot, *, level_units=1000, levels=4, **more):
-        super().__init__(hot, **more)
-        self.level_bytes = [bytearray(20 * level_units) for _ in range(3)]
-        self.levels = [hot.QueueTail(SCHEDULE, number) for number in range(3)]
-        self.delays = hot.DelayGate(SCHEDULE, levels)
-        for number, (queue, memory) in enumerate(zip(self.levels, self.level_bytes, strict=True)):
-            queue.attach(memory, 0, level_units)
-            if number < levels:
-                self.delays.open(number + 1, queue, DELAYS_MS[number])
+    def __init__(self, hot, *, levels=4, **more):
+        super().__init__(hot, delays_ms=DELAYS_MS, levels=levels, **more)
         self.retry_bytes = bytearray(20 * 1000)
         self.retry = hot.QueueTail(RETRY, 0)
         self.retry.attach(self.retry_bytes, 0, 1000)
@@ -57,29 +49,8 @@ class DelayTails(Tails):
             RETRY: make(RETRY, [self.retry], self.body_bytes_max, slow, wait_is_slow, None, self.delays, retries_max),
         }
 
-    def take(self, data, *, now_ms=STORE_MS, index=True):
-        """Append all rows, those that are not plain left out. Returns the numbers of these."""
-        self.table.scan(data, 0, len(data))
-        left, row, end = [], 0, len(self.table)
-        while row < end:
-            self.hot.append(
-                self.table, row, end, self.gates, self.log, self.index if index else None, now_ms,
-                bytes.fromhex("7f0000010000de4e"), self.replies, self.outcome,
-            )  # fmt: skip
-            row = self.outcome.row
-            if row < end:
-                left.append((row, self.outcome.stop))
-                row += 1
-        return left
-
-    def due(self, level):
-        """What the units of a level hold."""
-        queue = self.levels[level - 1]
-        return [unit[2] for unit in struct.iter_unpack(">qiq", self.level_bytes[level - 1][: 20 * queue.next_offset])]
-
     def everything(self):
-        ends = [queue.next_offset for queue in (*self.levels, self.retry)]
-        return (*super().everything(), [bytes(memory) for memory in self.level_bytes], bytes(self.retry_bytes), ends)
+        return (*super().everything(), bytes(self.retry_bytes), self.retry.next_offset)
 
 
 def delayed(level="2", text=TEXT, body=b"hello", **more):

@@ -13,6 +13,7 @@ from tests.wire.hot_support import (
     NATIVE,
     STORE_HOST,
     STORE_MS,
+    TEXT,
     TWIN,
     UNIQUE_ID,
     Tails,
@@ -24,16 +25,15 @@ from tests.wire.hot_support import (
     replies_of,
     scanned,
     send,
+    stored,
 )
 
-from metaq.wire.record import decode_record, tags_code
+from metaq.wire.record import tags_code
 
 HALF, OP = b"RMQ_SYS_TRANS_HALF_TOPIC", b"RMQ_SYS_TRANS_OP_HALF_TOPIC"
 OP_PROPERTIES = b"WAIT\x01true\x02TAGS\x01d"
 GROUP = "payers"
-TEXT = (
-    f"UNIQ_KEY\x01{UNIQUE_ID}\x02WAIT\x01true\x02TAGS\x01TagA\x02KEYS\x01k1 k2\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}"
-)
+HALF_TEXT = f"{TEXT}\x02TRAN_MSG\x01true\x02PGROUP\x01{GROUP}"
 
 
 class TransactionTails(Tails):
@@ -65,34 +65,12 @@ class TransactionTails(Tails):
     def note(self, slot, op_offset):
         self.ended.append((slot, op_offset))
 
-    def take(self, data, *, now_ms=STORE_MS, index=True):
-        """Append all rows, those that are not plain left out. Returns the numbers of these."""
-        self.table.scan(data, 0, len(data))
-        left, row, end = [], 0, len(self.table)
-        while row < end:
-            self.hot.append(
-                self.table, row, end, self.gates, self.log, self.index if index else None, now_ms,
-                bytes.fromhex("7f0000010000de4e"), self.replies, self.outcome,
-            )  # fmt: skip
-            row = self.outcome.row
-            if row < end:
-                left.append((row, self.outcome.stop))
-                row += 1
-        return left
-
-    def stored(self):
-        found, at = [], 0
-        while at < self.log.end:
-            found.append(decode_record(self.log_bytes, at))
-            at += int.from_bytes(self.log_bytes[at : at + 4], "big")
-        return found
-
     def everything(self):
         more = [bytes(memory) for memory in self.more_bytes], self.ended, self.half.next_offset, self.ops.next_offset
         return (*super().everything(), *more)
 
 
-def half(text=TEXT, body=b"hello", **more):
+def half(text=HALF_TEXT, body=b"hello", **more):
     return send(body, i=text, **{"e": "1", "f": "4", **more})
 
 
@@ -142,13 +120,14 @@ def test_a_half_message_waits_in_the_half_queue(hot):
     """All its properties, then cluster, topic and queue; the answer names the queue that was asked for."""
     tails = TransactionTails(hot)
     assert tails.take(half(h="7", j="2") + half(opaque=11)) == []
-    one, two = tails.stored()
+    one, two = stored(tails)
     assert (one.topic, one.queue_id, one.queue_offset, one.sys_flag, one.flag) == (HALF.decode(), 0, 0, 0, 7)
     assert (one.body, one.born_ms, one.store_ms, one.reconsume_times, one.prepared_offset) == (
         b"hello", BORN_MS, STORE_MS, 2, 0,
     )  # fmt: skip
     assert (
-        one.properties_raw == (TEXT + "\x02CLUSTER\x01DefaultCluster\x02REAL_TOPIC\x01TopicA\x02REAL_QID\x011").encode()
+        one.properties_raw
+        == (HALF_TEXT + "\x02CLUSTER\x01DefaultCluster\x02REAL_TOPIC\x01TopicA\x02REAL_QID\x011").encode()
     )
     assert [tails.half.next_offset, *(queue.next_offset for queue in tails.queues)] == [2, 0, 0]
     assert struct.unpack_from(">qiq", tails.more_bytes[0], 20) == (
@@ -178,7 +157,7 @@ def test_a_commit_stores_the_message_and_an_op_record(hot, binary):
     tails.replies.clear()
     tails.queues[1].watched = tails.ops.watched = True
     assert tails.take(ending(binary=binary), now_ms=STORE_MS - 5) == []
-    waiting, seen, op = tails.stored()
+    waiting, seen, op = stored(tails)
     assert (seen.topic, seen.queue_id, seen.queue_offset, seen.sys_flag) == ("TopicA", 1, 0, 8 | 1)
     assert (seen.properties_raw, seen.body, seen.born_ms) == (waiting.properties_raw, b"hello", BORN_MS)
     assert (seen.prepared_offset, seen.store_ms) == (0, STORE_MS)
@@ -210,7 +189,7 @@ def test_a_rollback_stores_an_op_record_only(hot):
     tails.take(half())
     tails.replies.clear()
     assert tails.take(ending(outcome=12, flag=2)) == []
-    assert [message.topic for message in tails.stored()] == [HALF.decode(), OP.decode()]
+    assert [message.topic for message in stored(tails)] == [HALF.decode(), OP.decode()]
     assert (tails.ended, tails.outcome.messages, len(tails.replies)) == ([(0, 0)], 1, 0)
 
 
@@ -218,11 +197,11 @@ def test_a_rollback_stores_an_op_record_only(hot):
 @pytest.mark.parametrize(
     "text",
     [
-        TEXT.replace("PGROUP", "PGROUQ"), TEXT + "\x02DELAY\x013", TEXT + "\x02REAL_QID\x013", TEXT + "\x02REAL_TOPIC\x01x",
-        TEXT + "\x02CLUSTER\x01c", TEXT + "\x02TRANSACTION_CHECK_TIMES\x013", TEXT + "\x02TRAN_PREPARED_QUEUE_OFFSET\x013",
-        TEXT.replace("TRAN_MSG\x01true", "TRAN_MSG\x01false"), TEXT + "\x02TAGS\x01TagB", TEXT + "\x02empty\x01",
-        TEXT + "".join(f"\x02p{n}\x01v" for n in range(20)), TEXT + "\x02long\x01" + "x" * 32500,
-        TEXT.replace("\x02TRAN_MSG\x01true", ""),
+        HALF_TEXT.replace("PGROUP", "PGROUQ"), HALF_TEXT + "\x02DELAY\x013", HALF_TEXT + "\x02REAL_QID\x013", HALF_TEXT + "\x02REAL_TOPIC\x01x",
+        HALF_TEXT + "\x02CLUSTER\x01c", HALF_TEXT + "\x02TRANSACTION_CHECK_TIMES\x013", HALF_TEXT + "\x02TRAN_PREPARED_QUEUE_OFFSET\x013",
+        HALF_TEXT.replace("TRAN_MSG\x01true", "TRAN_MSG\x01false"), HALF_TEXT + "\x02TAGS\x01TagB", HALF_TEXT + "\x02empty\x01",
+        HALF_TEXT + "".join(f"\x02p{n}\x01v" for n in range(20)), HALF_TEXT + "\x02long\x01" + "x" * 32500,
+        HALF_TEXT.replace("\x02TRAN_MSG\x01true", ""),
     ],
     ids=lambda text: text[-12:].replace("\x01", "=").replace("\x02", ";"),
 )  # fmt: skip
@@ -246,7 +225,7 @@ def test_half_messages_wait_for_their_queue_and_for_leave(hot):
     assert tails.take(half()) == [(0, hot.STOP_SLOW)]
     tails.transactions.takes_halves = True
     tails.make_gate(wait_is_slow=True)
-    assert tails.take(half(TEXT.replace("WAIT\x01true", "WAIT\x01false")) + half()) == [(0, hot.STOP_SLOW)]
+    assert tails.take(half(HALF_TEXT.replace("WAIT\x01true", "WAIT\x01false")) + half()) == [(0, hot.STOP_SLOW)]
     assert tails.half.next_offset == 1
 
 
@@ -258,7 +237,7 @@ def test_ends_that_are_not_plain_change_nothing(hot):
     whole, first = tails.everything()[:-4], int.from_bytes(tails.log_bytes[:4], "big")
     inner = bytearray(tails.log_bytes[first : 2 * first])
     tails.take(send(bytes(inner), e="0"))
-    forged = tails.stored()[-1].log_offset + 88
+    forged = stored(tails)[-1].log_offset + 88
     tails.log_bytes[forged + 28 : forged + 36] = struct.pack(">q", forged)
     end = tails.log.end
     tries = [
@@ -303,11 +282,11 @@ def test_a_half_message_without_room_asks_for_it(hot):
 
 
 texts = st.sampled_from((
-    TEXT, TEXT + "\x02", TEXT.replace("\x02KEYS\x01k1 k2", ""), TEXT + "\x02a\x01\N{SNOWMAN}", TEXT + "\x02DELAY\x012",
-    TEXT.replace("true\x02PG", "TRUE\x02PG"), TEXT.replace("WAIT\x01true", "WAIT\x01false"), TEXT + "\x02KEYS\x01again",
-    TEXT.replace(GROUP, "others"), TEXT.replace("TRAN_MSG\x01true\x02", ""), "TRAN_MSG\x01true\x02PGROUP\x01g",
+    HALF_TEXT, HALF_TEXT + "\x02", HALF_TEXT.replace("\x02KEYS\x01k1 k2", ""), HALF_TEXT + "\x02a\x01\N{SNOWMAN}", HALF_TEXT + "\x02DELAY\x012",
+    HALF_TEXT.replace("true\x02PG", "TRUE\x02PG"), HALF_TEXT.replace("WAIT\x01true", "WAIT\x01false"), HALF_TEXT + "\x02KEYS\x01again",
+    HALF_TEXT.replace(GROUP, "others"), HALF_TEXT.replace("TRAN_MSG\x01true\x02", ""), "TRAN_MSG\x01true\x02PGROUP\x01g",
     "a\x01TRAN_MSG\x01true\x02TRAN_MSG\x01true\x02PGROUP\x01payers", "", "PGROUP\x01payers\x02TRAN_MSG\x01", "\x02",
-    TEXT + "\x02REAL_QID\x0100",
+    HALF_TEXT + "\x02REAL_QID\x0100",
 ))  # fmt: skip
 sends = st.builds(
     lambda text, body, queue, flag, oneway, binary, code: (
@@ -345,7 +324,7 @@ def test_both_modules_do_the_same(events):
         left, left_twin = (tails.take(data) for tails in both_tails)
         assert left == left_twin
         assert both_tails[0].everything() == both_tails[1].everything()
-        places = [message.log_offset for message in both_tails[0].stored() if message.topic == HALF.decode()] or [0]
+        places = [message.log_offset for message in stored(both_tails[0]) if message.topic == HALF.decode()] or [0]
 
 
 @needs_native
