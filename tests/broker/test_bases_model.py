@@ -268,7 +268,7 @@ class BasesModel(RuleBasedStateMachine):
             path.write_bytes(b"") if empty else path.unlink()
         self.again()
 
-    @precondition(lambda self: all(self.store.existing_queue(*key) is None or self.whole(key) for key in QUEUES))
+    @precondition(lambda self: self.goes_on_when_copied())
     @rule()
     def copied(self) -> None:
         """The log goes on in another folder, without anything else."""
@@ -279,10 +279,12 @@ class BasesModel(RuleBasedStateMachine):
         self.disk = PowerLossDisk(root)
         self.again()
 
-    def whole(self, key: tuple[str, int]) -> bool:
-        """Whether a message of the queue is left, so that a copy of the log counts on; and no topic of it was deleted."""
-        queue = self.store.queue(*key)
-        return (queue.max_offset == 0 or queue.min_offset < queue.max_offset) and not self.store.deleted
+    def goes_on_when_copied(self) -> bool:
+        """Whether each queue has a message left, from which a copy of the log counts on; and no topic was deleted: it would come back."""
+        queues = [queue for key in QUEUES if (queue := self.store.existing_queue(*key)) is not None]
+        return not self.store.deleted and all(
+            queue.max_offset == 0 or queue.min_offset < queue.max_offset for queue in queues
+        )
 
     @rule()
     def disk_fills_up_and_is_emptied(self) -> None:
@@ -330,7 +332,7 @@ def live(seed: int, steps: int) -> None:
         (1, machine.folder_lost),
         (2, lambda: machine.file_damaged(number(1 << 30), chance.random(), 1 + number(5000), number(256))),
         (1, lambda: machine.file_lost(number(1 << 30), empty=number(2) == 0)),
-        (1, lambda: machine.copied() if all(map(machine.whole, QUEUES)) else None),
+        (1, lambda: machine.copied() if machine.goes_on_when_copied() else None),
         (1, machine.disk_fills_up_and_is_emptied),
     ]
     chosen = [act for weight, act in acts for _ in range(weight)]
