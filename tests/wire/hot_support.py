@@ -62,7 +62,7 @@ SEND_EXT = {
 LONG_NAMES = {
     "a": "producerGroup", "b": "topic", "c": "defaultTopic", "d": "defaultTopicQueueNums", "e": "queueId",
     "f": "sysFlag", "g": "bornTimestamp", "h": "flag", "i": "properties", "j": "reconsumeTimes", "k": "unitMode",
-    "m": "batch",
+    "l": "maxReconsumeTimes", "m": "batch",
 }  # fmt: skip
 PULL_EXT = {
     "consumerGroup": "CG", "topic": "TopicA", "queueId": "3", "queueOffset": "17", "maxMsgNums": "32", "sysFlag": "6",

@@ -105,6 +105,32 @@ def test_a_slot_that_nobody_has_is_refused(hot):
     assert len(stored(tails)) == 3
 
 
+@both
+def test_rows_of_nothing_that_there_is(hot):
+    """An end in front of its start is no bytes, as an end at it is; bytes outside the buffer are refused."""
+    for start, end, error in (
+        (9, 6, None),
+        (9, -1, None),
+        (1 << 30, 6, None),
+        (0, 1 << 30, ValueError),
+        (-9, 6, ValueError),
+    ):
+        tails = Tails(hot)
+        data, parts = parts_of([(0, send(b"x", e="0"))] * 2)
+        parts[2], parts[3], parts[4] = start, end, start
+        arguments = (
+            data, parts, [(tails.gates, BORN_HOST)], tails.table, tails.log, tails.index, STORE_MS, tails.replies, tails.outcome
+        )  # fmt: skip
+        if error is None:
+            hot.append_parts(*arguments)
+            assert [m.body for m in stored(tails)] == [b"x"]
+            assert (parts[4], parts[10]) == (start, parts[9])
+        else:
+            with pytest.raises(error):
+                hot.append_parts(*arguments)
+            assert stored(tails) == []
+
+
 PIECE = st.lists(
     st.one_of(
         st.builds(lambda n, q: send(b"m%d" % n, e=str(q), opaque=n), st.integers(0, 99), st.integers(-1, 2)),

@@ -231,8 +231,11 @@ def test_broken_json_is_a_row_without_code(hot, broken):
 def test_text_that_is_no_utf8_is_left_to_the_slow_lane(hot):
     """A topic of broken bytes is no topic; in a field that nobody reads they do no harm."""
     bad, harmless = GOLDEN_SEND.replace(b"TopicA", b"T\xff\xfeA"), GOLDEN_SEND.replace(b"broker-a", b"br\xff\xfe")
-    table, _ = scanned(hot, frame(bad, b"hello") + frame(harmless, b"hello"))
-    assert [table.kind(0), table.kind(1)] == [hot.KIND_OTHER, hot.KIND_SEND]
+    for queue in (b'"1"', b'"001"'):  # the plain twin reads the second another way
+        texts = [text.replace(b'"e":"1"', b'"e":' + queue) for text in (bad, harmless)]
+        texts += [texts[1].replace(b'"n":', b'"\xff":'), texts[1].replace(b'"n":"', b'"more":["\xff"],"n":"')]
+        table, _ = scanned(hot, b"".join(frame(text, b"hello") for text in texts))
+        assert [table.kind(row) for row in range(4)] == [hot.KIND_OTHER, *[hot.KIND_SEND] * 3]
 
 
 @both
@@ -414,3 +417,25 @@ def test_mutated_frames_do_not_crash_and_agree(which, edits):
             one.append(case)
             other.append(case)
             assert one.everything() == other.everything()
+
+
+@both
+@pytest.mark.parametrize("name", ["e", "g", "j", "l", "m"])
+def test_a_name_that_comes_twice_must_fit_twice(hot, name):
+    """In both forms: of two values the last counts, and if either is none of its kind, the slow lane judges."""
+    value = {"m": "false"}.get(name, "1")
+
+    def pair(text):
+        return struct.pack(">h", 1) + name.encode() + struct.pack(">i", len(text)) + text.encode()
+
+    ext = {**send_ext(), name: value}
+    for first, last, kind in (("zz", value, 0), (value, "zz", 0), (value, value, 1)):
+        plain = binary_head(310, {key: text for key, text in ext.items() if key != name})
+        at, more = len(binary_head(310, {})) - 4, pair(first) + pair(last)
+        size = struct.unpack_from(">i", plain, at)[0] + len(more)
+        binary = plain[:at] + struct.pack(">i", size) + plain[at + 4 :] + more
+        text = json_head(310, ext).replace(
+            f'"{name}":"{value}"'.encode(), f'"{name}":"{first}","{name}":"{last}"'.encode()
+        )
+        for form, head in enumerate((text, binary)):
+            assert scanned(hot, frame(head, b"x", form))[0].kind(0) == kind, (form, first, last)

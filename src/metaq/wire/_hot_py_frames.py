@@ -316,9 +316,13 @@ def _json(head: bytes) -> tuple[int, int, int, int, Any]:
 
 def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
     """The ext fields with numbers written plainly that are written as only Java's parseLong takes them: +5, 007."""
-    numbers = _NUMBERS_OF[cls]
+    numbers, names = _NUMBERS_OF[cls], _NAMES_OF[cls]
+    text = bytes(ext).decode("utf-8", "replace")  # what nobody reads may be no UTF-8
+    broken = text.encode() != bytes(ext)
 
     def plain(pairs: list[tuple[str, Any]]) -> bytes:
+        if broken and any(name in names and "\ufffd" in str(value) for name, value in pairs):
+            raise msgspec.ValidationError("a text is no UTF-8")
         # Pair by pair: of a name that comes twice the last one counts, and the first must fit too.
         fields = (
             (name, _plain_number(value) if name in numbers and isinstance(value, str) else value)
@@ -328,7 +332,7 @@ def _respelled(ext: msgspec.Raw, cls: Any) -> bytes:
 
     as_it_is = lambda text: msgspec.Raw(text.encode())  # noqa: E731
     found = json.loads(
-        bytes(ext), object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is, parse_float=as_it_is
+        text, object_pairs_hook=lambda pairs: msgspec.Raw(plain(pairs)), parse_int=as_it_is, parse_float=as_it_is
     )
     if not isinstance(found, msgspec.Raw):
         raise msgspec.ValidationError("the ext fields are no object")
@@ -377,6 +381,7 @@ def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
         return other
     names = _NAMES_OF[cls]
     pairs: dict[str, str] = {}
+    earlier: list[tuple[str, str]] = []  # of a name that comes twice the last one counts, and the first must fit too
     try:
         while at < len(head):
             (size,) = _I16_AT(head, at)
@@ -387,10 +392,14 @@ def _binary(head: bytes) -> tuple[int, int, int, int, Any]:
             if size < 0 or value_size < 0 or stop > len(head):
                 return other
             if value_size and name in names:
+                if name in pairs:
+                    earlier.append((name, pairs[name]))
                 pairs[name] = head[at + 4 : stop].decode()
             at = stop
         numbers = _NUMBERS_OF[cls]
         spelled = {name: _plain_number(value) if name in numbers else value for name, value in pairs.items()}
+        for name, value in earlier:
+            msgspec.convert({**spelled, name: _plain_number(value) if name in numbers else value}, cls, strict=False)
         ext = msgspec.convert(spelled, cls, strict=False)
         if isinstance(ext, _BackExt):
             ext = _Back(ext, version)

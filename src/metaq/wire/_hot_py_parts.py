@@ -31,16 +31,20 @@ def append_parts(
             if not 0 <= slot < len(senders):
                 raise IndexError(f"there is no sender {slot} of {len(senders)}")
             sender = senders[slot]
-            if sender is None or start == end:
+            if sender is None or start >= end:
                 continue
             gates, born_host = sender
-            used = start + table.scan(data, start, end)
-            append(table, 0, len(table), gates, log, index, now_ms, born_host, replies, outcome)
-            if outcome.row < len(table):
-                used = start + sum(len(table.frame(row)) + 4 for row in range(outcome.row))
-            parts[place + 4], parts[place + 5] = used, len(replies)
-            touched += [queue for queue in outcome.touched if queue not in touched]
-            messages, size = messages + outcome.messages, size + outcome.size
+            used, outcome.row = start, 0
+            outcome.touched, outcome.messages, outcome.size = [], 0, 0
+            try:
+                used += table.scan(data, start, end)
+                append(table, 0, len(table), gates, log, index, now_ms, born_host, replies, outcome)
+            finally:
+                if outcome.row < len(table):
+                    used = start + sum(len(table.frame(row)) + 4 for row in range(outcome.row))
+                parts[place + 4], parts[place + 5] = used, len(replies)
+                touched += [queue for queue in outcome.touched if queue not in touched]
+                messages, size = messages + outcome.messages, size + outcome.size
     finally:
         outcome.touched, outcome.messages, outcome.size = touched, messages, size
         table.release()

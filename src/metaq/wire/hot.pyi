@@ -315,9 +315,9 @@ def append_parts(
     `parts`: rows of six 32-bit numbers (slot, life, start, end, used, answered), as of `metaq.net.sweep`; data[start:end] came from the
     sender senders[slot], its gates and its host; None: not one whose sends may be appended. Sets `used` to where the first
     frame begins that is not plain, not whole or has no room, and `answered` to the bytes in `replies` behind the part's
-    answers. What is left of a part does not stop the next one.
+    answers. What is left of a part does not stop the next one; one whose end is not behind its start has no bytes.
 
-    Raises IndexError: no such slot. The parts before it are done then.
+    Raises IndexError: no such slot. ValueError: a part is not in `data`. The parts before it are done then.
     """
 
 def deliver(
