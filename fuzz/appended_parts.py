@@ -4,7 +4,7 @@ the bytes are and wherever they are cut; and the native module does to the byte 
     python -m fuzz.appended_parts [--seed N] [--rounds N] [--seconds S]
 
 Each round makes pieces of read events, good and damaged, for senders of several kinds, and files with much or little room, and
-compares `append_parts` of both modules, and one `append` for each piece. `make sanitized` runs it under ASAN and UBSAN.
+compares `append_parts` of both modules, and one `append` for each piece.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ plain twin give back the same message to the same delay level, to the byte, or l
     python -m fuzz.given_back [--seed N] [--rounds N] [--seconds S]
 
 Each round writes records, damages some, opens some delay levels, and gives back at places where a record begins and where none
-does, between sends with delay levels. `make sanitized` runs it under ASAN and UBSAN.
+does, between sends with delay levels.
 """
 
 from __future__ import annotations

@@ -95,11 +95,12 @@ async def answers_of(port: int, number: int) -> list[tuple[object, ...]]:
         writer.write(event[:cut])
         await asyncio.sleep(0)
         writer.write(event[cut:])
-        at = 0
+        at, answers = 0, []
         while at < len(event):
             at += LENGTH_BYTES + struct.unpack_from(">i", event, at)[0]
             size = struct.unpack(">i", await reader.readexactly(4))[0]
-            found.append(said(decode(await reader.readexactly(size))))
+            answers.append(said(decode(await reader.readexactly(size))))
+        found += sorted(answers, key=lambda answer: answer[0])  # a send's waits for the disk, another's does not
     writer.close()
     return found
 
@@ -160,7 +161,10 @@ def frame(code: int, opaque: int, ext: dict[str, str] | None = None) -> bytes:
 def test_answers_that_come_too_late_go_to_who_asked(tmp_path) -> None:
     """Their texts are longer than those that they replace: each part gets as many answers as it had."""
     written = []
-    sweep = SimpleNamespace(write=lambda data, parts: written.append((data, parts.tolist())))
+    sweep = SimpleNamespace(
+        write=lambda data, parts, members: written.append((data, parts.tolist(), members)),
+        answered=lambda _: ["a", "b", "d"],
+    )
     parts = memoryview(bytearray(4 * 4 * COLUMNS)).cast("i")
     before = [frame(0, 1), frame(0, 2) + frame(0, 3), b"", frame(0, 4)]
     after = [frame(10, 1, {"a": "b"}), frame(10, 2, {"a": "bb"}) + frame(10, 3), b"", frame(0, 4)]
@@ -170,7 +174,8 @@ def test_answers_that_come_too_late_go_to_who_asked(tmp_path) -> None:
         parts[place * COLUMNS], parts[place * COLUMNS + 5] = place, end if piece else 0
     answers = SweptAnswers(sweep, parts, b"".join(before))
     answers.write(b"".join(after))
-    data, rows = written[0]
+    data, rows, members = written[0]
+    assert members == ["a", "b", "d"]
     ends = rows[5::COLUMNS]
     assert ends == [len(after[0]), len(after[0] + after[1]), 0, len(b"".join(after))]
     assert rows[0::COLUMNS] == [0, 1, 2, 3]
@@ -211,6 +216,47 @@ def test_a_disk_that_is_late_is_told_to_each(tmp_path) -> None:
             ]
             for _, writer in pairs:
                 writer.close()
+            await listener.close()
+
+        runner.run(asyncio.wait_for(act(), PATIENCE))
+
+
+@pytest.mark.parametrize("how", ["half a frame", "a long read"])
+def test_who_leaves_the_sweep_still_gets_the_answers_that_wait(tmp_path, how) -> None:
+    """SYNC_FLUSH: the connection goes on by itself before the disk has the messages that the sweep took from it."""
+    disk = SlowDisk()
+    with opened(tmp_path, disk=disk, flush_disk_type="SYNC_FLUSH") as (door, runner):
+
+        def event(opaque: int, body: bytes = b"x") -> bytes:
+            command = request(RequestCode.SEND_MESSAGE_V2, send_header("orders", 0), body)
+            command.opaque = opaque
+            return encode(command)
+
+        async def act() -> None:
+            listener = await listen("127.0.0.1", 0, door.session)
+            reader, writer = await asyncio.open_connection("127.0.0.1", listener.port)
+
+            async def heard() -> Command:
+                return decode(await reader.readexactly(struct.unpack(">i", await reader.readexactly(4))[0]))
+
+            for opaque in range(12):
+                writer.write(event(opaque))
+                await heard()
+            assert len(door.workspace.sweep) == 1
+            disk.may_sync.clear()
+            writer.write(event(77))
+            while not len(door.workspace.held_acks):
+                await asyncio.sleep(0)
+            more = event(78, b"y" * (20 if how == "half a frame" else 100_000))
+            writer.write(more[:-3])
+            while len(door.workspace.sweep):
+                await asyncio.sleep(0)
+            disk.may_sync.set()
+            answer = await heard()
+            assert (answer.opaque, answer.code) == (77, ResponseCode.SUCCESS)
+            writer.write(more[-3:])
+            assert (await heard()).opaque == 78
+            writer.close()
             await listener.close()
 
         runner.run(asyncio.wait_for(act(), PATIENCE))

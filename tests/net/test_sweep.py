@@ -252,12 +252,46 @@ def test_held_answers_go_to_who_asked_and_to_nobody_else(run) -> None:
         third_reader, third = await connect(listener)
         third.write(SLOW + b"\n")  # lets it be seen that nothing came before
         for answers, parts in server.held:
-            server.sweep.write(answers, parts)
+            server.sweep.write(answers, parts, server.sweep.answered(parts))
         assert await other_reader.readline() == PLAIN + b"yours\n"
         assert await third_reader.readline() == SLOW + b"\n"
         assert await first_reader.read() == b""
         other.close()
         third.close()
+        await listener.close()
+
+    run(act())
+
+
+def test_held_answers_reach_who_has_left_the_sweep(run) -> None:
+    """By the way that all its answers go then, in their order; not who is gone, nor who has its slot now."""
+
+    async def act() -> None:
+        server = Server(hold=True)
+        listener = await server.listen()
+        reader, writer = await connect(listener)
+        gone_reader, gone = await connect(listener)
+        other_reader, other = await connect(listener)
+        for each, text in ((writer, b"mine\n"), (gone, b"his\n"), (other, b"yours\n")):
+            each.write(PLAIN + text)
+        while server.by_sweep < 3:
+            await asyncio.sleep(0)
+        held = [(answers, parts, server.sweep.answered(parts)) for answers, parts in server.held]
+        server.sessions[0].peer.leave()
+        gone.transport.abort()
+        while len(server.sweep) > 1:
+            await asyncio.sleep(0)
+        third_reader, third = await connect(listener)
+        for answers, parts, members in held:
+            server.sweep.write(answers, parts, members)
+        third.write(SLOW + b"third\n")
+        writer.write(SLOW + b"after\n")
+        assert [await reader.readline(), await reader.readline()] == [PLAIN + b"mine\n", SLOW + b"after\n"]
+        assert await other_reader.readline() == PLAIN + b"yours\n"
+        assert await third_reader.readline() == SLOW + b"third\n"
+        assert await gone_reader.read() == b""
+        for each in (writer, other, third):
+            each.close()
         await listener.close()
 
     run(act())

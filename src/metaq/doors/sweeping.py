@@ -44,8 +44,9 @@ class SweptSends:
         except Exception as error:  # noqa: BLE001  those whose answers are lost pay, the others notice nothing
             space.acks.clear()
             log.error("the answers of a pass are lost: %s", error or type(error).__name__)  # noqa: TRY400
-            for member in sweep.answered(parts):
-                member.abort("its answer is lost")
+            for lost in sweep.answered(parts):
+                if lost is not None:
+                    lost.abort("its answer is lost")
         for member, data in left:
             member.take(data)
         if space.broker.hold.grown:
@@ -60,17 +61,17 @@ class SweptSends:
 
 
 class SweptAnswers:
-    """The answers of one pass, which have to wait."""
+    """The answers of one pass, which have to wait. Who leaves the sweep meanwhile gets his all the same."""
 
     def __init__(self, sweep: Sweep, parts: memoryview, answers: bytes) -> None:
         self._sweep, self._answers = sweep, answers
-        self._parts = memoryview(bytearray(parts)).cast("i")
+        self._parts, self._members = memoryview(bytearray(parts)).cast("i"), sweep.answered(parts)
 
     def write(self, data: bytes) -> None:
         """Write the answers, or others in their place: as many, in their order."""
         if data is not self._answers:
             self._measure(data)
-        self._sweep.write(data, self._parts)
+        self._sweep.write(data, self._parts, self._members)
 
     def _measure(self, data: bytes) -> None:
         """Let the parts say where their answers end in `data`."""

@@ -33,8 +33,8 @@ class Sweep:
     def send(self, slot: int, data: bytes) -> int:
         """Write to one member. Returns how many bytes went out. Raises LookupError."""
 
-    def answered(self, parts: memoryview) -> list[Member]:
-        """The members that answers are for."""
+    def answered(self, parts: memoryview) -> list[Member | None]:
+        """The members that answers are for, in the order of their parts; None: one that has left."""
 
     def read(self, awake_ns: int = 0) -> int:
         """Read up to `PARTS_MAX` connections that have something. Returns how many rows of `parts` are filled.
@@ -42,8 +42,13 @@ class Sweep:
         awake_ns: nanoseconds to look again and again while none has; other threads go on meanwhile.
         """
 
-    def write(self, answers: bytes, parts: memoryview) -> list[tuple[Member, int, int]]:
-        """Write each part's answers. Returns, of which members, from where to where they did not go out."""
+    def write(
+        self, answers: bytes, parts: memoryview, members: list[Member | None] | None = None
+    ) -> list[tuple[Member, int, int]]:
+        """Write each part's answers. Returns, of which members, from where to where they did not go out.
+
+        `members`: what `answered` said of the parts earlier; who has left since is returned too, without it he is passed over.
+        """
 
     def left(self, parts: memoryview) -> list[tuple[Member, int, int]]:
         """Of which members, from where to where their bytes in `buffer` were not used."""

@@ -173,10 +173,10 @@ cdef class Sweep:
             at += (size + LINE - 1) // LINE * LINE
         return parts
 
-    def write(self, bytes answers not None, const int32_t[::1] parts not None):
+    def write(self, bytes answers not None, const int32_t[::1] parts not None, list members=None):
         cdef const char *data = PyBytes_AS_STRING(answers)
         cdef const Part *part
-        cdef Py_ssize_t place, at = 0, sent
+        cdef Py_ssize_t place, at = 0, sent, number = 0, count = 0 if members is None else len(members)
         cdef Member *member
         cdef list left = []
         for place in range(parts.shape[0] // COLUMNS):
@@ -193,6 +193,9 @@ cdef class Sweep:
                     sent = max(sent, 0)  # whoever writes the rest meets the same error
                 if sent < part.answered - at:
                     left.append((self.members[part.slot], at + sent, part.answered))
+            elif number < count and members[number] is not None:
+                left.append((members[number], at, part.answered))
+            number += 1
             at = part.answered
         return left
 
@@ -209,8 +212,7 @@ cdef class Sweep:
             part = <const Part *>&parts[place * COLUMNS]
             if part.answered > at:
                 at = part.answered
-                if self.of(part) != NULL:
-                    found.append(self.members[part.slot])
+                found.append(None if self.of(part) == NULL else self.members[part.slot])
         return found
 
     def left(self, const int32_t[::1] parts not None):

@@ -334,9 +334,12 @@ class Stream(asyncio.BufferedProtocol):
                 self.leave()
 
     def answer(self, data: bytes) -> None:
-        """Write answers that a sweep could not write past earlier bytes."""
+        """Write answers that a sweep could not write past earlier bytes, or that waited until it had left the sweep."""
         transport, sweep = self._transport, self._sweep
-        if transport is None or sweep is None:
+        if transport is None:
+            return
+        if sweep is None:
+            self.write(data)
             return
         waits = self._source or self._sources or self._unsent or transport.get_write_buffer_size()
         if not waits:

@@ -46,7 +46,7 @@ class Member(Protocol):
         ...
 
     def answer(self, data: bytes) -> None:
-        """Write answers that could not go out at once."""
+        """Write answers that could not go out at once, or that waited until it had left the sweep."""
         ...
 
     def abort(self, why: str) -> None:
@@ -157,13 +157,17 @@ class Sweep:
         self._parts_read = self._native.read(self._wait_ns)
         return self._native.parts[: COLUMNS * self._parts_read]
 
-    def write(self, answers: bytes, parts: memoryview) -> None:
-        """Write the answers of parts, each to its connection; those of connections that have left are nobody's."""
-        for member, start, end in self._native.write(answers, parts):
+    def write(self, answers: bytes, parts: memoryview, members: list[Member | None] | None = None) -> None:
+        """Write the answers of parts, each to its connection.
+
+        Answers that had to wait need `members`, what `answered` said before: a connection may have left the sweep since, and
+        its slot may be another's.
+        """
+        for member, start, end in self._native.write(answers, parts, members):
             member.answer(answers[start:end])
 
-    def answered(self, parts: memoryview) -> list[Member]:
-        """The members that the answers of these parts are for."""
+    def answered(self, parts: memoryview) -> list[Member | None]:
+        """The members that the answers of these parts are for, in their order; None: one that has left."""
         return self._native.answered(parts)
 
     def left(self, parts: memoryview) -> list[tuple[Member, memoryview]]:
