@@ -44,7 +44,8 @@ RULES: dict[str, Rule] = {
     "wire": Rule({"model"}, "bytes become values and back; no socket, file or decision is near"),
     "net": Rule(set(), "sockets carry bytes whose meaning is their session's business"),
     "store": Rule(
-        {"model", "saved", "wire.compression", "wire.files", "wire.frame_size", "wire.metaq1_frame"} | SERVICE_BYTES,
+        {"model", "saved", "wire.compression", "wire.files", "wire.frame_size", "wire.journal", "wire.metaq1_frame"}
+        | SERVICE_BYTES,
         "data files hold records; what a client says never reaches them undecoded",
     ),
     "broker": Rule({"model", "saved", "store"} | SERVICE_BYTES, "decisions in words of their own: any door may ask"),

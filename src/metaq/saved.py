@@ -2,15 +2,16 @@
 
 Nothing here waits. A change that is asked for gets an object that ends later, and whoever needs it goes on then. All
 changes asked for while a save is running go into the next save together, so that 10 000 of them cost some dozens of
-saves and not 10 000; a file's own thread writes it (`metaq.store.config_file.BackgroundFile`).
+saves and not 10 000; a file's own thread writes it (`metaq.store.config_file.BackgroundFile`). A file with a journal
+(`metaq.store.journalled_file`) is not written whole for each save, so that one costs the same however large the table is.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, Final, Generic, Protocol, Self, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from msgspec import Struct
 
@@ -34,6 +35,9 @@ Version = TypeVar("Version", bound=Versioned)
 Content = TypeVar("Content")
 Content_co = TypeVar("Content_co", covariant=True)
 
+Done = Callable[[OSError | None], None]
+"""Is told how a save ended, perhaps from another thread."""
+
 SHOWN_PER_TURN: Final = 8
 """Changes that take effect in one go: whoever waits for them works then, and others want their turn."""
 RETRY_SECONDS: Final = 1.0
@@ -55,7 +59,7 @@ class SavedText(Protocol):
         """Replace the text, now or soon."""
         ...
 
-    def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
+    def save_soon(self, text: Callable[[], str], done: Done) -> None:
         """Replace the text durably, then call `done`, with the error if it could not be done.
 
         Both may be called from another thread, or before this returns.
@@ -64,6 +68,63 @@ class SavedText(Protocol):
 
     def flush(self) -> None:
         """Return when what was saved is on the disk, or could not be put there."""
+        ...
+
+
+class Step(Protocol):
+    """From one state of a table to the next, for the thread that writes it down. Good until the save has ended."""
+
+    def begins(self) -> str:
+        """How a journal begins that this is the first step of."""
+        ...
+
+    def line(self) -> str:
+        """What a journal says of it, without a line break."""
+        ...
+
+    def goes_on(self) -> str:
+        """How a journal begins that comes after it."""
+        ...
+
+    def text(self) -> str:
+        """The whole file's text after it."""
+        ...
+
+    def snapshot(self) -> Callable[[], str]:
+        """The same, also when the table has gone on."""
+        ...
+
+
+class JournalFound(Struct, frozen=True):
+    """A journal that an earlier process has left: the texts of its lines, that with which it begins first."""
+
+    where: str
+    lines: Sequence[str]
+
+
+@runtime_checkable
+class JournalledText(SavedText, Protocol):
+    """A file that is not written whole for each change: one of `metaq.store.journalled_file`."""
+
+    @property
+    def is_behind(self) -> bool:
+        """The file is to be written whole before anybody believes what was read."""
+        ...
+
+    def journals(self) -> Sequence[JournalFound]:
+        """Those that there are, the oldest first. Raises ConfigError."""
+        ...
+
+    def change_soon(self, step: Step, done: Done) -> None:
+        """Write a step down durably, then call `done`, as `save_soon` does."""
+        ...
+
+    def replace_soon(self, step: Step, done: Done) -> None:
+        """Write the file whole, as it is after a step, then call `done`."""
+        ...
+
+    def fold(self, step: Step) -> None:
+        """At the end: leave the file whole, and no journal. What cannot be done is logged."""
         ...
 
 
@@ -111,6 +172,18 @@ class TableFormat(Readable[tuple[Version, dict[Key, Value]]], Protocol[Key, Valu
         ...
 
 
+class ChangeFormat(Protocol[Key, Value, Version]):
+    """How changes of a table stand in its journal."""
+
+    def change(self, entries: Mapping[Key, str | None], version: Version) -> str:
+        """One line: the entries that are new or changed, None for those that are gone, and the version after that."""
+        ...
+
+    def parse_change(self, text: str) -> tuple[Version, dict[Key, Value | None]]:
+        """What a line says. Raises BadRequest."""
+        ...
+
+
 class TextFile(Struct, Generic[Content], frozen=True):
     """A file that is written as a whole, and its format."""
 
@@ -123,10 +196,16 @@ class TextFile(Struct, Generic[Content], frozen=True):
 
 
 class TableFile(Struct, Generic[Key, Value, Version], frozen=True):
-    """A table's file, and its format."""
+    """A table's file, its format, and that of its journal, if the file may have one."""
 
     file: SavedText
     format: TableFormat[Key, Value, Version]
+    changes: ChangeFormat[Key, Value, Version] | None = None
+
+    @property
+    def journal(self) -> JournalledText | None:
+        """The file, if it has a journal."""
+        return self.file if self.changes is not None and isinstance(self.file, JournalledText) else None
 
     def read(self, new: Version, check: Callable[[Key], object] | None = None) -> tuple[Version, dict[Key, Value]]:
         """Version and table; `new` and an empty one if there is no file yet. Raises ConfigError.
@@ -134,6 +213,8 @@ class TableFile(Struct, Generic[Key, Value, Version], frozen=True):
         Entries whose key `check` refuses are left out, and the log says so.
         """
         version, table = read(self.file, self.format) or (new, {})
+        if self.changes is not None and self.journal is not None:
+            version = _replayed(self.file.where, version, table, _recorded(self.journal.journals(), self.changes))
         if check is None:
             return version, table
         for key in list(table):
@@ -154,6 +235,70 @@ def read(file: SavedText, form: Readable[Content]) -> Content | None:
         return form.parse(text)
     except BadRequest as error:
         raise ConfigError(f"{file.where} cannot be read ({error}); {form.remedy}") from error
+
+
+class _Recorded(Struct, Generic[Key, Value, Version]):
+    """A line of a journal, or its beginning: then it changes nothing."""
+
+    where: str
+    version: Version
+    changed: dict[Key, Value | None]
+    begins: bool
+    is_last: bool
+
+
+def _recorded(
+    journals: Sequence[JournalFound], changes: ChangeFormat[Key, Value, Version]
+) -> list[_Recorded[Key, Value, Version]]:
+    """The lines of all journals. Raises ConfigError: one cannot be understood."""
+    found = list[_Recorded[Key, Value, Version]]()
+    for journal in journals:
+        for number, line in enumerate(journal.lines):
+            try:
+                version, changed = changes.parse_change(line)
+            except BadRequest as error:
+                raise ConfigError(
+                    f"{journal.where} cannot be read (line {number + 1}: {error}); restore it, or move it away: what was "
+                    "changed since the file beside it was written is lost then"
+                ) from error
+            found.append(_Recorded(journal.where, version, changed, number == 0, number == len(journal.lines) - 1))
+    return found
+
+
+def _replayed(
+    where: str, version: Version, table: dict[Key, Value], recorded: Sequence[_Recorded[Key, Value, Version]]
+) -> Version:
+    """Bring a file's table up to what its journals say; returns the version after that.
+
+    The file is the table as it was at the last place with its version: what lies before is in it already. A journal that
+    only begins, at some other version, was of no use: the process ended before it was.
+
+    Raises ConfigError: the journals are another file's, or one of them is missing.
+    """
+    place = max((at for at, one in enumerate(recorded) if one.version == version), default=-1)
+    if place < 0:
+        if any(one.changed for one in recorded):
+            raise ConfigError(
+                f"{where} is not the file that {recorded[0].where} goes on from (it is at {version}, the journal begins at "
+                f"{recorded[0].version}): somebody has written or restored it since a broker ended here without stopping "
+                "in order. Restore the file of that time; or move its journals away to go on with the file as it is, "
+                "without the changes that they hold"
+            )
+        return version
+    for one in recorded[place + 1 :]:
+        if not one.begins:
+            version = one.version
+            for key, value in one.changed.items():
+                if value is None:
+                    table.pop(key, None)
+                else:
+                    table[key] = value
+        elif one.version != version and not one.is_last:
+            raise ConfigError(
+                f"{one.where} begins at {one.version}, and what is before it ends at {version}: a journal between them is "
+                "missing or cut. Restore it; or move those that are left away, which loses the changes that they hold"
+            )
+    return version
 
 
 class Pending:
@@ -220,6 +365,46 @@ class _Change(Pending, Generic[Key, Value]):
         self.version: Any = None
 
 
+class _Step(Struct, Generic[Key, Value, Version]):
+    """Of a `SavedTable`: `entries` stays as it is while the step is saved."""
+
+    format: TableFormat[Key, Value, Version]
+    changes: ChangeFormat[Key, Value, Version] | None
+    entries: dict[Key, str]
+    changed: dict[Key, str | None]
+    before: Version
+    after: Version
+
+    def begins(self) -> str:
+        return self._line({}, self.before)
+
+    def line(self) -> str:
+        return self._line(self.changed, self.after)
+
+    def goes_on(self) -> str:
+        return self._line({}, self.after)
+
+    def _line(self, changed: Mapping[Key, str | None], version: Version) -> str:
+        assert self.changes is not None, "only a file with a journal asks"
+        return self.changes.change(changed, version)
+
+    def text(self) -> str:
+        return self.snapshot()()
+
+    def snapshot(self) -> Callable[[], str]:
+        entries = dict(self.entries)
+        _apply(self.changed, entries)
+        return lambda: self.format.whole(entries, self.after)
+
+
+def _apply(changed: Mapping[Key, str | None], entries: dict[Key, str]) -> None:
+    for key, entry in changed.items():
+        if entry is None:
+            entries.pop(key, None)
+        else:
+            entries[key] = entry
+
+
 def at_once(act: Callable[[], None]) -> None:
     """What brings a call to the thread that makes it."""
     act()
@@ -248,15 +433,19 @@ class SavedTable(Generic[Key, Value, Version]):
         self.table, self.version = table, version
         self.failing = ""
         """Why the file could not be saved last; "" when it could. It may then hold what was refused, until it can."""
-        self._file, self._format = file.file, file.format
+        self._file, self._format, self._changes, self._journal = file.file, file.format, file.changes, file.journal
         self._clock, self._call_soon, self._when_shown, self._when_stored = clock, call_soon, shown, stored
         self._entries = {key: self._format.entry(key, value) for key, value in table.items()}
         self._saved_version = version
         self._latest: dict[Key, _Change[Key, Value]] = {}
         self._waiting: list[_Change[Key, Value]] = []
         self._saved: deque[_Change[Key, Value]] = deque()
-        self._running = self._showing = self._closed = False
+        self._running = self._showing = self._closed = self._has_put_back = False
+        self._step = self._whole()
+        self._outcome: list[OSError | None] = []
         self._retry_at = 0.0
+        if self._journal is not None and self._journal.is_behind:
+            self._write_whole()  # what an earlier process has written may not be durable, and here it is believed
 
     # -- questions
     @property
@@ -303,21 +492,35 @@ class SavedTable(Generic[Key, Value, Version]):
     def start_with(self, entries: Mapping[Key, Value]) -> None:
         """Add entries while starting: they are known without the file, so they are there even if it cannot be saved."""
         self._set(entries)
+        self._write_whole()
+
+    def _write_whole(self) -> None:
+        """While starting, when nothing else is saved."""
         errors: list[OSError | None] = []
-        texts, version = dict(self._entries), self._saved_version
-        self._file.save_soon(lambda: self._format.whole(texts, version), errors.append)
+        step = self._whole()
+        if self._journal is not None:
+            self._journal.replace_soon(step, errors.append)
+        else:
+            self._file.save_soon(step.text, errors.append)
         self._file.flush()
         if errors and errors[0] is not None:
             self._failed(errors[0])
 
+    def _whole(self) -> _Step[Key, Value, Version]:
+        """The step that changes nothing."""
+        version = self._saved_version
+        return _Step(self._format, self._changes, self._entries, {}, version, version)
+
     def put_back(self, key: Key, value: Value) -> None:
         """Show an entry again that was taken away, at once: what took it away went wrong later. The file follows."""
         self._set({key: value})
+        self._has_put_back = self._running
         self._tell(key)
         self._failed(None)
         self.retry()
 
     def _set(self, entries: Mapping[Key, Value]) -> None:
+        self._entries = dict(self._entries)  # those of a step under way stay as they are
         for key, value in entries.items():
             self.table[key] = value
             self._entries[key] = self._format.entry(key, value)
@@ -329,21 +532,27 @@ class SavedTable(Generic[Key, Value, Version]):
             self._start()
 
     def close(self) -> None:
-        """Refuse further changes, and return when no save is running any more."""
+        """Refuse further changes, and return when no save is running any more; there is no journal then."""
         self._closed = True
         self._file.flush()
+        if self._journal is not None:
+            # Of a save that has ended, this thread may not have heard yet.
+            self._journal.fold(self._step if self._running and self._outcome == [None] else self._whole())
 
     # -- saving
     def _start(self) -> None:
         batch, self._waiting = self._waiting, []
-        entries, version = dict(self._entries), self._saved_version
+        changed = dict[Key, str | None]()
+        version = self._saved_version
         now_ms = self._clock.now_ms()
         for change in batch:
-            if change.value is None:
-                entries.pop(change.key, None)
-            else:
-                entries[change.key] = change.entry
+            changed.pop(change.key, None)  # a new entry comes last
+            changed[change.key] = None if change.value is None else change.entry
             change.version = version = version.next(now_ms)
+        step = self._step = _Step(
+            self._format, self._changes, self._entries, changed, before=self._saved_version, after=version
+        )
+        outcome = self._outcome = []
         self._running = True
 
         def done(error: OSError | None) -> None:
@@ -352,19 +561,28 @@ class SavedTable(Generic[Key, Value, Version]):
                     self._when_stored([change.key for change in batch])
                 except Exception:  # the changes are saved all the same
                     log.exception("what is done after a save of %s failed", self._file.where)
-            self._call_soon(lambda: self._ended(batch, entries, version, error))
+            outcome.append(error)
+            self._call_soon(lambda: self._ended(batch, step, error))
 
-        self._file.save_soon(lambda: self._format.whole(entries, version), done)
+        if self._journal is None:
+            self._file.save_soon(step.text, done)
+        elif batch and not self.failing:
+            self._journal.change_soon(step, done)
+        else:
+            self._journal.replace_soon(step, done)
 
-    def _ended(
-        self, batch: list[_Change[Key, Value]], entries: dict[Key, str], version: Version, error: OSError | None
-    ) -> None:
+    def _ended(self, batch: list[_Change[Key, Value]], step: _Step[Key, Value, Version], error: OSError | None) -> None:
         self._running = False
+        put_back, self._has_put_back = self._has_put_back, False
         if error is None:
-            if self.failing:
-                log.info("%s could be saved again", self._file.where)
-            self.failing = ""
-            self._entries, self._saved_version = entries, version
+            _apply(step.changed, self._entries)
+            if put_back:  # what was saved is without that
+                self._saved_version = self._saved_version.next(self._clock.now_ms())
+            else:
+                if self.failing:
+                    log.info("%s could be saved again", self._file.where)
+                self.failing = ""
+                self._saved_version = step.after
             self._saved.extend(batch)
         else:
             self._failed(error)

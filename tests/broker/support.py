@@ -21,6 +21,7 @@ from metaq.options import BrokerOptions, StoreOptions
 from metaq.saved import SavedText, at_once
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
+from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
 
 STORE_HOST = host_bytes("127.0.0.1", 10911)
@@ -73,10 +74,13 @@ def open_broker(
     def open_file(name: str) -> SavedText:
         return (files or {}).get(name) or ConfigFile(root / "config" / name, disk)
 
+    def open_table(name: str) -> SavedText:
+        return (files or {}).get(name) or JournalledFile(root / "config" / name, disk)
+
     with MessageStore(store_options, clock, STORE_HOST, table.broker_cluster_name, disk=disk) as opened:
         environment = Environment(table, store_options, clock, opened, "broker-a", STORE_HOST)
         broker = Broker(
-            environment, broker_files(open_file), call_soon, read_cold=read_cold, authorise=authorise, peers=peers,
+            environment, broker_files(open_file, open_table), call_soon, read_cold=read_cold, authorise=authorise, peers=peers,
             text=text, make_filter_helper=make_filter_helper,
         )  # fmt: skip
         yield broker

@@ -6,6 +6,11 @@ import json
 import subprocess
 import zipfile
 
+from metaq.clock import FakeClock
+from metaq.model import DataVersion, TopicConfig
+from metaq.saved import SavedTable, TableFile
+from metaq.store.journalled_file import JournalledFile
+from metaq.wire.files import TOPICS
 from metaq.wire.metaq1_frame import frame, with_attribute
 from tests.support import PATIENCE, environment, eventually, metaq_command, run_metaq
 
@@ -101,3 +106,37 @@ def test_import_that_is_told_to_stop_closes_in_order_and_goes_on_later(tmp_path)
     [one] = json.loads(done.stdout)["partitions"]
     assert 0 < one["bytes"] <= len(whole)
     assert one["already"] + one["bytes"] == len(whole)
+
+
+def test_fold_makes_a_folder_ready_for_rocketmq(tmp_path):
+    """After a crash: topics.json holds what was answered, and there is no journal. Once more, it says that there is none."""
+    config = tmp_path / "config"
+    table = SavedTable(
+        TableFile(JournalledFile(config / "topics.json"), TOPICS, TOPICS), {}, DataVersion(), clock=FakeClock()
+    )
+    for name in ("orders", "bills"):
+        table.change(name, TopicConfig(name, 4, 4, 6)).settle()
+    assert (config / "topics.json.journal.1").exists()
+    folded = run_metaq("store", "fold", str(tmp_path))
+    assert (folded.returncode, folded.stdout.splitlines()) == (
+        0,
+        ["topics.json: written, with what its journals say", "subscriptionGroup.json: has no journal"],
+    )
+    assert list(TOPICS.parse((config / "topics.json").read_text())[1]) == ["orders", "bills"]
+    assert not list(config.glob("*.journal.*"))
+    assert "topics.json: has no journal" in run_metaq("store", "fold", str(tmp_path)).stdout
+
+
+def test_fold_refuses_a_journal_of_another_file(tmp_path):
+    """And changes nothing."""
+    config = tmp_path / "config"
+    table = SavedTable(
+        TableFile(JournalledFile(config / "topics.json"), TOPICS, TOPICS), {}, DataVersion(), clock=FakeClock()
+    )
+    for name in ("orders", "bills"):
+        table.change(name, TopicConfig(name, 4, 4, 6)).settle()
+    (config / "topics.json").write_text(TOPICS.whole({}, DataVersion(1, 1)))
+    folded = run_metaq("store", "fold", str(tmp_path))
+    assert folded.returncode == 2
+    assert "is not the file that" in folded.stderr
+    assert (config / "topics.json.journal.1").exists()

@@ -42,12 +42,14 @@ class NameServers:
         return [(address, command.code) for address, command in self.calls]
 
 
-def registrar(servers: NameServers, topics: dict[str, TopicConfig], period: float = 30.0) -> Registrar:
+def registrar(
+    servers: NameServers, topics: dict[str, TopicConfig], period: float = 30.0, gather: float = 0.0
+) -> Registrar:
     def describe(names):
         told = topics if names is None else {name: topics[name] for name in names if name in topics}
         return DataVersion(1, len(topics)), told
 
-    return Registrar(servers, ["n1", "n2"], IDENTITY, describe, period)
+    return Registrar(servers, ["n1", "n2"], IDENTITY, describe, period, gather=gather)
 
 
 def tables(servers: NameServers) -> dict[str, set[str]]:
@@ -94,6 +96,29 @@ def test_a_change_is_told_at_once():
         await asyncio.wait_for(servers.called.wait(), PATIENCE)
         _, told = bodies.registration_of(servers.calls[0][1].body, compressed=False, bare=False)
         assert set(told) == {"T", "U"}
+        await one.stop()
+
+    asyncio.run(run())
+
+
+def test_changes_in_a_row_are_told_together_and_at_once_if_somebody_waits():
+    """A thousand topics made by use are not a thousand registrations; who asks to be told does not wait for others."""
+
+    async def run() -> None:
+        servers, topics = NameServers(), {}
+        one = registrar(servers, topics, period=3600, gather=3600)
+        await one.start()
+        servers.calls.clear()
+        for number in range(1000):
+            topics[f"t{number}"] = TopicConfig(f"t{number}")
+            one.changed(f"t{number}")
+            await asyncio.sleep(0)
+        assert servers.calls == []
+        told = asyncio.Event()
+        one.when_told(told.set, timeout=3600)
+        await asyncio.wait_for(told.wait(), PATIENCE)
+        assert len(servers.calls) == 2
+        assert tables(servers) == {"n1": set(topics), "n2": set(topics)}
         await one.stop()
 
     asyncio.run(run())

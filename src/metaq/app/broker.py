@@ -38,6 +38,7 @@ from metaq.net.local import local_address
 from metaq.options import BrokerOptions, StoreOptions
 from metaq.store.config_file import BackgroundFile, ConfigFile
 from metaq.store.disk import Disk
+from metaq.store.journalled_file import BackgroundTable
 from metaq.store.message_store import MessageStore
 
 log = logging.getLogger(__name__)
@@ -228,6 +229,9 @@ def _compose(
         def open_file(file: str) -> BackgroundFile:
             return BackgroundFile(ConfigFile(store.folder.config / file, store.disk))
 
+        def open_table(file: str) -> BackgroundTable:
+            return BackgroundTable(store.folder.config / file, store.disk)
+
         place = host, 0
         if text is not None:
             place = text.options.host_name or host, listeners[1].port
@@ -235,7 +239,7 @@ def _compose(
         environment = Environment(options, store_options, clock, store, name, store_host)
         broker = Broker(
             environment,
-            broker_files(open_file),
+            broker_files(open_file, open_table),
             call_soon,
             read_cold=tasks.delivery.read,
             peers=peers,

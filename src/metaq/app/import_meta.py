@@ -15,6 +15,7 @@ from metaq.clock import SYSTEM
 from metaq.model.imported import Imported
 from metaq.model.message import host_bytes
 from metaq.store.config_file import ConfigFile
+from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
 from metaq.store.segments import FRAME_BYTES_MAX, LIVE, segments_in
 
@@ -40,7 +41,10 @@ def import_meta(
         environment = Environment(options, store_options, SYSTEM, store, options.broker_name or "broker", host)
         broker = Broker(
             environment,
-            broker_files(lambda name: ConfigFile(store.folder.config / name, store.disk)),
+            broker_files(
+                lambda name: ConfigFile(store.folder.config / name, store.disk),
+                lambda name: JournalledFile(store.folder.config / name, store.disk),
+            ),
             text=settings,
         )
         try:

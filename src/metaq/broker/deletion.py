@@ -104,8 +104,8 @@ class Deletions:
         self._offsets.save(lambda: self._call_soon(lambda: self._topics.reopen(name)))
 
     def prune(self) -> None:
-        """Forget the topics whose dead records have left the log."""
-        log_min = self._store.min_log
+        """Forget the topics whose dead records have left the log, and do not come back with a power cut."""
+        log_min = self._store.settled_min_log
         for topic in [topic for topic, place in self.marks.table.items() if place <= log_min]:
             if topic not in self._topics.closing:
                 self.marks.change(topic, None)

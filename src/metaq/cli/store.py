@@ -1,4 +1,4 @@
-"""`metaq store`: look into store folders, without a broker and without changing anything."""
+"""`metaq store`: look into store folders, without a broker; make one ready for RocketMQ."""
 
 from __future__ import annotations
 
@@ -129,6 +129,23 @@ def transactions(
     if problems:
         print(count(len(problems), "problem"), file=sys.stderr)
         raise typer.Exit(EXIT_FAILED)
+
+
+@app.command("fold")
+def fold(
+    folder: Annotated[
+        pathlib.Path, typer.Argument(metavar="DIR", exists=True, file_okay=False, help="the store's root folder")
+    ],
+) -> None:
+    """Write topics.json and subscriptionGroup.json with what their journals say, for a RocketMQ broker that is to open the folder.
+
+    Needed only if our broker ended without stopping in order: a stop in order does it, and so does our next start. No
+    broker may be running on the folder.
+    """
+    from metaq.app.fold import fold_tables
+
+    for name, changed in fold_tables(folder).items():
+        print(f"{name}: {'written, with what its journals say' if changed else 'has no journal'}")
 
 
 def _dump_segments(segments: Sequence[Segment], topic: str | None, start: int) -> None:

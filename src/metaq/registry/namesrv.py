@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 SILENCE_PERIODS = 2
 """After so many periods without the whole table a name server may have dropped us (its lease is four, by default)."""
+GATHER_SECONDS = 0.02
+"""After a registration, changes are gathered for so long: thousands of topics made by use were as many registrations."""
 TOLD_TIMEOUT = 2.0
 """Below the 3 seconds that clients wait for an answer."""
 
@@ -34,7 +36,8 @@ class Registrar:
 
     Args: describe: what to tell now, the DataVersion and the topic table: the whole of it for None, else those of the
           named topics that there are. ordered: told which topics are ordered, by what the name servers answer. period:
-          seconds between registrations. retry: seconds before a failed one is tried again.
+          seconds between registrations. retry: seconds before a failed one is tried again. gather: seconds from one to
+          the next because of changes, unless somebody waits (`when_told`).
     """
 
     def __init__(
@@ -46,10 +49,11 @@ class Registrar:
         period: float = 30.0,
         retry: float = 1.0,
         *,
+        gather: float = GATHER_SECONDS,
         ordered: Callable[[Collection[str]], None] = lambda _topics: None,
     ) -> None:
         self._caller, self._identity, self._describe = caller, identity, describe
-        self._period, self._retry, self._ordered = period, retry, ordered
+        self._period, self._retry, self._gather, self._ordered = period, retry, gather, ordered
         self._order_told: dict[str, Collection[str]] = {}
         """By name server: the ordered topics that it knows."""
         self._servers = [_NameServer(address) for address in name_servers]
@@ -80,7 +84,8 @@ class Registrar:
         await self._taken.wait()
 
     def changed(self, topic: str | None = None) -> None:
-        """A topic changed, or several: register at once. Several calls before that happens make one registration."""
+        """A topic changed, or several: register, at once if the last time is a moment ago. Several calls before that
+        happens make one registration."""
         self._changes += 1
         for server in self._servers:
             if topic is None:
@@ -107,6 +112,9 @@ class Registrar:
         self._waiters.append((self._changes, waiter))
         loop.call_later(timeout, _finish, waiter)
         self._tell_waiters()
+        if not waiter.done():
+            for server in self._servers:
+                server.hurry.set()
 
     async def stop(self) -> None:
         """Unregister at every name server that can be reached."""
@@ -128,6 +136,9 @@ class Registrar:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._retry if server.address in self._failing else self._period):
                     await server.changed.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(server.gather_until):
+                    await server.hurry.wait()
             try:
                 await self._register(server)
             except Exception:
@@ -135,8 +146,10 @@ class Registrar:
 
     async def _register(self, server: _NameServer) -> None:
         server.changed.clear()  # Before the table is read: a change during the call must cause another round.
+        server.hurry.clear()
         changes = self._changes
         now = asyncio.get_running_loop().time()
+        server.gather_until = now + self._gather
         # A lease may have ended unnoticed, and the table with it, when we were silent for longer than we should be.
         names = server.topics if server.all_until > now and server.topics else None
         server.topics = set()
@@ -179,6 +192,10 @@ class _NameServer:
     def __init__(self, address: str) -> None:
         self.address = address
         self.changed = asyncio.Event()
+        self.hurry = asyncio.Event()
+        """Somebody waits until it is told."""
+        self.gather_until = 0.0
+        """Changes before this go into one registration (loop time)."""
         self.told = 0
         self.topics: set[str] = set()
         """That changed since it was told."""

@@ -48,6 +48,11 @@ class CommitLog:
         return files[0].start if files else self.end
 
     @property
+    def settled_min(self) -> int:
+        """No power cut brings back what lies before: of the deleted files, the last one may come back (`FileRun`)."""
+        return max(0, self.min - self.run.file_bytes)
+
+    @property
     def end(self) -> int:
         """One past the newest record."""
         return self.tail.end if self._attached else self._end

@@ -76,7 +76,7 @@ class ConfigFile:
 
     def save_soon(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
         """`save` at once, then call `done`, with the error if there is one."""
-        done(_failure(self.save, text))
+        done(ending(lambda: self.save(text())))
 
     def flush(self) -> None:
         """Return when what was saved is on the disk: `save` has seen to it."""
@@ -117,7 +117,7 @@ class BackgroundFile:
             wait([self._last])
 
     def _write(self, text: Callable[[], str], done: Callable[[OSError | None], None]) -> None:
-        done(_failure(self._file.save, text))
+        done(ending(lambda: self._file.save(text())))
 
     def _log(self, error: OSError | None) -> None:
         reason = "" if error is None else str(error)
@@ -126,10 +126,10 @@ class BackgroundFile:
         self._failing = reason
 
 
-def _failure(save: Callable[[str], None], text: Callable[[], str]) -> OSError | None:
-    """Save a text. Whatever happens, it is known afterwards: whoever waits must hear of it."""
+def ending(save: Callable[[], None]) -> OSError | None:
+    """Save something: how that ended. Whatever happens, it is known afterwards: whoever waits must hear of it."""
     try:
-        save(text())
+        save()
     except OSError as error:
         return error
     except MemoryError:

@@ -153,7 +153,7 @@ class Floors:
         self._flush()  # a power cut must not leave floors behind the log's end
         if self._parts.state.failed is not None:
             return
-        log_min = self._parts.log.min
+        log_min = self._parts.log.settled_min
         table = {topic: floor for topic, floor in {**self.table, **moved}.items() if floor > log_min}
         self._file.save(msgspec.json.encode(_Saved(table)).decode())
         self.table = table

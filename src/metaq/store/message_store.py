@@ -307,6 +307,11 @@ class MessageStore:
         return self.log.min
 
     @property
+    def settled_min_log(self) -> int:
+        """The same, of what no power cut brings back."""
+        return self.log.settled_min
+
+    @property
     def earliest_ms(self) -> int:
         """Store time of the oldest record, milliseconds; -1 of an empty log."""
         return self.log.store_time(self.log.min) if self.log.end > self.log.min else -1

@@ -23,6 +23,9 @@ from metaq.wire.bodies.topics import topic_table_of_tree, topic_tree
 
 BACKUP: Final = "restore it from its .bak"
 
+_REMOVED: Final = "removed"
+_ON_ONE_LINE: Final = str.maketrans("", "", "\n\t")
+
 Config = TypeVar("Config", TopicConfig, GroupConfig)
 
 
@@ -47,6 +50,19 @@ class NamedConfigs(Struct, Generic[Config], frozen=True):
     def whole(self, entries: Mapping[str, str], version: DataVersion) -> str:
         first = fastjson.file_entry("dataVersion", data_version_tree(version), 1)
         return fastjson.file_map([first, f'"{self.table}":{fastjson.file_map(entries.values(), 1)}'], 0)
+
+    def change(self, entries: Mapping[str, str | None], version: DataVersion) -> str:
+        """A file with the changed entries only, on one line, and the names of those that are gone."""
+        text = self.whole({key: entry for key, entry in entries.items() if entry is not None}, version)
+        text = text.translate(_ON_ONE_LINE)  # in names they are escaped
+        gone = [key for key, entry in entries.items() if entry is None]
+        return f'{text[:-1]},"{_REMOVED}":{fastjson.dumps(gone).decode()}}}' if gone else text
+
+    def parse_change(self, text: str) -> tuple[DataVersion, dict[str, Config | None]]:
+        """Raises BadRequest."""
+        tree = beans.parse(text, "line")
+        version, table = self.of_tree(tree)
+        return version, {**table, **dict.fromkeys(tree[_REMOVED].texts())}
 
 
 TOPICS: Final = NamedConfigs("topics.json", "the topic table", "topicConfigTable", topic_tree, topic_table_of_tree)

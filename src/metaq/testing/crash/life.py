@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -20,8 +20,9 @@ from metaq.model.access import Identity
 from metaq.model.message import host_bytes
 from metaq.model.notices import TransactionCheck
 from metaq.options import BrokerOptions, StoreOptions
-from metaq.saved import Pending, Saving
+from metaq.saved import Done, JournalFound, Pending, SavedText, Saving, Step
 from metaq.store.config_file import ConfigFile
+from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
 from metaq.testing.crash.bare import BareRecord, read_log
 from metaq.testing.crash.ledger import Broken, Ledger, short
@@ -34,6 +35,8 @@ START_MS: Final = 1_700_000_000_000
 TOPICS: Final = ("orders", "bills", "mails")
 GROUPS: Final = ("mailer", "audit", "stock")
 QUEUES: Final = 2
+FOLD_BYTES: Final = 1000
+"""So small that a life writes its tables anew several times."""
 HINTS: Final = ("config/metaqTails.json", "config/metaqTails.json.bak", "checkpoint", "abort")
 
 
@@ -87,7 +90,7 @@ class Producer:
 class _LateFile:
     """A configuration file that is written when it is its turn: what is answered before is answered too early."""
 
-    def __init__(self, file: ConfigFile, turns: deque[Callable[[], None]]) -> None:
+    def __init__(self, file: SavedText, turns: deque[Callable[[], None]]) -> None:
         self._file, self._turns = file, turns
 
     @property
@@ -106,6 +109,30 @@ class _LateFile:
     def flush(self) -> None:
         while self._turns:
             self._turns.popleft()()
+
+
+class _LateTable(_LateFile):
+    """The same of a file with a journal."""
+
+    def __init__(self, file: JournalledFile, turns: deque[Callable[[], None]]) -> None:
+        super().__init__(file, turns)
+        self._table = file
+
+    @property
+    def is_behind(self) -> bool:
+        return self._table.is_behind
+
+    def journals(self) -> Sequence[JournalFound]:
+        return self._table.journals()
+
+    def change_soon(self, step: Step, done: Done) -> None:
+        self._turns.append(lambda: self._table.change_soon(step, done))
+
+    def replace_soon(self, step: Step, done: Done) -> None:
+        self._turns.append(lambda: self._table.replace_soon(step, done))
+
+    def fold(self, step: Step) -> None:
+        self._table.fold(step)
 
 
 class Life:
@@ -161,10 +188,13 @@ class Life:
         def open_file(name: str) -> _LateFile:
             return _LateFile(ConfigFile(config / name, disk), self.saves)
 
+        def open_table(name: str) -> _LateTable:
+            return _LateTable(JournalledFile(config / name, disk, fold_bytes=FOLD_BYTES), self.saves)
+
         self.saves.clear()
         self.outstanding.clear()
         environment = Environment(table, options, self.clock, self._store, "broker-a", HOST)
-        self._broker = Broker(environment, broker_files(open_file))
+        self._broker = Broker(environment, broker_files(open_file, open_table))
         self.save()
 
     def leave(self) -> None:

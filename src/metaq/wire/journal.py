@@ -1,0 +1,56 @@
+"""Lines of a journal (docs/formats/journal.md): a checksum and a text each. No file is touched here."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple
+
+from metaq.errors import BadRequest
+
+_SUM_CHARS: Final = 8
+
+
+class Lines(NamedTuple):
+    """What a journal holds: the texts of its lines, and how many bytes of a last one that was not written to its end."""
+
+    texts: list[str]
+    torn_bytes: int
+
+
+def line(text: str) -> bytes:
+    """The line of a text without line breaks: its CRC-32 as 8 hexadecimal digits, a blank, the text as UTF-8, a line feed."""
+    data = text.encode()
+    return b"%08x %b\n" % (zlib.crc32(data), data)
+
+
+def lines(data: bytes) -> Lines:
+    """The lines of a journal.
+
+    What follows the last whole line is torn: a power cut may leave any part of what was being written, zeros for the
+    rest. Raises BadRequest: a line is damaged, and others follow it.
+    """
+    texts: list[str] = []
+    damaged_at, place = -1, 0
+    while (end := data.find(b"\n", place)) >= 0:
+        text = _text(data[place:end])
+        if text is None:
+            damaged_at = place if damaged_at < 0 else damaged_at
+        elif damaged_at >= 0:
+            raise BadRequest(f"the line at byte {damaged_at} is damaged, and whole ones follow it")
+        else:
+            texts.append(text)
+        place = end + 1
+    return Lines(texts, len(data) - (damaged_at if damaged_at >= 0 else place))
+
+
+def _text(data: bytes) -> str | None:
+    """The text of a line without its end; None if it is damaged."""
+    if len(data) <= _SUM_CHARS or data[_SUM_CHARS : _SUM_CHARS + 1] != b" ":
+        return None
+    text = data[_SUM_CHARS + 1 :]
+    if data[:_SUM_CHARS] != b"%08x" % zlib.crc32(text):
+        return None
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return None
