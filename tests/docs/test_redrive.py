@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from metaq.spark.pipelines.configuration import configure
-from metaq.spark.pipelines.redriving_options import RedriveOptions
+from metaq.spark.pipelines.redriving.options import RedriveOptions
 from tests.support import ROOT, WHOLE_PATIENCE, environment
 
 PAGE = (ROOT / "docs" / "redrive.md").read_text()

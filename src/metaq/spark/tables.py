@@ -20,7 +20,7 @@ from metaq.spark.engine import session
 from metaq.spark.hadoop import HadoopFiles
 from metaq.spark.pipelines.checkpoints import spark_path
 from metaq.spark.pipelines.decoding import BodyColumns
-from metaq.spark.pipelines.hadoop_folder import HadoopFolder
+from metaq.spark.pipelines.hadoop.folder import HadoopFolder
 from metaq.spark.pipelines.uris import is_uri, plain_path
 
 

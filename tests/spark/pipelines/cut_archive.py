@@ -24,8 +24,8 @@ POINTS = (STAGED, IDS_SAVED, MANIFEST_MADE, PUBLISHED, HALF_RENAMED, RENAMED)
 def main(number: str, point: str, mark: str, *flags: str) -> None:
     from metaq.cli.main import main as command
     from metaq.spark.hadoop import HadoopFiles
-    from metaq.spark.pipelines import hadoop_output
-    from metaq.spark.pipelines.hadoop_folder import HadoopFolder
+    from metaq.spark.pipelines.hadoop import output as hadoop_output
+    from metaq.spark.pipelines.hadoop.folder import HadoopFolder
 
     commits: list[object] = []
     renames: list[str] = []

@@ -7,7 +7,7 @@ from typing import Any
 
 from pyspark import TaskContext
 
-from metaq.spark.pipelines.hadoop_rows import SliceRows
+from metaq.spark.pipelines.hadoop.rows import SliceRows
 
 
 class Stumbling:

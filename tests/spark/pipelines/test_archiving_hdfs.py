@@ -15,10 +15,10 @@ from metaq.errors import ConfigError, StoreLocked
 from metaq.model.queue import MessageQueue
 from metaq.spark import table
 from metaq.spark.hadoop import HadoopFiles
-from metaq.spark.pipelines import hadoop_output
 from metaq.spark.pipelines.archiving import archive
 from metaq.spark.pipelines.driver import root_text
-from metaq.spark.pipelines.hadoop_folder import HadoopFolder
+from metaq.spark.pipelines.hadoop import output as hadoop_output
+from metaq.spark.pipelines.hadoop.folder import HadoopFolder
 from metaq.spark.pipelines.run import status_of
 from tests.hadoop import hdfs as minis
 from tests.scripted import ScriptedCluster

@@ -1,6 +1,6 @@
 """A disk that is full while a pipeline saves what it has done: one clear error, and the next run goes on and loses nothing.
 
-The archive's is in test_archiving.py, that of merging in test_compacting.py, the ledger's of redrive in test_redrive_ledger.py.
+The archive's is in test_archiving.py, that of merging in test_compacting.py, the ledger's of redrive in redriving/test_ledger.py.
 """
 
 from __future__ import annotations

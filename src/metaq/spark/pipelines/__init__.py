@@ -88,7 +88,7 @@ def redrive(
 ) -> Any:
     """Do `redrive` to its end: dead letters, chosen by SQL, back to their topics, each once. Returns its `Outcome`.
 
-    Raises ConfigError, StoreLocked, and what `metaq.spark.pipelines.redriving.start` does.
+    Raises ConfigError, StoreLocked, and what `metaq.spark.pipelines.redriving.job.start` does.
     """
     return begin("redrive", spark, config, on_batch)
 

@@ -34,10 +34,10 @@ from metaq.spark.pipelines.compacting import Compactor, Step
 from metaq.spark.pipelines.decoding import BodyColumns, settle
 from metaq.spark.pipelines.dedupe import OFF, UNIQUE_ID, Ids, IdWindow, Rooms
 from metaq.spark.pipelines.driver import looked_after
-from metaq.spark.pipelines.hadoop_folder import HadoopFolder
-from metaq.spark.pipelines.hadoop_lease import HadoopLease
-from metaq.spark.pipelines.hadoop_output import HadoopOutput
-from metaq.spark.pipelines.hadoop_retention import HadoopRetention
+from metaq.spark.pipelines.hadoop.folder import HadoopFolder
+from metaq.spark.pipelines.hadoop.lease import HadoopLease
+from metaq.spark.pipelines.hadoop.output import HadoopOutput
+from metaq.spark.pipelines.hadoop.retention import HadoopRetention
 from metaq.spark.pipelines.outputs import LocalOutput, Output, Staged, Wanted
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.pipelines.run import Run

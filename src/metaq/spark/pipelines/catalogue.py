@@ -15,9 +15,9 @@ from metaq.spark.pipelines.auditing_options import AuditOptions
 from metaq.spark.pipelines.changes_options import ChangesOptions
 from metaq.spark.pipelines.compacting_options import CompactOptions
 from metaq.spark.pipelines.metrics_options import MetricsOptions
-from metaq.spark.pipelines.mirror_options import MirrorOptions
+from metaq.spark.pipelines.mirroring.options import MirrorOptions
 from metaq.spark.pipelines.options import PipelineOptions
-from metaq.spark.pipelines.redriving_options import RedriveOptions
+from metaq.spark.pipelines.redriving.options import RedriveOptions
 from metaq.spark.pipelines.uris import is_uri, plain_path
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ def _prepare_changes(options: ChangesOptions) -> None:
 
 
 def _prepare_redrive(options: RedriveOptions) -> None:
-    from metaq.spark.pipelines.redrive_topics import check_source
+    from metaq.spark.pipelines.redriving.topics import check_source
 
     check_source(options)
 
@@ -115,7 +115,7 @@ PIPELINES: dict[str, Pipeline] = {
             "redrive",
             "Dead letters, chosen by SQL, back to their topics or to another, each once.",
             RedriveOptions,
-            "redriving",
+            "redriving.job",
             _prepare_redrive,
         ),
         Pipeline(
@@ -129,7 +129,7 @@ PIPELINES: dict[str, Pipeline] = {
             "mirror",
             "Topics of one cluster, RocketMQ's or ours, into another, with their order and the progress of groups.",
             MirrorOptions,
-            "mirroring",
+            "mirroring.service",
         ),
     )
 }
