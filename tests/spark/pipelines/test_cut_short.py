@@ -25,16 +25,16 @@ from metaq.spark.pipelines.measuring.folder import MetricsFolder, check_place
 from metaq.spark.pipelines.measuring.following import KNOWN_TYPE, Known
 from metaq.spark.pipelines.measuring.reading import read
 from metaq.spark.pipelines.measuring.state import Limits, Saved, State
-from metaq.spark.pipelines.mirror_state import State as MirrorState
-from metaq.spark.pipelines.mirror_state import load as load_mirror
-from metaq.spark.pipelines.redrive_ledger import Ledger
+from metaq.spark.pipelines.mirroring.state import State as MirrorState
+from metaq.spark.pipelines.mirroring.state import load as load_mirror
+from metaq.spark.pipelines.redriving.ledger import Ledger
 from metaq.spark.pipelines.row_changes.snapshot import snapshot
 from metaq.spark.pipelines.row_changes.to_snapshot import SnapshotTarget
 from metaq.spark.pipelines.run import Run, refuse_others_folder, status_of
 from tests.spark.pipelines.archive_support import publish
+from tests.spark.pipelines.redriving.test_ledger import HEAD, sent
 from tests.spark.pipelines.row_changes.batches import apply, body
 from tests.spark.pipelines.test_compacting import NOW_MS
-from tests.spark.pipelines.test_redrive_ledger import HEAD, sent
 
 A0 = MessageQueue("orders", "broker-a", 0)
 CHANGES = ChangesOptions(topics="t", folder="x", buckets=1)

@@ -17,7 +17,7 @@ from metaq.spark.pipelines.archiving import BatchReport
 from metaq.spark.pipelines.archiving_options import ArchiveOptions
 from metaq.spark.pipelines.compacting import compact
 from metaq.spark.pipelines.compacting_options import CompactOptions
-from metaq.spark.pipelines.hadoop_retention import HadoopRetention
+from metaq.spark.pipelines.hadoop.retention import HadoopRetention
 from metaq.spark.pipelines.retention import Dates
 from metaq.spark.pipelines.run import Run
 from tests.spark.pipelines.archive_support import QUERY, publish
