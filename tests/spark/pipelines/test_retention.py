@@ -21,10 +21,10 @@ from metaq.spark.pipelines.hadoop.retention import HadoopRetention
 from metaq.spark.pipelines.retention import Dates
 from metaq.spark.pipelines.run import Run
 from tests.spark.pipelines.archive_support import QUERY, publish
+from tests.spark.pipelines.hadoop.test_folder import folder as hadoop_folder  # noqa: F401  a fixture
+from tests.spark.pipelines.hadoop.test_folder import publish as publish_there
+from tests.spark.pipelines.hadoop.test_folder import staged
 from tests.spark.pipelines.test_compacting import GRACE, NOW_MS, compactor, everything, files_below
-from tests.spark.pipelines.test_hadoop_folder import folder as hadoop_folder  # noqa: F401  a fixture
-from tests.spark.pipelines.test_hadoop_folder import publish as publish_there
-from tests.spark.pipelines.test_hadoop_folder import staged
 
 A, B = (MessageQueue("orders", f"broker-{name}", 0) for name in "ab")
 CENTURY = 36_525 * 86_400
