@@ -87,8 +87,9 @@ def _end(told: IO[bytes], args: Sequence[str], timeout: float) -> int:
     deadline = time.monotonic() + timeout
     said = b""
     while said.count(b"\n") < 2:
-        ready, _, _ = select.select([told], [], [], max(deadline - time.monotonic(), 0))
-        if not ready:
+        poll = select.poll()  # not `select`, which knows no descriptor above 1023
+        poll.register(told, select.POLLIN)
+        if not poll.poll(max(deadline - time.monotonic(), 0) * 1000):
             if b"\n" in said:
                 os.kill(int(said.split()[0]), signal.SIGKILL)
             raise subprocess.TimeoutExpired(["metaq", *args], timeout)

@@ -165,14 +165,14 @@ def test_a_file_that_may_hold_what_was_refused_is_written_again():
     table.change("new", 1)
     file.text = '{"new":1}'  # the rename went through, the sync of the folder did not
     file.end(OSError(errno.EIO, "Input/output error"))
-    table.retry()
+    table.tick()
     assert file.under_way == [], "not at once"
     clock.advance(2)
-    table.retry()
+    table.tick()
     file.end()
     assert stored(file) == table.table == {"old": 1}
     clock.advance(2)
-    table.retry()
+    table.tick()
     assert file.under_way == [], "once is enough"
 
 
@@ -234,14 +234,14 @@ def test_whatever_is_seen_is_in_the_file_and_every_change_ends(steps):
             calls.pop(0)()
         elif step[0] == "retry":
             clock.advance(2)
-            table.retry()
+            table.tick()
     while file.under_way or calls:
         if calls:
             calls.pop(0)()
         else:
             file.end()
     clock.advance(2)
-    table.retry()
+    table.tick()
     while file.under_way or calls:
         if calls:
             calls.pop(0)()

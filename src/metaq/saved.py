@@ -41,6 +41,8 @@ Done = Callable[[OSError | None], None]
 SHOWN_PER_TURN: Final = 8
 """Changes that take effect in one go: whoever waits for them works then, and others want their turn."""
 RETRY_SECONDS: Final = 1.0
+QUIET_SECONDS, FOLD_SECONDS = 0.25, 2.0
+"""A journal goes when its table has not changed for so long, but not more often: others may read the file, or take it over."""
 
 
 class SavedText(Protocol):
@@ -123,8 +125,17 @@ class JournalledText(SavedText, Protocol):
         """Write the file whole, as it is after a step, then call `done`."""
         ...
 
+    @property
+    def has_journal(self) -> bool:
+        """The file alone does not say all that was changed."""
+        ...
+
     def fold(self, step: Step) -> None:
-        """At the end: leave the file whole, and no journal. What cannot be done is logged."""
+        """Leave the file whole, as it is after the newest step, and no journal. What cannot be done is logged."""
+        ...
+
+    def fold_soon(self, step: Step) -> None:
+        """The same, before whatever is asked for next."""
         ...
 
 
@@ -443,7 +454,7 @@ class SavedTable(Generic[Key, Value, Version]):
         self._running = self._showing = self._closed = self._has_put_back = False
         self._step = self._whole()
         self._outcome: list[OSError | None] = []
-        self._retry_at = 0.0
+        self._retry_at = self._saved_at = self._fold_at = 0.0
         if self._journal is not None and self._journal.is_behind:
             self._write_whole()  # what an earlier process has written may not be durable, and here it is believed
 
@@ -517,7 +528,7 @@ class SavedTable(Generic[Key, Value, Version]):
         self._has_put_back = self._running
         self._tell(key)
         self._failed(None)
-        self.retry()
+        self.tick()
 
     def _set(self, entries: Mapping[Key, Value]) -> None:
         self._entries = dict(self._entries)  # those of a step under way stay as they are
@@ -526,10 +537,22 @@ class SavedTable(Generic[Key, Value, Version]):
             self._entries[key] = self._format.entry(key, value)
         self.version = self._saved_version = self._saved_version.next(self._clock.now_ms())
 
-    def retry(self) -> None:
-        """Write the file again if it could not be saved: it must not keep what was refused. Call it now and then."""
-        if self.failing and not self._running and not self._closed and self._clock.monotonic() >= self._retry_at:
-            self._start()
+    def tick(self) -> None:
+        """Let time pass: the file is written again if it could not be saved, as it must not keep what was refused; and
+        whole, without a journal, if nothing has changed lately."""
+        if self._running or self._closed:
+            return
+        now = self._clock.monotonic()
+        if self.failing:
+            if now >= self._retry_at:
+                self._start()
+        elif (
+            self._journal is not None
+            and now >= max(self._fold_at, self._saved_at + QUIET_SECONDS)
+            and self._journal.has_journal
+        ):
+            self._fold_at = now + FOLD_SECONDS
+            self._journal.fold_soon(self._whole())
 
     def close(self) -> None:
         """Refuse further changes, and return when no save is running any more; there is no journal then."""
@@ -575,6 +598,7 @@ class SavedTable(Generic[Key, Value, Version]):
         self._running = False
         put_back, self._has_put_back = self._has_put_back, False
         if error is None:
+            self._saved_at = self._clock.monotonic()
             _apply(step.changed, self._entries)
             if put_back:  # what was saved is without that
                 self._saved_version = self._saved_version.next(self._clock.now_ms())

@@ -169,7 +169,7 @@ def test_a_start_on_a_full_disk_has_its_topics_all_the_same(caplog):
     assert "memory.json could not be saved: No space left on device" in caplog.text
     file.error = None
     clock.advance(2)
-    topics.saved.retry()
+    topics.saved.tick()
     assert '"TBW102"' in file.text
 
 

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 import pytest
 
 from metaq.clock import FakeClock
+from metaq.log import SECONDS
 from metaq.testing.faults import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
@@ -124,7 +125,8 @@ def test_every_request_is_answered_whatever_the_disk_refuses(
             )
             assert stored == len(acknowledged) + 2
             assert len(other.received()) == 1  # the held pull: with the messages, or with the reason
-    assert told > (calls // 2 if fails > 1 else 2)  # a queue that was not prepared once is made by its first message
+    # What fails once is tried again by the slow lane or the first message; a new topic is a line of a journal that is open.
+    assert told > calls // 2 if fails > 1 else told <= 2
 
 
 def test_same_reason_is_logged_once_and_counted(tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -137,7 +139,11 @@ def test_same_reason_is_logged_once_and_counted(tmp_path: pathlib.Path, caplog: 
             assert client.send(f"new{number}").code in RETRIED
         disk.set(1 << 60, 0, MemoryError())
         assert client.send("new0").code == 0
-    assert len([record for record in caplog.records if "ulimit -n" in record.getMessage()]) == 1
+        assert len([record for record in caplog.records if "ulimit -n" in record.getMessage()]) == 1
+        broker = client.door.broker
+        broker.clock.advance(SECONDS + 1)
+        broker.tick()
+        assert [record.getMessage() for record in caplog.records if "199 more" in record.getMessage()]
     assert "Traceback" not in caplog.text
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import asyncio
+import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -158,6 +159,15 @@ def test_cut_ends_the_wait_of_another_thread(ends: tuple[DirectStream, socket.so
     assert failed
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, whatever the tests before have left."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_a_signal_that_came_just_before_the_wait_is_served(ends: tuple[DirectStream, socket.socket]) -> None:
     """`interrupt_main` sets the flag of a signal and ends no system call: the next look finds it."""
     stream, far = ends

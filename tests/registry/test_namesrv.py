@@ -43,13 +43,13 @@ class NameServers:
 
 
 def registrar(
-    servers: NameServers, topics: dict[str, TopicConfig], period: float = 30.0, gather: float = 0.0
+    servers: NameServers, topics: dict[str, TopicConfig], period: float = 30.0, gather: float = 0.0, at_once: int = 0
 ) -> Registrar:
     def describe(names):
         told = topics if names is None else {name: topics[name] for name in names if name in topics}
         return DataVersion(1, len(topics)), told
 
-    return Registrar(servers, ["n1", "n2"], IDENTITY, describe, period, gather=gather)
+    return Registrar(servers, ["n1", "n2"], IDENTITY, describe, period, gather=gather, at_once=at_once)
 
 
 def tables(servers: NameServers) -> dict[str, set[str]]:
@@ -106,8 +106,16 @@ def test_changes_in_a_row_are_told_together_and_at_once_if_somebody_waits():
 
     async def run() -> None:
         servers, topics = NameServers(), {}
-        one = registrar(servers, topics, period=3600, gather=3600)
+        one = registrar(servers, topics, period=3600, gather=3600, at_once=2)
         await one.start()
+        for name in ("few", "more"):
+            servers.calls.clear()
+            servers.called.clear()
+            topics[name] = TopicConfig(name)
+            one.changed(name)
+            while len(servers.calls) < 2:
+                await asyncio.sleep(0)
+            assert tables(servers) == {"n1": {name}, "n2": {name}}
         servers.calls.clear()
         for number in range(1000):
             topics[f"t{number}"] = TopicConfig(f"t{number}")
@@ -118,7 +126,8 @@ def test_changes_in_a_row_are_told_together_and_at_once_if_somebody_waits():
         one.when_told(told.set, timeout=3600)
         await asyncio.wait_for(told.wait(), PATIENCE)
         assert len(servers.calls) == 2
-        assert tables(servers) == {"n1": set(topics), "n2": set(topics)}
+        made = set(topics) - {"few", "more"}
+        assert tables(servers) == {"n1": made, "n2": made}
         await one.stop()
 
     asyncio.run(run())

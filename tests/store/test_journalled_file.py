@@ -13,7 +13,7 @@ import pytest
 from metaq.clock import FakeClock
 from metaq.errors import ConfigError
 from metaq.model import DataVersion, TopicConfig
-from metaq.saved import SavedTable, TableFile
+from metaq.saved import FOLD_SECONDS, QUIET_SECONDS, SavedTable, TableFile
 from metaq.store.config_file import ConfigFile
 from metaq.store.disk import Disk
 from metaq.store.journalled_file import BackgroundTable, JournalledFile
@@ -175,7 +175,7 @@ def test_a_line_that_could_not_be_written_is_refused_and_the_file_is_written_ane
     assert table.failing
     disk.sync_error = None
     clock.advance(2)
-    table.retry()
+    table.tick()
     assert table.failing == ""
     assert files(tmp_path) == ["topics.json", "topics.json.bak"]
     assert held(tmp_path)[0] == {"first": 1, "a": 1}
@@ -373,7 +373,7 @@ class Lives:
             return
         if act < 0.25:
             self.clock.advance(2)
-            table.retry()
+            table.tick()
             return
         if not table.failing:
             self.maybe = {}
@@ -389,6 +389,49 @@ class Lives:
                 self.held[name] = value
             if not table.failing:  # else it was so already, and nothing was written
                 self.maybe = {}
+
+
+def test_a_moment_after_the_last_change_the_file_is_whole_and_alone(tmp_path):
+    """Whoever takes over the folder of a killed broker, a RocketMQ for instance, finds what was made before; but a table
+    that changes all the time is not written for each change."""
+    clock = FakeClock()
+    table = opened(JournalledFile(tmp_path / "topics.json"), clock)
+    make(table, "first", "second")
+    assert "topics.json.journal.1" in files(tmp_path)
+    table.tick()
+    clock.advance(FOLD_SECONDS)
+    table.tick()
+    assert files(tmp_path) == ["topics.json", "topics.json.bak"]
+    assert list(TOPICS.parse((tmp_path / "topics.json").read_text())[1]) == ["first", "second"]
+    for number in range(8):
+        make(table, f"t{number}")
+        clock.advance(QUIET_SECONDS / 2)
+        table.tick()
+        assert any(".journal." in name for name in files(tmp_path))
+    clock.advance(FOLD_SECONDS)
+    table.tick()
+    assert files(tmp_path) == ["topics.json", "topics.json.bak"]
+    inode = (tmp_path / "topics.json").stat().st_ino
+    clock.advance(FOLD_SECONDS)
+    table.tick()
+    assert (tmp_path / "topics.json").stat().st_ino == inode
+
+
+def test_a_file_that_cannot_be_written_whole_is_tried_again(tmp_path, caplog):
+    """Its journals stay, changes go on, and nothing is lost."""
+    clock, disk = FakeClock(), FaultyDisk()
+    table = opened(JournalledFile(tmp_path / "topics.json", disk), clock)
+    make(table, "first", "second")
+    disk.sync_error = errno.EIO
+    clock.advance(FOLD_SECONDS)
+    table.tick()
+    assert "could not be written anew" in caplog.text
+    assert set(held(tmp_path)[0]) == {"first", "second"}
+    disk.sync_error = 0
+    clock.advance(FOLD_SECONDS)
+    table.tick()
+    assert files(tmp_path) == ["topics.json", "topics.json.bak"]
+    assert set(held(tmp_path)[0]) == {"first", "second"}
 
 
 @pytest.mark.parametrize("seed", range(150))

@@ -10,7 +10,8 @@ from metaq.broker.acks import AckPolicy
 from metaq.broker.closing import ClosedQueues
 from metaq.broker.environment import Environment
 from metaq.broker.stats import Stats
-from metaq.errors import MessageIllegal, Reason, Refused, StoreError
+from metaq.errors import MessageIllegal, Reason, Refused, StoreError, shortage
+from metaq.log import RateLimitedLog
 from metaq.store.writer import Put, PutRecord
 from metaq.wire.hot import AppendOutcome, DelayGate, FrameTable, PartitionGate, QueueTail, Replies, TopicGate
 
@@ -49,6 +50,7 @@ class Appender:
         self.closed_queues = closed_queues
         """Services that let a sender wait ask them first; `put` refuses."""
         self._log, self._state = environment.store.log.tail, environment.store.state
+        self._faults = RateLimitedLog(log, environment.clock)
         self._told = self._log.end
         """Where the log ended when the last growth was told."""
         self._outcome = AppendOutcome()
@@ -270,7 +272,13 @@ class Appender:
 
     def _not_stored(self, error: Exception) -> Refused:
         self._stats.put_failures += 1
-        return Refused(Reason.NOT_STORED, str(error) or type(error).__name__)
+        why = shortage(error) or str(error) or type(error).__name__
+        self._faults.error(type(error), "messages are refused, for they cannot be stored: %s", why)
+        return Refused(Reason.NOT_STORED, why)
+
+    def tick(self) -> None:
+        """Let time pass: what was refused since it was told is counted in the log."""
+        self._faults.tick()
 
     def _grew(self, queues: Sequence[QueueTail], messages: int, size: int) -> None:
         if not messages:

@@ -232,6 +232,7 @@ class Broker:
         """Let time pass: deliver what is due, answer who has waited long enough, expire who is silent, save what changed."""
         now = self.clock.monotonic()
         self.stats.sample()
+        self.appender.tick()
         self.schedule.tick()
         self.transactions.tick()
         self.replies.tick()
@@ -241,9 +242,9 @@ class Broker:
         self.predicates.tick()
         if self.partitions is not None:
             self.partitions.filters.tick()
-        self.topics.saved.retry()
-        self.groups.saved.retry()
-        self.deletions.marks.retry()
+        self.topics.saved.tick()
+        self.groups.saved.tick()
+        self.deletions.marks.tick()
         if now >= self._offsets_due:
             self._offsets_due = now + self.options.flush_consumer_offset_interval / 1000
             self.offsets.save()

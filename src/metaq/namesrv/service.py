@@ -32,7 +32,7 @@ class NameService:
 
     def tick(self) -> list[str]:
         """Let time pass: drop the brokers whose lease has ended. Returns their addresses."""
-        self._kv.saved.retry()
+        self._kv.saved.tick()
         return self._routes.expire()
 
     def close(self) -> None:

@@ -24,7 +24,9 @@ log = logging.getLogger(__name__)
 SILENCE_PERIODS = 2
 """After so many periods without the whole table a name server may have dropped us (its lease is four, by default)."""
 GATHER_SECONDS = 0.02
-"""After a registration, changes are gathered for so long: thousands of topics made by use were as many registrations."""
+"""From one registration to the next, on the whole: thousands of topics made by use were as many registrations."""
+AT_ONCE = 32
+"""So many may come right behind each other first: who makes a few topics finds them as soon as they are made."""
 TOLD_TIMEOUT = 2.0
 """Below the 3 seconds that clients wait for an answer."""
 
@@ -37,7 +39,7 @@ class Registrar:
     Args: describe: what to tell now, the DataVersion and the topic table: the whole of it for None, else those of the
           named topics that there are. ordered: told which topics are ordered, by what the name servers answer. period:
           seconds between registrations. retry: seconds before a failed one is tried again. gather: seconds from one to
-          the next because of changes, unless somebody waits (`when_told`).
+          the next because of changes, unless somebody waits (`when_told`), once `at_once` of them came in a row.
     """
 
     def __init__(
@@ -50,10 +52,12 @@ class Registrar:
         retry: float = 1.0,
         *,
         gather: float = GATHER_SECONDS,
+        at_once: int = AT_ONCE,
         ordered: Callable[[Collection[str]], None] = lambda _topics: None,
     ) -> None:
         self._caller, self._identity, self._describe = caller, identity, describe
-        self._period, self._retry, self._gather, self._ordered = period, retry, gather, ordered
+        self._period, self._retry, self._ordered = period, retry, ordered
+        self._gather, self._credit = gather, at_once * gather
         self._order_told: dict[str, Collection[str]] = {}
         """By name server: the ordered topics that it knows."""
         self._servers = [_NameServer(address) for address in name_servers]
@@ -84,8 +88,8 @@ class Registrar:
         await self._taken.wait()
 
     def changed(self, topic: str | None = None) -> None:
-        """A topic changed, or several: register, at once if the last time is a moment ago. Several calls before that
-        happens make one registration."""
+        """A topic changed, or several: register, at once if it has not been often lately. Several calls before that happens
+        make one registration."""
         self._changes += 1
         for server in self._servers:
             if topic is None:
@@ -137,7 +141,7 @@ class Registrar:
                 async with asyncio.timeout(self._retry if server.address in self._failing else self._period):
                     await server.changed.wait()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(server.gather_until):
+                async with asyncio.timeout_at(server.paid_until - self._credit):
                     await server.hurry.wait()
             try:
                 await self._register(server)
@@ -149,7 +153,7 @@ class Registrar:
         server.hurry.clear()
         changes = self._changes
         now = asyncio.get_running_loop().time()
-        server.gather_until = now + self._gather
+        server.paid_until = max(server.paid_until, now) + self._gather
         # A lease may have ended unnoticed, and the table with it, when we were silent for longer than we should be.
         names = server.topics if server.all_until > now and server.topics else None
         server.topics = set()
@@ -194,8 +198,8 @@ class _NameServer:
         self.changed = asyncio.Event()
         self.hurry = asyncio.Event()
         """Somebody waits until it is told."""
-        self.gather_until = 0.0
-        """Changes before this go into one registration (loop time)."""
+        self.paid_until = 0.0
+        """As if each registration took its time behind the one before (loop time): how far it may run ahead is a credit."""
         self.told = 0
         self.topics: set[str] = set()
         """That changed since it was told."""

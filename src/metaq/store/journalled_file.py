@@ -2,7 +2,8 @@
 
 `topics.json` stays as RocketMQ writes it. What has changed since it was written stands in `topics.json.journal.N`, one
 line for all changes that were saved together. When the journal has outgrown the file, the next one is begun and the file
-is written anew, beside the changes that go on; at a stop in order too, which leaves no journal.
+is written anew, beside the changes that go on; when nothing has changed for a moment, and at a stop in order, it is
+written anew and leaves no journal.
 
 The file holds the table at some place of the journals: its version is that of a line there, and the lines behind it are
 still to be applied. So whatever a crash leaves of these steps, one place is right.
@@ -70,6 +71,11 @@ class JournalledFile:
     def is_behind(self) -> bool:
         """The file is to be written anew before anybody believes what was read: an earlier process was not stopped in order."""
         return self._is_behind
+
+    @property
+    def has_journal(self) -> bool:
+        """The file alone does not say all."""
+        return self._descriptor >= 0 or self._is_behind
 
     def load(self) -> str:
         """The file's text, without the journals'. As `ConfigFile.load`."""
@@ -182,7 +188,7 @@ class JournalledFile:
             self._folding = False
 
     def fold(self, step: Step) -> None:
-        """At a stop in order: leave the file alone, with all that the journals hold. A failure is logged: they stay then."""
+        """At rest: leave the file alone, with all that the journals hold. A failure is logged: they stay then."""
         if self._descriptor < 0 and not self._is_behind and not self._numbers():
             return
         try:
@@ -213,6 +219,10 @@ class JournalledFile:
     def replace_soon(self, step: Step, done: Done) -> None:
         """`replace` at once, then call `done`."""
         done(ending(lambda: self.replace(step)))
+
+    def fold_soon(self, step: Step) -> None:
+        """`fold` at once."""
+        self.fold(step)
 
     def flush(self) -> None:
         """Return when what was saved is on the disk: all but the file anew, which nobody waits for."""
@@ -286,6 +296,11 @@ class BackgroundTable:
         """As `JournalledFile.is_behind`; for a start, when nothing is being saved."""
         return self._file.is_behind
 
+    @property
+    def has_journal(self) -> bool:
+        """As `JournalledFile.has_journal`, when what was asked for is done."""
+        return self._file.has_journal
+
     def load(self) -> str:
         """As `JournalledFile.load`."""
         return self._file.load()
@@ -309,6 +324,10 @@ class BackgroundTable:
     def replace_soon(self, step: Step, done: Done) -> None:
         """Write the file anew, then call `done` from the thread."""
         self._last = self._writer.submit(self._file.replace_soon, step, done)
+
+    def fold_soon(self, step: Step) -> None:
+        """As `JournalledFile.fold`, from the thread."""
+        self._last = self._writer.submit(self._file.fold, step)
 
     def flush(self) -> None:
         """Return when what was saved is on the disk, or could not be put there."""

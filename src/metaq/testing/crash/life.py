@@ -131,8 +131,15 @@ class _LateTable(_LateFile):
     def replace_soon(self, step: Step, done: Done) -> None:
         self._turns.append(lambda: self._table.replace_soon(step, done))
 
+    @property
+    def has_journal(self) -> bool:
+        return self._table.has_journal
+
     def fold(self, step: Step) -> None:
         self._table.fold(step)
+
+    def fold_soon(self, step: Step) -> None:
+        self._turns.append(lambda: self._table.fold(step))
 
 
 class Life:
