@@ -213,8 +213,7 @@ def kafka(folder: Path) -> Iterator[processes.Server]:
             *java,
             "kafka.tools.StorageTool",
             "format",
-            "-t",
-            _cluster_id(),
+            f"--cluster-id={_cluster_id()}",  # it may begin with "-"
             "-c",
             str(folder / "server.properties"),
         ]

@@ -42,6 +42,9 @@ class FakePeer:
         self.writes.append(bytes(data))
         self._inbox.receive_data(data)
 
+    def write_now(self, data: bytes) -> None:
+        self.write(data)
+
     turn_is_free = True
 
     def write_from(self, head: bytes, source: Source) -> None:

@@ -273,7 +273,7 @@ class Appender:
     def _not_stored(self, error: Exception) -> Refused:
         self._stats.put_failures += 1
         why = shortage(error) or str(error) or type(error).__name__
-        self._faults.error(type(error), "messages are refused, for they cannot be stored: %s", why)
+        self._faults.error(type(error).__name__, "messages are refused, for they cannot be stored: %s", why)
         return Refused(Reason.NOT_STORED, why)
 
     def tick(self) -> None:

@@ -12,7 +12,7 @@ the new messages goes on waiting from where it looked.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -37,7 +37,7 @@ from metaq.model.system import TRANSACTION_GROUP
 from metaq.model.topic import RETRY_PREFIX
 from metaq.options import MIB
 from metaq.store.pull import ReadResult, ReadStatus
-from metaq.wire.hot import Filter
+from metaq.wire.hot import Filter, PullGate, PullLane
 
 LIFTED_BYTES_MAX = 8 * MIB
 """The most that one pull returns, whatever its `maxMsgBytes` (docs/formats/extensions.md)."""
@@ -92,6 +92,17 @@ class PullChannel(Channel, Protocol):
         """Answer a pull that was held, with what came of it or with why it failed. Raises nothing."""
         ...
 
+    def plain_answer(self, pull: Pull, place: int) -> bytes | None:
+        """The answer, in the client's protocol, to a pull that was held and has a `gate`: the messages from this QueueOffset on.
+
+        None: it has to be read and answered as any other. Raises nothing.
+        """
+        ...
+
+    def write_plain(self, answers: bytes) -> None:
+        """Send what `plain_answer` has made, at once. Raises nothing."""
+        ...
+
 
 class Pull(Struct):
     """One pull under way."""
@@ -107,6 +118,9 @@ class Pull(Struct):
     """The door's own: how to answer."""
     seen_changes: tuple[int, int, int, int] = (-1, -1, -1, -1)
     """Of what the admission depends on, when it was made."""
+    lane: PullLane | None = None
+    gate: PullGate | None = None
+    """Of a plain pull: what the hot module needs to answer it, while the lane is one of `PullLanes`."""
 
 
 class PullAnswer(NamedTuple):
@@ -361,8 +375,8 @@ class PullService:
         return pulled, place
 
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
-        """Answers to held pulls whose queue grew, or why there is none. Call after every append."""
-        for held in self._hold.ready():
+        """Answers to held pulls whose queue grew, or why there is none; plain ones are answered meanwhile. Call after every append."""
+        for held in self._plain_answered(self._hold.ready()):
             pull: Pull = held.request
             try:
                 answer = self._woken(pull, held)
@@ -371,6 +385,21 @@ class PullService:
             else:
                 if answer is not None:
                     yield pull, answer
+
+    def _plain_answered(self, ready: Sequence[HeldPull]) -> Sequence[HeldPull]:
+        """Answer the plain ones, those of a connection in one write. Returns the others."""
+        plain: dict[PullChannel, list[bytes]] = {}
+        others = list[HeldPull]()
+        for held in ready:
+            pull: Pull = held.request
+            answer = None if pull.gate is None else pull.channel.plain_answer(pull, held.place)
+            if answer is None:
+                others.append(held)
+            else:
+                plain.setdefault(pull.channel, []).append(answer)
+        for channel, answers in plain.items():
+            channel.write_plain(answers[0] if len(answers) == 1 else b"".join(answers))
+        return others
 
     def _woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
         """The answer; None: nothing fits, and it is held again."""

@@ -48,13 +48,14 @@ class PullLanes:
             lane = self._lanes[who.name, who.loopback] = self._store.pull_lane()
         return lane
 
-    def open(self, lane: PullLane, key: bytes, request: PullRequest, admission: Admission, seen: Changes) -> None:
+    def open(
+        self, lane: PullLane, key: bytes, request: PullRequest, admission: Admission, seen: Changes
+    ) -> PullGate | None:
         """What `key` tells apart is plain from now on, if it can be: a pull of this lane's clients has passed the checks, when
-        `seen` was so."""
+        `seen` was so. Returns its gate, None if this pull is not plain."""
         brought = request.flags & FILTER != 0
         if (
-            key in lane.gates
-            or admission.predicate
+            admission.predicate
             or (admission.wanted is not None and admission.wanted.reads)
             or request.bytes_max > 0
             or (not brought and request.version > admission.version)  # it passed with less than the group's filter
@@ -62,19 +63,23 @@ class PullLanes:
             or seen != self._seen_changes
             or self._changes() != self._seen_changes
         ):
-            return
+            return None
+        gate = lane.gates.get(key)
+        if gate is not None:
+            return gate
         queue = self._store.existing_queue(admission.topic, request.queue_id)
         if queue is None:
-            return
+            return None
         if len(lane.gates) >= GATES_MAX:
             lane.gates.clear()
-        lane.gates[key] = PullGate(
+        gate = lane.gates[key] = PullGate(
             queue,
             admission.wanted,
             _ANY_VERSION if brought else admission.version,
             admission.group.broker_id if self._options.slave_read_enable else 0,  # what is plain is near
             (admission.group.name, admission.topic, request.queue_id),
         )
+        return gate
 
     def take_over(self, lane: PullLane) -> None:
         """Count what a lane has answered, and keep the positions that came with it."""

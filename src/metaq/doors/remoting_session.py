@@ -97,6 +97,8 @@ class Workspace:
         self.outcome = hot.AppendOutcome()
         self.answers, self.acks = self._replies(), self._replies()
         """`acks`: success answers to sends and ends of transactions, by themselves because they may have to wait for the disk."""
+        self.woken = self._replies()
+        """Of one pull that was held, whoever's event it is."""
         self.current: BrokerSession | None = None
         """The session whose read event is being handled: its answers are gathered, those of others go out at once."""
         self.sweep: Sweep | None = None
@@ -250,7 +252,7 @@ class BrokerSession(RemotingSession):
 
     def _pull(self, row: int, lane: hot.PullLane | None) -> None:
         space = self._workspace
-        table = space.table
+        table, lanes = space.table, space.broker.pulls.lanes
         oneway = table.flag(row) & ONEWAY_FLAG
         reply_to = (table.opaque(row), table.binary(row))
         try:
@@ -258,7 +260,7 @@ class BrokerSession(RemotingSession):
                 pull = space.broker.pulls.make(self, _new_tuple(PullRequest, table.pull(row)), reply_to)
                 if lane is not None:
                     key = hot.pull_key(table, row)
-                    space.broker.pulls.lanes.open(lane, key, pull.request, pull.admission, pull.seen_changes)
+                    pull.lane, pull.gate = lane, lanes.open(lane, key, pull.request, pull.admission, pull.seen_changes)
                 self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
@@ -347,6 +349,26 @@ class BrokerSession(RemotingSession):
                 self.write_pull(pull, answer)
         except (MemoryError, OSError, RuntimeError) as error:  # RuntimeError: no more threads
             self.pull_failed(pull, error)
+
+    def plain_answer(self, pull: Pull, place: int) -> bytes | None:
+        """The answer to a held pull, as most of them are, without a value in between; None: it is not plain now."""
+        space, lane, gate = self._workspace, pull.lane, pull.gate
+        lanes = space.broker.pulls.lanes
+        if lane is None or gate is None or lanes.of(self.identity) is not lane:
+            return None
+        opaque, binary = pull.reply_to
+        try:
+            if not hot.answer_held(lane, gate, place, pull.count_max, opaque, binary, space.woken):
+                return None
+            lanes.take_over(lane)
+            return space.woken.take()
+        except MemoryError:
+            space.woken.clear()
+            return None
+
+    def write_plain(self, answers: bytes) -> None:
+        """Send what `plain_answer` has made, at once."""
+        self.peer.write_now(answers)
 
     def _waits_for_turn(self, pull: Pull) -> bool:
         """Whether a long pull comes later, because others are being answered. Raises Refused: too many wait."""

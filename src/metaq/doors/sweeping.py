@@ -39,6 +39,8 @@ class SweptSends:
         try:
             space.appender.parts(sweep.buffer, parts, sweep.senders, space.table, space.acks, space.outcome)
             left = sweep.left(parts)  # before anything is written, which may let a member leave
+            if space.broker.hold.grown:  # first: a consumer that waits has waited for longer
+                space.broker.answer_pulls()
             if len(space.acks):
                 self._answer(sweep, parts)
         except Exception as error:  # noqa: BLE001  those whose answers are lost pay, the others notice nothing

@@ -4,6 +4,9 @@ from typing import Any
 
 from metaq.net.sweep import Member
 
+def send_now(fd: int, data: bytes) -> int:
+    """Send on a socket what it takes without waiting. Returns how many bytes that was; 0 also for an error, which the next call meets."""
+
 class Sweep:
     """Connections that are read in one pass. It holds an epoll descriptor for as long as it lives."""
 

@@ -60,6 +60,11 @@ cdef struct Part:
     int32_t answered
 
 
+def send_now(int fd, bytes data not None):
+    cdef Py_ssize_t sent = send(fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
+    return max(sent, 0)  # whoever writes the rest meets the same error
+
+
 cdef class Sweep:
     cdef readonly int fd
     cdef readonly object buffer

@@ -32,6 +32,11 @@ class Peer(Protocol):
         """Send, or keep until the peer reads. Does nothing on a closed connection."""
         ...
 
+    def write_now(self, data: bytes) -> None:
+        """As `write`, and at once if nothing goes before it: a loop may wait for the end of its turn. For what comes from another
+        connection's event, whose own answers follow."""
+        ...
+
     def write_from(self, head: bytes, source: Source) -> None:
         """Send `head` and then all of `source`, piece by piece as the peer reads. Other writes wait behind it."""
         ...

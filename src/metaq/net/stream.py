@@ -34,7 +34,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
 from metaq.net.peer import Peer, Session
-from metaq.net.sweep import Sweep
+from metaq.net.sweep import Sweep, send_now
 from metaq.net.turns import Source
 
 log = logging.getLogger("metaq.net")
@@ -109,6 +109,8 @@ class Stream(asyncio.BufferedProtocol):
         self._sweep: Sweep | None = None
         """The sweep that reads this connection in the loop's place, if it has joined one, as number `_slot`."""
         self._slot = self._leftovers = 0
+        self._fd = -1
+        """Of the socket, if it may be written to past the loop while the transport has nothing to write."""
         self._shared = _shared.view
         self._rest = b""  # A short unfinished frame...
         self._private: bytearray | None = None  # ...or the buffer of a long one, filled up to _filled.
@@ -152,6 +154,23 @@ class Stream(asyncio.BufferedProtocol):
             self._count(transport)
         else:
             self.seen = self._group.tick
+
+    def write_now(self, data: bytes) -> None:
+        transport, fd = self._transport, self._fd
+        if self._sweep is not None:
+            self.answer(data)
+            return
+        if fd >= 0 and transport is not None and not (
+            transport.is_closing() or self._behind or self._unsent or self._source or self._sources
+            or transport.get_write_buffer_size()
+        ):  # fmt: skip
+            assert send_now is not None, "else there is no descriptor"
+            sent = send_now(fd, data)
+            if sent == len(data):
+                self.seen = self._group.tick
+                return
+            data = data[sent:]
+        self.write(data)
 
     def send_unsent(self) -> None:
         """Write what was gathered in this turn of the loop."""
@@ -406,6 +425,8 @@ class Stream(asyncio.BufferedProtocol):
         if raw is not None:  # asyncio does not set it on all accepted sockets; Nagle costs 40 ms an answer.
             with contextlib.suppress(OSError):
                 raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if send_now is not None and transport.get_extra_info("sslcontext") is None:
+                self._fd = raw.fileno()
         transport.set_write_buffer_limits(high=BEHIND_BYTES if self._group.server else CONGESTED_BYTES)
         self._session = self._make_session(self)
 

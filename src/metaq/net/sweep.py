@@ -54,17 +54,19 @@ class Member(Protocol):
         ...
 
 
-def _compiled() -> type[_sweep.Sweep] | None:
+def _compiled() -> tuple[type[_sweep.Sweep], Callable[[int, bytes], int]] | tuple[None, None]:
     if os.environ.get("METAQ_HOT", "1") == "0":
-        return None
+        return None, None
     try:
-        from metaq.net._sweep import Sweep
+        from metaq.net._sweep import Sweep, send_now
     except ImportError:  # nobody has built it, or this is no Linux
-        return None
-    return Sweep
+        return None, None
+    return Sweep, send_now
 
 
-_NATIVE: Final = _compiled()
+_NATIVE, send_now = _compiled()
+"""`send_now(descriptor, data)`: send on a socket what it takes without waiting, and return how many bytes that was. None where
+there are no sweeps."""
 
 
 def available() -> bool:

@@ -1,4 +1,4 @@
-# Pulls that can be answered without a question to Python: runs of them in one call.
+# Pulls that can be answered without a question to Python: runs of them in one call, and those that were held.
 
 cdef enum:
     PULL_COMMITS = 1  # bits of a pull's SYSFLAG
@@ -104,6 +104,28 @@ def pull_key(FrameTable table not None, Py_ssize_t row):
 cdef bint answer_one(FrameTable table, Row *r, PullLane lane, Replies replies) except -1:
     """One pull. False: not plain, and nothing was written."""
     cdef PullGate gate
+    cdef int64_t commit = -1
+    if r.flag & ONEWAY or r.max_bytes > 0:
+        return False
+    gate = lane.gates.get(key_of(table, r))
+    if gate is None or r.sub_version > gate.version:
+        return False
+    if r.sys_flag & PULL_COMMITS:
+        commit = r.commit_offset
+    return answer_from(lane, gate, r.queue_offset, r.max_messages, commit, r.opaque, r.binary, replies)
+
+
+def answer_held(
+    PullLane lane not None, PullGate gate not None, int64_t place, int64_t count_max, int opaque, bint binary,
+    Replies replies not None,
+):
+    return answer_from(lane, gate, place, count_max, -1, opaque, binary, replies)
+
+
+cdef bint answer_from(
+    PullLane lane, PullGate gate, int64_t offset, int64_t count_max, int64_t commit, int opaque, bint binary, Replies replies,
+) except -1:
+    """What lies from `offset` on. False: not plain, and nothing was written. `commit`: the position that came with it, or -1."""
     cdef QueueTail tail
     cdef LogTail log = lane.log
     cdef Selection found = lane.found
@@ -112,13 +134,10 @@ cdef bint answer_one(FrameTable table, Row *r, PullLane lane, Replies replies) e
     cdef const int64_t *numbers
     cdef const uint8_t *units
     cdef uint8_t *body
-    cdef int64_t low, high, offset = r.queue_offset, first_log, count_max
+    cdef int64_t low, high, first_log
     cdef Py_ssize_t begun = out.used, place
     cdef Verified verified
-    if r.flag & ONEWAY or r.max_bytes > 0 or not log.base <= log.end <= log.limit:
-        return False
-    gate = lane.gates.get(key_of(table, r))
-    if gate is None or r.sub_version > gate.version:
+    if not log.base <= log.end <= log.limit:
         return False
     tail, low = gate.tail, gate.queue.min_offset
     high = tail.next_offset
@@ -128,7 +147,7 @@ cdef bint answer_one(FrameTable table, Row *r, PullLane lane, Replies replies) e
     first_log = get64(units)
     if not log.base <= first_log < log.end or log.end - first_log > lane.near_bytes:
         return False
-    count_max = max(1, min(<int64_t>r.max_messages, lane.count_max))
+    count_max = max(1, min(count_max, lane.count_max))
     found.clear()
     choose_into(
         found, units, offset, min(high, offset + max(SCAN_UNITS, count_max)), gate.wanted, count_max, lane.bytes_max,
@@ -136,14 +155,14 @@ cdef bint answer_one(FrameTable table, Row *r, PullLane lane, Replies replies) e
     )
     if not found.count or found.damaged or found.size > lane.body_bytes_max:
         return False
-    if r.sys_flag & PULL_COMMITS and r.commit_offset >= 0:
+    if commit >= 0:
         if not gate.moved:
             lane.moved.append(gate)
             gate.moved = True
-        gate.committed = r.commit_offset
+        gate.committed = commit
     try:
         put_pull_head(
-            out, r.opaque, r.binary, 0, FOUND_TEXT if r.binary else FOUND_JSON, gate.suggest, found.next_offset, low, high,
+            out, opaque, binary, 0, FOUND_TEXT if binary else FOUND_JSON, gate.suggest, found.next_offset, low, high,
             found.size, replies.version,
         )
         grow(out, found.size)

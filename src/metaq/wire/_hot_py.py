@@ -1,6 +1,6 @@
 """The plain twin of `_hot`: the same names and results, at the speed of Python. Contract: hot.pyi."""
 
-from metaq.wire._hot_py_answer import PullGate, PullLane, answer_pulls, pull_key
+from metaq.wire._hot_py_answer import PullGate, PullLane, answer_held, answer_pulls, pull_key
 from metaq.wire._hot_py_append import append, append_record, append_records
 from metaq.wire._hot_py_back import give_back
 from metaq.wire._hot_py_deliver import deliver
@@ -78,7 +78,7 @@ __all__ = [
     "STOP_END", "STOP_INDEX_FULL", "STOP_LOG_FULL", "STOP_QUEUE_FULL", "STOP_SLOW", "AppendOutcome", "Batch", "Condition",
     "DelayGate", "Filter", "FrameTable", "IndexTail", "LogTail", "PartitionGate", "PositionTail", "PullGate", "PullLane", "QueueTail", "RecordHead", "Replies", "RowColumns", "Selection", "TopicGate",
     "TransactionGate",
-    "answer_pulls", "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
+    "answer_held", "answer_pulls", "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
     "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "give_back", "index_hash", "java_hash",
     "position_of", "position_units", "property_pairs", "pull_key", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift",
 ]  # fmt: skip

@@ -74,11 +74,34 @@ def pull_key(table: FrameTable, row: int) -> bytes:
 def _answer(table: FrameTable, row: int, lane: PullLane, replies: Replies) -> bool:
     """One pull. False: not plain, and nothing was written."""
     _, _, _, offset, count_max, flags, commit_offset, _, _, version, _, bytes_max = table.pull(row)
-    log = lane.log
-    if table.flag(row) & _ONEWAY or bytes_max > 0 or not log.base <= log.end <= log.limit:
+    if table.flag(row) & _ONEWAY or bytes_max > 0:
         return False
     gate = lane.gates.get(pull_key(table, row))
     if gate is None or version > gate.version:
+        return False
+    commit = commit_offset if flags & _COMMITS else -1
+    return _answer_from(lane, gate, offset, count_max, commit, table.opaque(row), table.binary(row), replies)
+
+
+def answer_held(
+    lane: PullLane, gate: PullGate, place: int, count_max: int, opaque: int, binary: bool, replies: Replies
+) -> bool:
+    return _answer_from(lane, gate, place, count_max, -1, opaque, binary, replies)
+
+
+def _answer_from(
+    lane: PullLane,
+    gate: PullGate,
+    offset: int,
+    count_max: int,
+    commit: int,
+    opaque: int,
+    binary: bool,
+    replies: Replies,
+) -> bool:
+    """What lies from `offset` on. False: not plain, and nothing was written. `commit`: the position that came with it, or -1."""
+    log = lane.log
+    if not log.base <= log.end <= log.limit:
         return False
     tail, low = gate.queue.tail, gate.queue.min_offset
     high = tail.next_offset
@@ -92,14 +115,14 @@ def _answer(table: FrameTable, row: int, lane: PullLane, replies: Replies) -> bo
     found = select(tail.view, tail.first, offset, stop, gate.wanted, count_max, lane.bytes_max, log.base, log.end)
     if not found.count or found.damaged or found.size > lane.body_bytes_max:
         return False
-    if flags & _COMMITS and commit_offset >= 0:
+    if commit >= 0:
         if gate not in lane.moved:
             lane.moved.append(gate)
-        gate.committed = commit_offset
+        gate.committed = commit
     body = gather(found, log.view, log.base)
     if check(found, body, tail, lane.fresh_from)[1] < found.size:
         return False
-    replies.add_pull(table.opaque(row), table.binary(row), 0, "FOUND", gate.suggest, found.next_offset, low, high, body)
+    replies.add_pull(opaque, binary, 0, "FOUND", gate.suggest, found.next_offset, low, high, body)
     lane.pulls += 1
     lane.messages += found.count
     lane.size += found.size

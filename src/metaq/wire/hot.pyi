@@ -785,6 +785,12 @@ def answer_pulls(table: FrameTable, row: int, end: int, lane: PullLane, replies:
     the files that the tails have attached, and each is what its unit says. A commit is taken up before the messages are checked.
     """
 
+def answer_held(
+    lane: PullLane, gate: PullGate, place: int, count_max: int, opaque: int, binary: bool, replies: Replies
+) -> bool:
+    """Answer a pull that was held, with what lies from queue offset `place` on; its commit was taken up when it came. False: it is
+    not plain now (as in answer_pulls), and nothing was written. Raises MemoryError: likewise."""
+
 def frame_run(
     data: Buffer, start: int, end: int, size_max: int, limit: int, until: int, check_crc: bool
 ) -> tuple[int, int, int]:
