@@ -10,12 +10,12 @@ from tests.broker.support import FakeChannel
 
 
 class Tail:
-    topic, queue_id, watched = b"orders", 0, False
+    topic, queue_id, watched, next_offset = b"orders", 0, False, 0
 
 
 class Queue:
     def __init__(self) -> None:
-        self.tail, self.max_offset = Tail(), 0
+        self.tail = Tail()
 
 
 class Store:
@@ -51,20 +51,22 @@ def pull(place=0, deadline=10.0, channel=None, key=KEY):
 
 
 def test_a_queue_is_watched_while_somebody_waits(table, store):
-    """The fast lane reports growth of watched queues only, so the flag follows the table exactly."""
+    """The fast lane reports growth of watched queues only. When nobody waits any more, one more growth is reported."""
     store.queues[KEY] = queue = Queue()
     one, two = pull(0), pull(1)
     table.hold(one)
     table.hold(two)
     assert queue.tail.watched
-    queue.max_offset = 1
-    table.grew([Tail()], 1, 1, 0, 1)
+    queue.tail.next_offset = 1
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
     assert table.ready() == [one]
     assert queue.tail.watched
-    queue.max_offset = 2
-    table.grew([Tail()], 1, 1, 0, 1)
+    queue.tail.next_offset = 2
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
     assert table.ready() == [two]
+    table.grew([queue.tail], 1, 1, 1, 2)
     assert not queue.tail.watched
+    assert not table.grown
 
 
 def test_a_queue_made_later_is_watched_from_its_birth(table, store):
@@ -79,8 +81,8 @@ def test_growth_is_looked_at_once(table, store):
     """ready() answers what grew since the last time, and nothing twice."""
     store.queues[KEY] = Queue()
     table.hold(pull(place=5))
-    store.queues[KEY].max_offset = 3
-    table.grew([Tail()], 1, 1, 0, 1)
+    store.queues[KEY].tail.next_offset = 3
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
     assert table.ready() == []
     assert table.ready() == []
     assert len(table) == 1
@@ -102,8 +104,8 @@ def test_an_answered_pull_has_no_deadline(table, store, clock):
     """What was woken does not come again when its time is over."""
     store.queues[KEY] = Queue()
     table.hold(pull())
-    store.queues[KEY].max_offset = 1
-    table.grew([Tail()], 1, 1, 0, 1)
+    store.queues[KEY].tail.next_offset = 1
+    table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
     assert len(table.ready()) == 1
     clock.advance(100)
     assert table.overdue() == []
@@ -133,8 +135,8 @@ def test_a_busy_queues_past_does_not_pile_up(table, store):
     store.queues[KEY] = Queue()
     for n in range(20_000):
         table.hold(pull(place=n, deadline=15.0))
-        store.queues[KEY].max_offset = n + 1
-        table.grew([Tail()], 1, 1, 0, 1)
+        store.queues[KEY].tail.next_offset = n + 1
+        table.grew([store.queues[KEY].tail], 1, 1, 0, 1)
         assert len(table.ready()) == 1
     assert len(table._deadlines) <= 1025
 
@@ -143,10 +145,10 @@ def test_who_waits_longer_than_the_queue_is_there_hears_of_all_its_growth(table,
     """The first message tells that the queue was made; whose place it does not reach waits for the others."""
     table.hold(late := pull(place=1))
     store.queues[KEY] = queue = Queue()
-    queue.max_offset = 1
+    queue.tail.next_offset = 1
     table.grew([queue.tail], 1, 1, 0, 1)
     assert table.ready() == []
     assert queue.tail.watched
-    queue.max_offset = 2
+    queue.tail.next_offset = 2
     table.grew([queue.tail], 1, 1, 1, 2)
     assert table.ready() == [late]

@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
-from metaq.broker.pull import PullOutcome
+from metaq.broker.pull import PullOutcome, PullService
 from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
+from metaq.clock import FakeClock
 from metaq.doors import pieces
 from metaq.doors.remoting_messages import pull_of
 from metaq.doors.remoting_session import CODE_OF, REMARK_OF
@@ -16,7 +17,8 @@ from metaq.store.pull import ReadStatus
 from metaq.testing import FaultyDisk
 from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
-from metaq.wire.command import SerializeType, encode, request
+from metaq.wire.command import SerializeType, decode, encode, request
+from metaq.wire.frame import LENGTH_BYTES
 from metaq.wire.headers import PullReplyHeader, SendBackHeader, SendReplyHeader
 from tests.doors.support import Client, open_door, pull_header, send_header, tick
 from tests.support import PATIENCE
@@ -341,7 +343,7 @@ def test_a_closed_connection_is_forgotten(door, client):
     held(other, offset=1)
     other.leave()
     assert len(door.broker.hold) == 0
-    client.send("orders")
+    client.send("orders")  # the last growth of the queue that the table is told of
     assert not door.broker.store.queue("orders", 0).tail.watched
 
 
@@ -364,6 +366,86 @@ def test_many_held_pulls_of_one_queue_are_woken_together(door, client):
         held(one, offset=1)
     client.send("orders", b"for all")
     assert all(messages(one.received()[0])[0].body == b"for all" for one in waiting)
+
+
+# -------------------------------------------------------------------- held pulls that are plain
+
+
+def woken(root, clock, serialize, monkeypatch, *, plain):
+    """What waiting clients get, byte by byte, and what is counted and kept: of their queue's tags, of several queues."""
+    if not plain:
+        monkeypatch.setattr(PullService, "answer_plain", lambda self: None)
+    with open_door(root, clock) as (broker, door):
+        sender = Client(door)
+        for queue_id in range(2):
+            sender.send("orders", queue_id=queue_id)
+            sender.pull("orders", queue_id, group="GH"[queue_id])  # a new group makes all others be judged anew
+        clients = [Client(door, serialize) for _ in range(3)]
+        facts = ({"queue_id": 0}, {"queue_id": 0, "subscription": "A"}, {"queue_id": 1, "max_messages": 1})
+        for client, more in zip(clients, facts, strict=True):
+            assert held(client, offset=1, sys_flag=FILTER | HOLD | COMMIT, commit_offset=1, group="H", **more) == []
+        assert held(clients[0], offset=1, queue_id=1) == []
+        burst = b"".join(
+            sender.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", number % 2, tag="AB"[number // 2 % 2]), b"%d" % number)
+            for number in range(6)
+        )  # fmt: skip
+        sender.feed(burst)
+        sender.received()
+        sender.send("orders", b"late", tag="A")
+        written = [b"".join(client.peer.writes) for client in clients]
+        stats = broker.stats
+        figures = stats.get_hits, stats.get_misses, stats.got_messages, stats.got_bytes, len(broker.hold)
+        return (
+            written,
+            [len(client.peer.writes) for client in clients],
+            figures,
+            dict(broker.offsets.queues("H", "orders")),
+        )
+
+
+@pytest.mark.parametrize("serialize", list(SerializeType))
+def test_plain_held_pulls_get_what_others_get(tmp_path, monkeypatch, serialize):
+    """The same bytes, figures and positions, whichever way; those of one connection come in one write."""
+    slow = woken(tmp_path / "slow", FakeClock(), serialize, monkeypatch, plain=False)
+    monkeypatch.undo()
+    written, writes, figures, positions = woken(tmp_path / "plain", FakeClock(), serialize, monkeypatch, plain=True)
+    assert ([sorted(frames(one)) for one in written], figures, positions) == (
+        [sorted(frames(one)) for one in slow[0]], slow[2], slow[3],
+    )  # fmt: skip
+    assert writes == [1, 1, 1]
+
+
+def frames(data):
+    """The answers one by one, without what tells when they were stored."""
+    found = []
+    while data:
+        size = LENGTH_BYTES + int.from_bytes(data[:LENGTH_BYTES], "big")
+        command, data = decode(data[LENGTH_BYTES:size]), data[size:]
+        found.append((command.opaque, command.code, sorted(command.ext.items()), [m.body for m in messages(command)]))
+    return found
+
+
+def test_a_held_pull_that_is_plain_no_more_is_judged_anew(door, client):
+    """Its group wants other messages meanwhile; then what comes is for the new subscription."""
+    client.beat("G", {"orders": "*"})
+    client.send("orders")
+    assert held(client, offset=1, sys_flag=HOLD, subscription=None, sub_version=1) == []
+    client.beat("G", {"orders": "A"}, version=2)
+    other = Client(door)
+    other.send("orders", b"refused", tag="B")
+    assert client.received() == []
+    other.send("orders", b"wanted", tag="A")
+    assert [message.body for message in messages(client.received()[0])] == [b"wanted"]
+
+
+def test_gates_are_closed_by_an_option(door, client):
+    """A pull of many messages through a gate gets the new number of them."""
+    for _ in range(40):
+        client.send("orders")
+    for count in (32, 32, 5, 5, 40, 40):
+        if count != door.broker.environment.store_options.max_transfer_count_on_message_in_memory:
+            door.broker.settings.change({"maxTransferCountOnMessageInMemory": count})
+        assert len(messages(client.pull("orders", max_messages=100)[0])) == count
 
 
 # -------------------------------------------------------------------- back-pressure

@@ -271,3 +271,21 @@ def test_the_twins_agree(requests, tag, reply_bytes_max):
             keys, done, place.replies.take(), pulls, messages, size, [gate.committed for gate in moved],
         ))  # fmt: skip
     assert results[0] == results[1]
+
+
+@both
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_held_pull_is_answered_from_its_place(hot, binary):
+    """As one that comes, without its frame; with nothing there nothing is written."""
+    wanted = hot.Filter([java_hash(b"B")])
+    place = Place(hot, wanted=wanted, suggest=3)
+    facts = {"opaque": 9, "binary": binary, "wanted": wanted, "suggest": 3}
+    for offset, count in ((0, 32), (1, 1), (3, 32)):
+        assert hot.answer_held(place.lane, place.gate, offset, count, 9, binary, place.replies)
+        assert place.replies.take() == place.by_hand(offset, count, **facts)
+    assert place.lane.take()[:2] == (3, 4)
+    for offset in (-1, 4, 5, 6, 1 << 62):
+        assert not hot.answer_held(place.lane, place.gate, offset, 32, 9, binary, place.replies)
+    assert len(place.replies) == 0
+    assert place.gate.committed == -1
+    assert place.lane.take() == (0, 0, 0, [])

@@ -196,6 +196,7 @@ class Broker:
         self.filters.options_changed()
         self.store.options_changed()
         self.topics.options_changed(names)
+        self.pulls.lanes.close()
 
     def _least_queues(self, topic: str) -> int:
         """Of a topic of which nobody knows how many it had."""
@@ -281,6 +282,7 @@ class Broker:
     def answer_pulls(self) -> None:
         """Answer the held pulls whose queues grew. Doors call it when they have appended."""
         if self.hold.grown:
+            self.pulls.answer_plain()
             for pull, answer in self.pulls.woken():
                 pull.channel.answer_pull(pull, answer)
 

@@ -2,7 +2,8 @@
 
 A held pull keeps its place: when its queue grows, the new units are looked at from where it stopped. Units that the
 filter refuses move the place forward without an answer, so a rare tag costs one look per append, not one answer.
-The queue's `QueueTail.watched` is set while anybody waits: the fast lane reports growth of watched queues only.
+The queue's `QueueTail.watched` is set while anybody waits, and until it grows once more: the fast lane reports growth of
+watched queues only.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ class HeldPulls:
         self._by_channel: dict[Channel, set[HeldPull]] = {}
         self._reading: Counter[QueueKey] = Counter()
         self._deadlines: list[tuple[float, int, HeldPull]] = []
-        self.grown: dict[QueueKey, None] = {}
+        self.grown: dict[QueueKey, QueueTail] = {}
         """Queues that somebody waits on and that grew since `ready` was called last."""
         self._serial = 0
         self._count = 0
@@ -83,33 +84,37 @@ class HeldPulls:
         self._serial += 1
         heapq.heappush(self._deadlines, (pull.deadline, self._serial, pull))
         self._count += 1
-        self._watch(pull.key, watched=True)
+        self._watch(pull.key)
         return True
 
     def adopt(self, key: QueueKey) -> None:
         """A queue was just made: watch it if somebody waits for it already."""
         if key in self._waiting:
-            self._watch(key, watched=True)
+            self._watch(key)
 
     def grew(self, queues: Sequence[QueueTail], _messages: int, _size: int, _log_start: int, _log_end: int) -> None:
         """Messages were appended to these queues (`metaq.broker.appender.Growth`); `ready` will look at them."""
         for tail in queues:
             key = (tail.topic.decode(), tail.queue_id)
             if key in self._waiting:
-                self.grown[key] = None
+                self.grown[key] = tail
                 tail.watched = True  # also if the queue is younger than those who wait
+            else:
+                tail.watched = False
+
+    def waiting(self, key: QueueKey) -> Sequence[HeldPull]:
+        """Those who wait at a queue."""
+        return self._waiting.get(key, ())
 
     def ready(self) -> list[HeldPull]:
         """Remove and return the pulls whose place exists since their queue grew. Who finds nothing that fits holds again."""
         grown, self.grown = self.grown, {}
         ready = list[HeldPull]()
-        for key in grown:
-            queue = self._store.existing_queue(*key)
-            if queue is not None:
-                end = queue.max_offset
-                ready += [pull for pull in self._waiting.get(key, ()) if pull.place < end and not pull.deaf]
+        for key, tail in grown.items():
+            end = tail.next_offset
+            ready += [pull for pull in self._waiting.get(key, ()) if pull.place < end and not pull.deaf]
         for pull in ready:
-            self._remove(pull)
+            self.remove(pull)
         return ready
 
     def overdue(self) -> list[HeldPull]:
@@ -118,16 +123,17 @@ class HeldPulls:
         while self._deadlines and (self._deadlines[0][0] <= now or self._deadlines[0][2].over):
             pull = heapq.heappop(self._deadlines)[2]
             if not pull.over:
-                self._remove(pull)
+                self.remove(pull)
                 ready.append(pull)
         return ready
 
     def closed(self, channel: Channel) -> None:
         """Forget the pulls of a connection that is gone."""
         for pull in list(self._by_channel.get(channel, ())):
-            self._remove(pull)
+            self.remove(pull)
 
-    def _remove(self, pull: HeldPull) -> None:
+    def remove(self, pull: HeldPull) -> None:
+        """Keep it no longer: it is answered, or nobody waits for an answer."""
         pull.over = True
         self._count -= 1
         waiting = self._waiting[pull.key]
@@ -137,8 +143,7 @@ class HeldPulls:
             if not self._reading[pull.key]:
                 del self._reading[pull.key]
         if not waiting:
-            del self._waiting[pull.key]
-            self._watch(pull.key, watched=False)
+            del self._waiting[pull.key]  # the next who waits is mostly near: `grew` sees it if nobody is
         mine = self._by_channel[pull.channel]
         mine.discard(pull)
         if not mine:
@@ -149,7 +154,7 @@ class HeldPulls:
             self._deadlines = [entry for entry in self._deadlines if not entry[2].over]
             heapq.heapify(self._deadlines)
 
-    def _watch(self, key: QueueKey, *, watched: bool) -> None:
+    def _watch(self, key: QueueKey) -> None:
         queue = self._store.existing_queue(*key)
         if queue is not None:
-            queue.tail.watched = watched
+            queue.tail.watched = True

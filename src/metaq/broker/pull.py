@@ -12,7 +12,7 @@ the new messages goes on waiting from where it looked.
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
@@ -120,7 +120,8 @@ class Pull(Struct):
     """Of what the admission depends on, when it was made."""
     lane: PullLane | None = None
     gate: PullGate | None = None
-    """Of a plain pull: what the hot module needs to answer it, while the lane is one of `PullLanes`."""
+    generation: int | None = None
+    """Of a plain pull: what the hot module needs to answer it while `PullLanes.current` is this generation."""
 
 
 class PullAnswer(NamedTuple):
@@ -374,9 +375,38 @@ class PullService:
                 break
         return pulled, place
 
+    def answer_plain(self) -> None:
+        """Answer the held pulls whose queue grew that are plain, those of a connection in one write. `woken` has the others.
+
+        Of a message that comes alone this is what its consumer waits for, so all that can be done later is.
+        """
+        hold, generation = self._hold, self.lanes.current()
+        if generation is None:
+            return
+        answered: list[tuple[HeldPull, bytes]] = []
+        for key, tail in hold.grown.items():
+            end = tail.next_offset
+            for held in hold.waiting(key):
+                pull: Pull = held.request
+                if pull.generation == generation and held.place < end:
+                    answer = pull.channel.plain_answer(pull, held.place)
+                    if answer is not None:
+                        answered.append((held, answer))
+        if len(answered) == 1:
+            held, answer = answered[0]
+            held.request.channel.write_plain(answer)
+        elif answered:
+            by_channel: dict[PullChannel, list[bytes]] = {}
+            for held, answer in answered:
+                by_channel.setdefault(held.request.channel, []).append(answer)
+            for channel, answers in by_channel.items():
+                channel.write_plain(b"".join(answers))
+        for held, _ in answered:
+            hold.remove(held)
+
     def woken(self) -> Iterator[tuple[Pull, PullAnswer | Exception]]:
-        """Answers to held pulls whose queue grew, or why there is none; plain ones are answered meanwhile. Call after every append."""
-        for held in self._plain_answered(self._hold.ready()):
+        """Answers to held pulls whose queue grew, or why there is none. Call after every append, behind `answer_plain`."""
+        for held in self._hold.ready():
             pull: Pull = held.request
             try:
                 answer = self._woken(pull, held)
@@ -385,21 +415,6 @@ class PullService:
             else:
                 if answer is not None:
                     yield pull, answer
-
-    def _plain_answered(self, ready: Sequence[HeldPull]) -> Sequence[HeldPull]:
-        """Answer the plain ones, those of a connection in one write. Returns the others."""
-        plain: dict[PullChannel, list[bytes]] = {}
-        others = list[HeldPull]()
-        for held in ready:
-            pull: Pull = held.request
-            answer = None if pull.gate is None else pull.channel.plain_answer(pull, held.place)
-            if answer is None:
-                others.append(held)
-            else:
-                plain.setdefault(pull.channel, []).append(answer)
-        for channel, answers in plain.items():
-            channel.write_plain(answers[0] if len(answers) == 1 else b"".join(answers))
-        return others
 
     def _woken(self, pull: Pull, held: HeldPull) -> PullAnswer | None:
         """The answer; None: nothing fits, and it is held again."""

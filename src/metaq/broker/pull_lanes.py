@@ -34,14 +34,26 @@ class PullLanes:
         self._stats, self._changes = stats, changes
         self._lanes: dict[tuple[str, bool], PullLane] = {}
         self._seen_changes: Changes = (-1, -1, -1, -1)
+        self._generation = 0
+
+    def close(self) -> None:
+        """Nothing that was plain is any more: an option has changed."""
+        self._lanes.clear()
+        self._generation += 1
+
+    def current(self) -> int | None:
+        """The generation of all lanes and gates that are open; those of an earlier one are closed. None: none is for now."""
+        changes = self._changes()
+        if changes != self._seen_changes or len(self._lanes) > LANES_MAX:
+            self.close()
+            self._seen_changes = changes
+        if self._closed_partitions or not self._store.pulls_are_plain():
+            return None
+        return self._generation
 
     def of(self, who: Identity) -> PullLane | None:
         """Where plain pulls of such a client are answered from. None: each needs a closer look for now."""
-        changes = self._changes()
-        if changes != self._seen_changes or len(self._lanes) > LANES_MAX:
-            self._lanes.clear()
-            self._seen_changes = changes
-        if self._closed_partitions or not self._store.pulls_are_plain():
+        if self.current() is None:
             return None
         lane = self._lanes.get((who.name, who.loopback))
         if lane is None:

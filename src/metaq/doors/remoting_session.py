@@ -261,6 +261,7 @@ class BrokerSession(RemotingSession):
                 if lane is not None:
                     key = hot.pull_key(table, row)
                     pull.lane, pull.gate = lane, lanes.open(lane, key, pull.request, pull.admission, pull.seen_changes)
+                    pull.generation = None if pull.gate is None else lanes.current()
                 self.pull_one(pull)
         except Saving as saving:
             command = decode(table.frame(row))
@@ -353,14 +354,13 @@ class BrokerSession(RemotingSession):
     def plain_answer(self, pull: Pull, place: int) -> bytes | None:
         """The answer to a held pull, as most of them are, without a value in between; None: it is not plain now."""
         space, lane, gate = self._workspace, pull.lane, pull.gate
-        lanes = space.broker.pulls.lanes
-        if lane is None or gate is None or lanes.of(self.identity) is not lane:
-            return None
+        assert lane is not None, "it has a generation"
+        assert gate is not None, "it has a generation"
         opaque, binary = pull.reply_to
         try:
             if not hot.answer_held(lane, gate, place, pull.count_max, opaque, binary, space.woken):
                 return None
-            lanes.take_over(lane)
+            space.broker.pulls.lanes.take_over(lane)
             return space.woken.take()
         except MemoryError:
             space.woken.clear()
