@@ -27,6 +27,7 @@ from tests.wire.hot_support import (
     send,
     stored,
     units,
+    walled,
 )
 
 from metaq.errors import LocalProtocolError
@@ -442,6 +443,19 @@ def test_index_goes_on_where_the_file_ends(hot):
     assert two.put(b"t#d", 40, 9000)
     assert struct.unpack_from(">iqii", memory, 44 + 80) == (hot.index_hash(b"t#d"), 40, 4, 0)
     assert not two.put(b"t#e", 50, 9000)
+
+
+@both
+@pytest.mark.parametrize("size", [*range(25, 44), 0, 4, 63])
+def test_an_index_file_that_is_shorter_than_its_header_and_slot_is_refused(hot, size):
+    """And nothing of it is read; what has room for the slot and no entry is a full index."""
+    index = hot.IndexTail()
+    if size < 44:
+        with pytest.raises(ValueError, match=f"do not fit into {size} bytes"):
+            index.attach(walled(bytes(size)), 1, 0)
+    else:
+        index.attach(walled(bytes(size)), 1, 0)
+    assert not index.put(b"t#a", 10, 5000)
 
 
 def record_of(**changes):

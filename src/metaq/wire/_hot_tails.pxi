@@ -176,7 +176,7 @@ cdef class IndexTail:
         cdef int32_t count
         fresh.hold(buffer, PyBUF_WRITABLE)
         if (
-            not 1 <= slots <= fresh.size // 4
+            not 1 <= slots <= (fresh.size - INDEX_HEADER_BYTES) // 4  # or a file too short for its header has room for no entries
             or not 0 <= entries_max <= (fresh.size - INDEX_HEADER_BYTES - 4 * slots) // INDEX_ENTRY_BYTES
         ):
             raise ValueError(f"{slots} slots and {entries_max} entries do not fit into {fresh.size} bytes")
