@@ -364,6 +364,7 @@ def test_attach_checks_its_numbers(hot):
         (bytearray(10), 0, 10, 11),
         (bytearray(10), 5, 10, 4),
         (bytearray(10), 0, 0, 0),
+        (bytearray(10), (1 << 63) - 10, 10, (1 << 63) - 1),  # a file's name may say so, and its end has no place
     ):
         with pytest.raises(ValueError, match="in a file of"):
             log.attach(*wrong)
@@ -371,6 +372,8 @@ def test_attach_checks_its_numbers(hot):
         queue.attach(bytearray(39), 0, 2)
     with pytest.raises(ValueError, match="do not fit"):
         index.attach(bytearray(40 + 4 + 19), 1, 1)
+    log.attach(bytearray(10), (1 << 63) - 11, 10, (1 << 63) - 1)
+    assert (log.end, log.room()) == ((1 << 63) - 1, 0)
     with pytest.raises((BufferError, TypeError, ValueError)):
         log.attach(b"read only!", 0, 10, 0)
         log.pad()
