@@ -57,6 +57,9 @@ test-all: $(VENV)/has-test  ## every test, also the ones that take long or insta
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
 	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py tests/doors/test_delay_lanes.py) tests/system/test_first_whole.py $(ARGS)
 
+test-sanitized: $(VENV)/has-test  ## the compiled modules under ASAN and UBSAN: fuzzers, their own tests, lanes, crashes; needs gcc, ARGS="--rounds 9999" more
+	$(RUN) -m tests.sanitized $(ARGS)
+
 test-long: $(VENV)/has-test  ## tests that take long for what they show: seeds of the crash simulation, the wheel, the demo
 	$(PYTEST) -m long $(ARGS)
 
@@ -136,4 +139,4 @@ $(VENV)/has-profile: $(VENV)/has-test
 	$(RUN) -m pip install --progress-bar on -e '.[profile]'
 	@touch $@
 
-.PHONY: demo doctor test test-interop test-all test-plain test-long test-spark test-proof lint format types bench bench-small flame docs hot wheel clean help
+.PHONY: demo doctor test test-interop test-all test-plain test-sanitized test-long test-spark test-proof lint format types bench bench-small flame docs hot wheel clean help

@@ -1,8 +1,9 @@
-"""The fuzzers of what the hot module appends for many connections, and for consumers that give back, small."""
+"""The fuzzers of what the hot module appends for many connections, for consumers that give back, and of what it answers to pulls,
+small."""
 
 from __future__ import annotations
 
-from fuzz import appended_parts, given_back
+from fuzz import appended_parts, given_back, pulls
 from tests.wire.hot_support import needs_native
 
 
@@ -16,3 +17,9 @@ def test_a_pass_over_many_connections_is_one_after_the_other() -> None:
 def test_what_comes_back_goes_to_the_same_level_in_both_modules() -> None:
     """Two thousand rounds; `python -m fuzz.given_back` runs more."""
     assert given_back.run(seed=0, rounds=2000) > 500
+
+
+@needs_native
+def test_pulls_are_answered_by_gates_in_both_modules_alike_and_a_run_as_one_by_one() -> None:
+    """A thousand rounds; `python -m fuzz.pulls` runs more."""
+    assert pulls.run(seed=0, rounds=1000) > 1000

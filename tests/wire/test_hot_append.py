@@ -27,6 +27,7 @@ from tests.wire.hot_support import (
     send,
     stored,
     units,
+    walled,
 )
 
 from metaq.errors import LocalProtocolError
@@ -363,6 +364,7 @@ def test_attach_checks_its_numbers(hot):
         (bytearray(10), 0, 10, 11),
         (bytearray(10), 5, 10, 4),
         (bytearray(10), 0, 0, 0),
+        (bytearray(10), (1 << 63) - 10, 10, (1 << 63) - 1),  # a file's name may say so, and its end has no place
     ):
         with pytest.raises(ValueError, match="in a file of"):
             log.attach(*wrong)
@@ -370,6 +372,8 @@ def test_attach_checks_its_numbers(hot):
         queue.attach(bytearray(39), 0, 2)
     with pytest.raises(ValueError, match="do not fit"):
         index.attach(bytearray(40 + 4 + 19), 1, 1)
+    log.attach(bytearray(10), (1 << 63) - 11, 10, (1 << 63) - 1)
+    assert (log.end, log.room()) == ((1 << 63) - 1, 0)
     with pytest.raises((BufferError, TypeError, ValueError)):
         log.attach(b"read only!", 0, 10, 0)
         log.pad()
@@ -442,6 +446,19 @@ def test_index_goes_on_where_the_file_ends(hot):
     assert two.put(b"t#d", 40, 9000)
     assert struct.unpack_from(">iqii", memory, 44 + 80) == (hot.index_hash(b"t#d"), 40, 4, 0)
     assert not two.put(b"t#e", 50, 9000)
+
+
+@both
+@pytest.mark.parametrize("size", [*range(25, 44), 0, 4, 63])
+def test_an_index_file_that_is_shorter_than_its_header_and_slot_is_refused(hot, size):
+    """And nothing of it is read; what has room for the slot and no entry is a full index."""
+    index = hot.IndexTail()
+    if size < 44:
+        with pytest.raises(ValueError, match=f"do not fit into {size} bytes"):
+            index.attach(walled(bytes(size)), 1, 0)
+    else:
+        index.attach(walled(bytes(size)), 1, 0)
+    assert not index.put(b"t#a", 10, 5000)
 
 
 def record_of(**changes):

@@ -7,7 +7,7 @@ import struct
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tests.wire.hot_support import NATIVE, TWIN, both, needs_native
+from tests.wire.hot_support import NATIVE, TWIN, both, needs_native, walled
 
 from metaq.wire.record import encode_record
 
@@ -198,6 +198,21 @@ def test_a_unit_that_says_too_much_of_the_last_record_brings_no_other(hot, tags,
         )
         assert (found[0], found[1], found[2], found[6]) == (limit, own, 4, records > 1)
         assert found[5] is None or len(found[5]) == own
+
+
+@both
+@pytest.mark.parametrize("hosts", [0x10, 0x20, 0x30])
+def test_a_short_record_whose_flag_claims_longer_hosts_is_not_read_beyond_its_end(hot, hosts):
+    """With hosts of IPv6 the body's size would lie behind a record of 92 bytes, and nothing may be there."""
+    log, units, _ = log_of(1)
+    data = walled(log[:36] + struct.pack(">i", hosts) + log[40:])
+    owner, end = hot.QueueTail(b"T", 2), len(log)
+    chosen = hot.select(units, 0, 0, 1, None, 32, 9999, 0, end)
+    for fresh_from in (0, end):
+        assert hot.check(chosen, data, owner, fresh_from) == (0, 0, 0)
+        for view_bytes_min in (1, 9999):
+            found = hot.read(units, 0, 0, 1, None, 32, 9999, 0, end, data, 0, view_bytes_min, owner, fresh_from)
+            assert (found[0], found[1], found[2], found[6]) == (0, 0, 0, True)
 
 
 @needs_native

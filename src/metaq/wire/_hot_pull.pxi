@@ -136,7 +136,10 @@ cdef bint is_whole(const uint8_t *at, int64_t size, const uint8_t *topic, Py_ssi
     """Whether the record at `at`, of which is_at() holds, is of this topic, and its parts fill it."""
     cdef int32_t sys_flag = get32(at + 36), body_size
     cdef int64_t head = 48 + (20 if sys_flag & 0x10 else 8) + (20 if sys_flag & 0x20 else 8) + 24
-    cdef const uint8_t *body = at + head
+    cdef const uint8_t *body
+    if head > size:  # the shortest records end before the size of the body if their hosts are called IPv6
+        return False
+    body = at + head
     body_size = get32(body - 4)
     if body_size < 0 or body_size > size - head - 3 - topic_size:
         return False

@@ -59,7 +59,7 @@ class LogTail:
         if (
             not 0 < file_bytes <= min(len(view), 0x7FFFFFFF)
             or not 0 <= end - file_offset <= file_bytes
-            or file_offset < 0
+            or not 0 <= file_offset < (1 << 63) - file_bytes
         ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {len(view)}")
         self.view.release()

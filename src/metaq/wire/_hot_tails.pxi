@@ -58,7 +58,10 @@ cdef class LogTail:
     def attach(self, buffer, int64_t file_offset, int64_t file_bytes, int64_t end):
         cdef Exported fresh = Exported()
         fresh.hold(buffer, PyBUF_WRITABLE)
-        if not 0 < file_bytes <= min(fresh.size, INT32_MAX) or not 0 <= file_offset <= end or end - file_offset > file_bytes:
+        if (
+            not 0 < file_bytes <= min(fresh.size, INT32_MAX) or not 0 <= file_offset <= end
+            or end - file_offset > file_bytes or file_offset > INT64_MAX - file_bytes
+        ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {fresh.size}")
         self.file = fresh
         self.base, self.limit, self.end = file_offset, file_offset + file_bytes, end
@@ -176,7 +179,7 @@ cdef class IndexTail:
         cdef int32_t count
         fresh.hold(buffer, PyBUF_WRITABLE)
         if (
-            not 1 <= slots <= fresh.size // 4
+            not 1 <= slots <= (fresh.size - INDEX_HEADER_BYTES) // 4  # or a file too short for its header has room for no entries
             or not 0 <= entries_max <= (fresh.size - INDEX_HEADER_BYTES - 4 * slots) // INDEX_ENTRY_BYTES
         ):
             raise ValueError(f"{slots} slots and {entries_max} entries do not fit into {fresh.size} bytes")

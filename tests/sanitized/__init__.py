@@ -1,0 +1,1 @@
+"""The compiled modules under ASAN and UBSAN: `make test-sanitized`."""
