@@ -11,8 +11,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from metaq.client.conversation.call import Call
+from metaq.client.conversation.sending import Outgoing, Send
 from metaq.client.conversation.staging import Stage
+from metaq.model import MessageQueue
 from metaq.model.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
+from metaq.testing import EmbeddedBroker
 from metaq.wire.record import encode_batch
 from tests.support import exchange
 
@@ -73,3 +76,8 @@ def stage(transaction: str, parts: Sequence[PlannedPart], *, only: tuple[Chunk, 
     """Stage all of these parts, or only these chunks of them."""
     chunks = only or tuple(section for part in parts for section in part.sections())
     return Stage(transaction=transaction, chunks=chunks, born_ms=BORN_MS, **more)
+
+
+def send_empty(broker: EmbeddedBroker, queue: MessageQueue) -> None:
+    """A message without a body, as clients of other makes may send it: ours refuse, as Java's do, and brokers keep it."""
+    ask(broker.broker, Send("foreign", Outgoing(queue.topic, b""), queue, BORN_MS))

@@ -16,6 +16,7 @@ from metaq.broker.staging_records import (
     chunk_record,
     entries_of,
     life_text,
+    single_body_bytes,
 )
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
@@ -36,6 +37,8 @@ _BLANK_BYTES: Final = 8
 COPY_BYTES_MORE: Final = 512
 """More than a message takes in the log beside its entry in a batch."""
 
+_ANY_SIZE: Final = 0x7FFFFFFF
+
 WRITE: Final = int(Perm.WRITE)
 
 Added = Callable[[Transaction, int], None]
@@ -53,8 +56,8 @@ class Admission:
     ) -> None:
         self._environment, self._store, self._topics = environment, environment.store, tables.topics
         self._appender, self._table, self._authorise = appender, table, authorise
-        self._judge = TopicGate(b"-", (), CHUNK_BYTES_MAX, FORBIDDEN_BYTES)
-        """What staged messages may not have."""
+        self._judge = TopicGate(b"-", (), _ANY_SIZE, FORBIDDEN_BYTES)
+        """What staged messages may not have. Their sizes are looked at before."""
         self._open: dict[str, int] = {}
         """Topics that everybody may send to, and how many queues each has; as long as nothing changes."""
         tables.topics.watch(self._forget)
@@ -124,11 +127,22 @@ class Admission:
         self._check_batch(chunk)
 
     def _check_size(self, chunk: Chunk) -> None:
-        limit = min(CHUNK_BYTES_MAX, self._environment.store_options.max_message_size)
-        if not 0 < len(chunk.body) <= limit:
+        """A message may be as large as one that is sent by itself; several together are to be little."""
+        size, most = len(chunk.body), self._environment.store_options.max_message_size
+        limit = min(CHUNK_BYTES_MAX, most)
+        if 0 < size <= limit:
+            return
+        body_bytes = single_body_bytes(chunk.body)
+        if body_bytes is None:
             raise Refused(
                 Reason.ILLEGAL_MESSAGE,
-                f"a chunk for {_where(chunk)} has {len(chunk.body)} bytes, it may have 1 to {limit}",
+                f"a chunk for {_where(chunk)} has {size} bytes, it may have 1 to {limit}, and more only if it is one message",
+            )
+        if body_bytes > most:
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE,
+                f"the message of a chunk for {_where(chunk)} has a body of {body_bytes} bytes, the limit is {most} "
+                "(maxMessageSize)",
             )
 
     def _take(self, new: New, chunk: Chunk) -> None:
@@ -161,9 +175,7 @@ class Admission:
 
     def _judge_entries(self, chunk: Chunk, more: int) -> int:
         entries, where = entries_of(chunk.body), _where(chunk)
-        for number, (_, body, text) in enumerate(entries):
-            if not body and not chunk.of_partition:
-                raise Refused(Reason.ILLEGAL_MESSAGE, f"message {number} of a chunk for {where} has no body")
+        for number, (_, _, text) in enumerate(entries):
             check_entry(where, number, text, more)
         return len(entries)
 

@@ -149,8 +149,11 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         raise ConfigError("there is no column topic, and no topic is named")
 
 
-def rows_of(batch: pa.RecordBatch, topic: str | None = None, namespace: str = "") -> MessageRows:
+def rows_of(
+    batch: pa.RecordBatch, topic: str | None = None, namespace: str = "", *, empty: bool = False
+) -> MessageRows:
     """The messages of a record batch. `topic`: of rows that name none. `namespace`: of the producer; a property says it, too.
+    `empty`: bodies may be empty.
 
     Raises: ConfigError: as `check_columns`. InvalidMessage: a row that no message can be made of; the text says which.
     """
@@ -166,7 +169,7 @@ def rows_of(batch: pa.RecordBatch, topic: str | None = None, namespace: str = ""
         )
     flags = _flags(columns.get("flag"))
     return MessageRows(
-        hot.RowColumns(count, spans(_bodies(columns["body"])), spans(texts) if texts is not None else None, flags),
+        hot.RowColumns(count, spans(_bodies(columns["body"], empty=empty)), spans(texts) if texts is not None else None, flags),
         tuple(_topics(columns.get("topic"), topic, count)),
         _some(columns.get("ordering_key"), pa.string()),
         _some(columns.get("broker"), pa.string()),
@@ -220,12 +223,12 @@ def spans(column: pa.Array) -> tuple[Any, Any]:
     return view, memoryview(data) if data is not None else b""
 
 
-def _bodies(column: pa.Array) -> pa.Array:
+def _bodies(column: pa.Array, *, empty: bool = False) -> pa.Array:
     bodies = column.cast(pa.binary())
     if bodies.null_count:
         raise InvalidMessage(f"row {_first(bodies.is_null())}: body is null")
     sizes = pc.binary_length(bodies)
-    if len(bodies) and pc.min(sizes).as_py() == 0:
+    if not empty and len(bodies) and pc.min(sizes).as_py() == 0:
         raise InvalidMessage(f"row {_first(pc.equal(sizes, 0))}: body is empty")
     return bodies
 

@@ -42,6 +42,11 @@ class SinkOptions(OptionTable):
     txn_version: int | None = option(
         None, "The number of that write, growing: the batch id inside `foreachBatch`.", low=0
     )
+    empty_bodies: bool = option(
+        False,
+        "Write rows with an empty body, too: a message that RocketMQ's producers refuse to send, though its brokers keep those "
+        "that others have sent.",
+    )
     adopt_batch: bool = option(
         False,
         "True once, for a query that goes on from a checkpoint whose earlier batches were not written by this sink: no "
@@ -76,6 +81,8 @@ class SinkOptions(OptionTable):
             raise ConfigError(f"sinkId={self.sink_id!r}: 1 to 32 of the characters A-Z a-z 0-9 _ . % -")
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise ConfigError("txnAppId and txnVersion belong together: whose write it is, and which one")
+        if self.empty_bodies and not self.exact:
+            raise ConfigError(f"emptyBodies needs delivery={EFFECTIVELY_ONCE}: no batch of sends has empty bodies")
         if self.txn_app_id is not None and not _APP.match(self.txn_app_id):
             raise ConfigError(f"txnAppId={self.txn_app_id!r}: 1 to 60 of the characters A-Z a-z 0-9 _ . % -")
 

@@ -54,7 +54,7 @@ class _Outgoing:
             if not batch.num_rows:
                 continue
             try:
-                self._write(batch, rows_of(batch, self._options.topic))
+                self._write(batch, rows_of(batch, self._options.topic, empty=self._options.empty_bodies))
             except InvalidMessage as fault:
                 raise InvalidMessage(f"{fault} (counted from the task's row {self.rows} on)") from None
             self.rows += batch.num_rows
@@ -114,7 +114,9 @@ class StagedRows(_Outgoing):
         """
         super().__init__(courier, options, Purpose.STAGED, id_prefix)
         self._transaction = transaction
-        self._parts = Parts(self._id_prefix, name=name)
+        self._parts = Parts(
+            self._id_prefix, name=name, body_bytes_max=courier.body_bytes_max, empty=options.empty_bodies
+        )
 
     def finish(self) -> tuple[ManifestPart, ...]:
         """Stage what is left, and wait for all answers: the parts. Raises as `write`."""

@@ -28,7 +28,7 @@ from metaq.clock import SYSTEM
 from metaq.errors import ConfigError, MetaqError
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import interpreter
+from metaq.spark import interpreter, message_limits
 from metaq.spark.courier import Courier
 from metaq.spark.fetch import read_slice
 from metaq.spark.pipelines.driver import root_text
@@ -99,7 +99,6 @@ class _Redrive:
         """Topics that are looked through for copies, and from when on (ms since 1970)."""
         self.ledger = Ledger(self.run.place)
         self.ledger.check_topic(options.source)
-        self.frames = Frames(self.spark, options)
         self.courier = Courier(options.servers, options.retry_seconds)
         self.fence = Fence(self.courier, options.retry_seconds)
         pairs = {
@@ -108,6 +107,7 @@ class _Redrive:
         }  # fmt: skip
         self.source = SourceOptions.of({name: str(value) for name, value in pairs.items() if value is not None})
         self.planner = Planner(self.source)
+        self.frames = Frames(self.spark, options, message_limits.of_transactions(self.planner.client))
 
     def go(self) -> Outcome:
         try:
@@ -331,6 +331,7 @@ class _Redrive:
             txnAppId=head.ledger,
             txnVersion=str(step.number),
             coordinator=head.coordinator,
+            emptyBodies="true",
             retrySeconds=str(self.options.retry_seconds),
         ).mode("append").save()
 

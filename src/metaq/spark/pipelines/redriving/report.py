@@ -14,7 +14,7 @@ WHY: Final = {
     "homeless": "name no topic that they could go back to (give to)",
     "empty": "would have no body",
     "illegal": "have a tag, a key or a property that no message may have",
-    "large": "are too large for a transaction, of 1 MiB with properties at most",
+    "large": "are larger than the brokers take them (maxMessageSize; 31 KiB of properties)",
 }
 """Why a message cannot be sent, by its fate."""
 
