@@ -42,6 +42,8 @@ class PlannedPart(Struct, frozen=True):
     topic: str
     queue_id: int
     chunks: tuple[tuple[bytes, ...], ...]
+    properties: bytes = b""
+    """Of each message."""
 
     @property
     def bodies(self) -> list[bytes]:
@@ -52,7 +54,7 @@ class PlannedPart(Struct, frozen=True):
     def seal(self) -> Seal:
         crc = size = 0
         for chunk in self.chunks:
-            body = batch_of(chunk)
+            body = batch_of(chunk, self.properties)
             crc, size = part_crc(crc, chunk_crc(body)), size + len(body)
         return Seal(len(self.chunks), sum(map(len, self.chunks)), size, crc)
 
@@ -62,9 +64,8 @@ class PlannedPart(Struct, frozen=True):
 
     def section(self, number: int, *, seal: bool = False) -> Chunk:
         """A chunk of it; `seal`: with its end."""
-        return Chunk(
-            self.part, number, self.topic, self.queue_id, batch_of(self.chunks[number]), self.seal if seal else None
-        )
+        body = batch_of(self.chunks[number], self.properties)
+        return Chunk(self.part, number, self.topic, self.queue_id, body, self.seal if seal else None)
 
     def sections(self) -> tuple[Chunk, ...]:
         """All of it, the end included."""

@@ -137,6 +137,8 @@ def test_delays_need_at_least_once(spark, metaq_broker, topic):
         ({"delivery": "exactly-once"}, "delivery"),
         ({"txnAppId": "x"}, "belong together"),
         ({"sinkId": "a b"}, "sinkId"),
+        ({"onlyGroup": "a b"}, "onlyGroup"),
+        ({"onlyGroup": "g", "delivery": "at-least-once"}, "onlyGroup needs"),
         ({"emptyBodies": "true", "delivery": "at-least-once"}, "emptyBodies needs"),
         ({"topic": "a b"}, "topic"),
     ],

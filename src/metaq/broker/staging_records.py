@@ -55,6 +55,8 @@ PROGRESS: Final = "METAQ_DONE"
 FORBIDDEN: Final = (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC)
 """Messages with one of these are stored elsewhere or not as they come: a staged message cannot be."""
 FORBIDDEN_BYTES: Final = tuple(name.encode() for name in FORBIDDEN)
+FORBIDDEN_RETRIES: Final = tuple(name.encode() for name in FORBIDDEN if name != props.RETRY_TOPIC)
+"""The same of messages for retry topics, each of which says where it comes from."""
 _CHUNK_HEAD: Final = f"{props.TAGS}\x01{CHUNK}\x02{TX}\x01"
 _CHUNK_CODE: Final = tags_code(CHUNK)
 _DECIDE_HEAD: Final = f"{props.TAGS}\x01{DECIDE}\x02{props.KEYS}\x01"
@@ -115,7 +117,9 @@ def single_body_bytes(body: bytes) -> int | None:
     return to_middle - BATCH_HEAD.size if size == len(body) else None
 
 
-def check_entry(where: str, number: int, text: bytes, more: int) -> None:
+def check_entry(
+    where: str, number: int, text: bytes, more: int, forbidden: tuple[bytes, ...] = FORBIDDEN_BYTES
+) -> None:
     """Raises Refused ILLEGAL_MESSAGE: the message cannot be staged. `more`: bytes of properties that the broker adds."""
     if len(text) + more > props.PROPERTIES_BYTES_MAX:
         raise Refused(
@@ -123,7 +127,7 @@ def check_entry(where: str, number: int, text: bytes, more: int) -> None:
             f"message {number} of a chunk for {where} has {len(text)} bytes of properties, the limit is "
             f"{props.PROPERTIES_BYTES_MAX - more}",
         )
-    for name in FORBIDDEN_BYTES:
+    for name in forbidden:
         if name in text and name.decode() in props.parse(text.decode("utf-8", "replace")):
             raise Refused(
                 Reason.ILLEGAL_MESSAGE,

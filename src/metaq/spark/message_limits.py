@@ -20,6 +20,8 @@ class MessageLimits:
     """Of body and properties together; None: each has its own limit only."""
     empty: bool = False
     """Whether a body may be empty."""
+    retry_topics: bool = False
+    """Whether it may go to the retry topic of a group."""
 
     @property
     def words(self) -> str:
@@ -41,4 +43,4 @@ def of_transactions(client: ClusterClient) -> MessageLimits:
     found = [client.takes(broker) for broker in client.masters()]
     if not found or min(takes.level for takes in found) < LARGE_CHUNKS_LEVEL:
         return OLDER
-    return MessageLimits(body_bytes=min(takes.body_bytes for takes in found), empty=True)
+    return MessageLimits(body_bytes=min(takes.body_bytes for takes in found), empty=True, retry_topics=True)

@@ -54,10 +54,14 @@ class _Outgoing:
             if not batch.num_rows:
                 continue
             try:
-                self._write(batch, rows_of(batch, self._options.topic, empty=self._options.empty_bodies))
+                self._write(batch, self._rows(batch))
             except InvalidMessage as fault:
                 raise InvalidMessage(f"{fault} (counted from the task's row {self.rows} on)") from None
             self.rows += batch.num_rows
+
+    def _rows(self, batch: pa.RecordBatch) -> MessageRows:
+        options = self._options
+        return rows_of(batch, options.topic, empty=options.empty_bodies, only_group=options.only_group)
 
     def put(self, queue: MessageQueue, columns: hot.RowColumns) -> None:
         """Messages as they are, with all their properties, in their order into one queue. Raises as `write`."""

@@ -23,7 +23,8 @@ KEEPING_LEVEL: Final = 3
 STAGING_LEVEL: Final = 3
 """From here on a broker knows staged transactions (30000 to 30006)."""
 LARGE_CHUNKS_LEVEL: Final = 4
-"""From here on a chunk of one message may be as large as a message may be, and messages in chunks may have empty bodies."""
+"""From here on a chunk of one message may be as large as a message may be, messages in chunks may have empty bodies,
+and may go to retry topics."""
 OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}
 
 

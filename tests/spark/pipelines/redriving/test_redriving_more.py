@@ -16,6 +16,7 @@ from metaq.spark.pipelines import redrive
 from metaq.spark.pipelines.run import Run, ask_to_stop
 from tests.spark.pipelines.redriving.redrive_support import JSON, Shop
 from tests.staged import send_empty
+from tests.support import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 
@@ -137,6 +138,43 @@ def test_what_cannot_be_sent_stays_and_is_counted(spark, shop):
         spark, group="", topic=f"{shop.topic}_plain", folder=str(shop.folder / "plain"), select="'a' as tag"
     )
     assert (moved["sent"], moved["unfit"]) == (0, {"homeless": 1})
+
+
+def test_only_the_group_that_failed_gets_them_again(spark, shop):
+    """As messages of their topic that were never tried; a redrive that lost its folder finds them there; others get nothing."""
+    shop.die([b"one", b"two", b"three"])
+    other = f"{shop.group}_other"
+    assert got(shop.namesrv, other, shop.topic, 3) == {
+        (b"one", shop.topic, 0),
+        (b"two", shop.topic, 0),
+        (b"three", shop.topic, 0),
+    }
+    found = shop.redrive(spark, onlyGroup="true", where="string(body) <> 'two'")
+    assert (found["sent"], found["targets"]) == (2, {shop.topic: 2})
+    assert f"to {shop.topic}, for the group {shop.group} alone: 2" in shop.text
+    again = shop.redrive(spark, onlyGroup="true", checkTarget="true", folder=str(shop.folder / "new"))
+    assert (again["sent"], again["there"]) == (1, 2)
+    assert shop.redriven() == []
+    assert got(shop.namesrv, shop.group, shop.topic, 3) == {
+        (b"one", shop.topic, 0),
+        (b"two", shop.topic, 0),
+        (b"three", shop.topic, 0),
+    }
+    with metaq.Producer(shop.namesrv) as producer:
+        producer.send(shop.topic, b"last")
+    assert got(shop.namesrv, other, shop.topic, 1) == {(b"last", shop.topic, 0)}
+
+
+def got(namesrv, group, topic, count):
+    """What the group gets, up to so many messages: body, topic, tries before."""
+    found = set()
+    with metaq.Consumer(namesrv, group=group, topics=topic, start="earliest") as consumer:
+        while len(found) < count:
+            message = consumer.receive(PATIENCE)
+            assert message is not None, found
+            found.add((message.body, message.topic, message.reconsume_times))
+            message.ack()
+    return found
 
 
 def test_large_and_empty_dead_letters_go_back(spark, shop, metaq_broker):
