@@ -11,8 +11,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from metaq.client.conversation.call import Call
+from metaq.client.conversation.sending import Outgoing, Send
 from metaq.client.conversation.staging import Stage
+from metaq.model import MessageQueue
 from metaq.model.staging import Chunk, ManifestPart, Seal, chunk_crc, part_crc
+from metaq.testing import EmbeddedBroker
 from metaq.wire.record import encode_batch
 from tests.support import exchange
 
@@ -39,6 +42,8 @@ class PlannedPart(Struct, frozen=True):
     topic: str
     queue_id: int
     chunks: tuple[tuple[bytes, ...], ...]
+    properties: bytes = b""
+    """Of each message."""
 
     @property
     def bodies(self) -> list[bytes]:
@@ -49,7 +54,7 @@ class PlannedPart(Struct, frozen=True):
     def seal(self) -> Seal:
         crc = size = 0
         for chunk in self.chunks:
-            body = batch_of(chunk)
+            body = batch_of(chunk, self.properties)
             crc, size = part_crc(crc, chunk_crc(body)), size + len(body)
         return Seal(len(self.chunks), sum(map(len, self.chunks)), size, crc)
 
@@ -59,9 +64,8 @@ class PlannedPart(Struct, frozen=True):
 
     def section(self, number: int, *, seal: bool = False) -> Chunk:
         """A chunk of it; `seal`: with its end."""
-        return Chunk(
-            self.part, number, self.topic, self.queue_id, batch_of(self.chunks[number]), self.seal if seal else None
-        )
+        body = batch_of(self.chunks[number], self.properties)
+        return Chunk(self.part, number, self.topic, self.queue_id, body, self.seal if seal else None)
 
     def sections(self) -> tuple[Chunk, ...]:
         """All of it, the end included."""
@@ -73,3 +77,8 @@ def stage(transaction: str, parts: Sequence[PlannedPart], *, only: tuple[Chunk, 
     """Stage all of these parts, or only these chunks of them."""
     chunks = only or tuple(section for part in parts for section in part.sections())
     return Stage(transaction=transaction, chunks=chunks, born_ms=BORN_MS, **more)
+
+
+def send_empty(broker: EmbeddedBroker, queue: MessageQueue) -> None:
+    """A message without a body, as clients of other makes may send it: ours refuse, as Java's do, and brokers keep it."""
+    ask(broker.broker, Send("foreign", Outgoing(queue.topic, b""), queue, BORN_MS))

@@ -204,9 +204,12 @@ def test_what_can_never_be_stored_is_refused_at_the_put_and_the_rest_can_be_comm
     with opened(tmp_path, clock, Metaq1Options(max_transfer_size=4 << 20)) as broker:
         branches(broker).begin(KEY, 0, channel)
         put(broker, KEY, b"good", channel)
-        refused(Reason.ILLEGAL_MESSAGE, put, broker, KEY, bytes(1 << 20), channel)
+        refused(Reason.ILLEGAL_MESSAGE, put, broker, KEY, bytes((1 << 20) + 1), channel)
+        put(broker, KEY, bytes(1 << 20), channel)
+        put(broker, KEY, b"better", channel)
         branches(broker).commit(KEY, channel, one_phase=True)
-        assert bodies(broker, "test", 0) == [b"good"]
+        run_steps(broker)
+        assert bodies(broker, "test", 0) == [b"good", bytes(1 << 20), b"better"]
 
 
 def test_a_topic_with_a_dot_takes_messages_of_transactions(

@@ -94,14 +94,14 @@ def test_a_seal_that_does_not_tell_what_the_part_holds_is_refused(broker):
     ("body", "words"),
     [
         (b"", "bytes"), (b"x" * 50, "batch"), (batch(b"a")[:-1], "batch"), (b"x" * ((1 << 20) + 1), "bytes"),
-        (batch(b""), "no body"), (batch(b"a", properties=b"DELAY\x013"), "DELAY"),
+        (batch(b"a", properties=b"DELAY\x013"), "DELAY"),
         (batch(b"a", properties=b"TRAN_MSG\x01true\x02TAGS\x01x"), "TRAN_MSG"),
         (batch(b"a", b"b", properties=b"RETRY_TOPIC\x01x"), "RETRY_TOPIC"),
         (encode_batch([(0, b"a", b"k\x01" + b"v" * 32764)]), "properties"),
     ],
 )  # fmt: skip
 def test_a_body_that_could_not_be_applied_is_refused_when_it_is_staged(broker, body, words):
-    """Not a batch, too large, without a body, or with a property that sends a message elsewhere."""
+    """Not a batch, too large, or with a property that sends a message elsewhere."""
     text = refused(
         Reason.ILLEGAL_MESSAGE, stage, broker, Chunk(part="p", number=0, topic="orders", queue_id=0, body=body)
     )
@@ -118,7 +118,7 @@ def test_a_chunk_whose_messages_take_more_than_a_log_file_is_refused(broker):
 def test_topics_that_take_no_message_are_refused_when_it_is_staged(broker):
     """Not at the commit, when it would be too late to say so."""
     broker.topics.update(TopicConfig("closed", 4, 4, perm=4))
-    for topic in ("closed", HALF_TOPIC, STAGE_TOPIC, "%RETRY%g", "%DLQ%g", "rmq_sys_METAQ_TXN"):
+    for topic in ("closed", HALF_TOPIC, STAGE_TOPIC, "%DLQ%g", "rmq_sys_METAQ_TXN"):
         refused(Reason.NO_PERMISSION, stage, broker, chunk(topic=topic))
     refused(Reason.INVALID, stage, broker, chunk(topic="a b"))
     assert "4 queues" in refused(Reason.INVALID, stage, broker, chunk(queue_id=4))
@@ -128,6 +128,25 @@ def test_topics_that_take_no_message_are_refused_when_it_is_staged(broker):
     broker.settings.change({"brokerPermission": 4})
     refused(Reason.NO_PERMISSION, stage, broker, chunk())
     assert nothing_is_stored(broker)
+
+
+def test_messages_for_a_retry_topic_need_its_group(broker):
+    """As sends to it do; they say which topic they come from, which no other staged message may."""
+    again = batch(b"a", b"b", properties=b"RETRY_TOPIC\x01orders\x02UNIQ_KEY\x01k")
+    seal = seal_of(again, rows=2)
+    broker.settings.change({"autoCreateSubscriptionGroup": False})
+    refused(Reason.NO_GROUP, stage, broker, chunk(body=again, topic="%RETRY%billing"))
+    broker.settings.change({"autoCreateSubscriptionGroup": True})
+    stage(broker, chunk(body=again, topic="%RETRY%billing", seal=seal))
+    assert "RETRY_TOPIC" in refused(Reason.ILLEGAL_MESSAGE, stage, broker, chunk(body=again, part="q"))
+    for name in ("DELAY", "TRAN_MSG"):
+        wrong = chunk(body=batch(b"a", properties=f"{name}\x011".encode()), topic="%RETRY%billing", part="q")
+        assert name in refused(Reason.ILLEGAL_MESSAGE, stage, broker, wrong)
+    commit(broker, ManifestPart("broker-a", "p", "%RETRY%billing", 0, seal))
+    found = stored(broker, "%RETRY%billing", 0)
+    assert [(one.body, one.reconsume_times, one.properties["RETRY_TOPIC"]) for one in found] == [
+        (b"a", 0, "orders"), (b"b", 0, "orders"),
+    ]  # fmt: skip
 
 
 def test_who_may_not_send_to_a_topic_may_neither_stage_nor_end_for_it(tmp_path):

@@ -171,3 +171,25 @@ def test_topics_and_delays_divide_the_rows():
     assert (at_once.tolist(), delayed.tolist()) == ([0, 2], [1])
     with pytest.raises(InvalidMessage, match="row 1: topic is null"):
         rows_of(batch)
+
+
+def test_rows_for_one_group_alone_go_to_its_retry_topic():
+    """Each says the topic as which the group's members see it; a row without other properties too."""
+    batch = pa.record_batch(
+        {
+            "body": pa.array([b"1", b"2", b"3"]),
+            "topic": pa.array(["a", None, "b"], pa.string()),
+            "tag": pa.array(["x", None, None], pa.string()),
+        }
+    )
+    rows = rows_of(batch, "t", only_group="billing")
+    assert [(topic, numbers.tolist()) for topic, numbers in rows.topics] == [("%RETRY%billing", [0, 1, 2])]
+    made = hot.Batch()
+    assert made.add_rows(rows.columns) == 3
+    assert [props.parse(text.decode()) for _, _, text in decode_batch(made.take())] == [
+        {"RETRY_TOPIC": "a", "TAGS": "x"}, {"RETRY_TOPIC": "t"}, {"RETRY_TOPIC": "b"},
+    ]  # fmt: skip
+    plain = rows_of(pa.record_batch({"body": pa.array([b"1"])}), "t", only_group="g")
+    made = hot.Batch()
+    assert made.add_rows(plain.columns) == 1
+    assert decode_batch(made.take()) == [(0, b"1", b"RETRY_TOPIC\x01t\x02")]

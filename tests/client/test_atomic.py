@@ -12,6 +12,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from msgspec import structs
 
 import metaq
 from metaq import aio
@@ -738,3 +739,30 @@ def test_whatever_is_lost_what_is_said_is_true(cluster, seed):
     assert len(wanted) > 20
     for topic in ("orders", "stock"):
         assert sorted(bodies(cluster, topic)) == wanted
+
+
+def test_an_older_broker_of_ours_is_sent_no_message_above_a_mebibyte(cluster, producer):
+    """It takes none in a transaction: said before anything goes there, with what can be done; all else goes there."""
+
+    def older(answer):
+        return structs.replace(answer, ext=answer.ext | {"METAQ": "3"}) if "METAQ" in answer.ext else None
+
+    cluster.answer_script = older
+    with producer.atomic() as tx:
+        with pytest.raises(metaq.NotSupported, match=r"older MetaQ.*1048576 bytes .* a body of 1048577 bytes is more"):
+            tx.send("orders", b"x" * (CHUNK_BYTES_MAX + 1))
+        tx.send("orders", b"small")
+    assert bodies(cluster) == [b"small"]
+
+
+def test_what_the_broker_takes_from_nobody_is_refused_with_size_and_limit(cluster, producer):
+    """The client's limit is not the broker's, which is smaller here: said before the decision."""
+    with (
+        pytest.raises(
+            metaq.TransactionFailed, match=r"body of 300000 bytes, the limit is 262144 \(maxMessageSize\)"
+        ) as failed,
+        producer.atomic() as tx,
+    ):
+        tx.send("orders", b"x" * 300_000)
+    assert failed.value.state == "rolled back"
+    assert bodies(cluster) == []

@@ -92,12 +92,33 @@ def test_a_numbered_write_is_done_once(spark, metaq_broker, topic):
 
 
 def test_large_rows_and_many_of_them(spark, metaq_broker, topic):
-    """Up to nearly 1 MiB each; more than a task keeps before it stages."""
+    """More than a task keeps before it stages."""
     frame = spark.range(30).selectExpr("concat(cast(id as string), repeat('x', 700000)) as body")
     write(frame, metaq_broker, topic)
     assert len({message.body for message in read(metaq_broker, topic)}) == 30
-    with pytest.raises(Exception, match=r"row 0: a message .* must have 1 to 1048576 bytes"):
-        write(spark.range(1).selectExpr("repeat('x', 1048576) as body"), metaq_broker, topic)
+
+
+@pytest.mark.parametrize("size", [1 << 21, 1 << 22])
+def test_a_row_as_large_as_a_message_may_be(spark, metaq_broker, topic, size):
+    """In its place between small ones; a byte more than its broker takes is refused with both numbers, and nothing is seen."""
+    one = f"if(id = 3, repeat('x', {size}), cast(id as string))"
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        producer.send(topic, b"there")
+    write(spark.range(0, 7, 1, 1).selectExpr(f"{one} as body", "'k' as ordering_key"), metaq_broker, topic)
+    found = [message.body for message in read(metaq_broker, topic) if message.body != b"there"]
+    assert found == [b"0", b"1", b"2", b"x" * size, b"4", b"5", b"6"]
+    with pytest.raises(
+        Exception, match=r"row 0: a message .* has a body of 4194305 bytes, the limit is 4194304: raise max"
+    ):
+        write(spark.range(1).selectExpr(f"repeat('x', {(1 << 22) + 1}) as body"), metaq_broker, topic)
+    assert len(read(metaq_broker, topic)) == 8
+
+
+def test_empty_bodies_are_written_where_that_is_said(spark, metaq_broker, topic):
+    """What came from elsewhere with an empty body may go on so."""
+    frame = spark.range(0, 3, 1, 1).selectExpr("if(id = 1, '', cast(id as string)) as body", "'k' as ordering_key")
+    write(frame, metaq_broker, topic, emptyBodies="true")
+    assert [message.body for message in read(metaq_broker, topic)] == [b"0", b"", b"2"]
 
 
 def test_delays_need_at_least_once(spark, metaq_broker, topic):
@@ -116,6 +137,9 @@ def test_delays_need_at_least_once(spark, metaq_broker, topic):
         ({"delivery": "exactly-once"}, "delivery"),
         ({"txnAppId": "x"}, "belong together"),
         ({"sinkId": "a b"}, "sinkId"),
+        ({"onlyGroup": "a b"}, "onlyGroup"),
+        ({"onlyGroup": "g", "delivery": "at-least-once"}, "onlyGroup needs"),
+        ({"emptyBodies": "true", "delivery": "at-least-once"}, "emptyBodies needs"),
         ({"topic": "a b"}, "topic"),
     ],
 )

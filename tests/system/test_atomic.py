@@ -79,6 +79,27 @@ def all_of(brokers=BROKERS, count=3):
     return [f"{broker} {number}" for broker in brokers for number in range(count)]
 
 
+@pytest.mark.parametrize("size", [(1 << 20) - 100, 1 << 20, 3 << 20, 4 << 20])
+def test_large_messages_are_in_their_place_between_small_ones(cluster, topic, producer, size):
+    """As large as `send` takes them; more of them than the client keeps, and at two brokers."""
+    queues = [metaq.MessageQueue(topic, broker, 0) for broker in BROKERS[:2]]
+    sent = [b"a", b"b" * size, b"c", b"d", b"e" * size, b"f"]
+    with producer.atomic(timeout=PATIENCE) as tx:
+        ids = [tx.send(topic, body, queue=queue, tag="t", keys="k") for queue in queues for body in sent]
+    assert tx.outcome is metaq.TransactionOutcome.COMMIT
+    eventually(lambda: producer.outcome(tx.id) is metaq.Phase.COMMITTED)
+    found = []
+    for queue in queues:
+        with metaq.Reader(cluster.namesrv, topic, queues=[queue], stop_at_end=True) as reader:
+            messages = list(reader)
+        assert [message.body for message in messages] == sent
+        assert {(message.tag, message.keys) for message in messages} == {("t", ("k",))}
+        found += [message.message_id for message in messages]
+    assert found == ids
+    with producer.atomic() as tx, pytest.raises(metaq.InvalidMessage, match="4194305 bytes, the limit is 4194304"):
+        tx.send(topic, b"x" * ((4 << 20) + 1))
+
+
 def test_all_brokers_deliver_or_none(cluster, topic, producer):
     """The coordinator knows when all have: then the transaction is over."""
     with pytest.raises(KeyError), producer.atomic() as dropped:

@@ -187,6 +187,35 @@ def test_the_store_time_never_steps_back(hot):
     assert [message.store_ms for message in stored(tails)] == [STORE_MS + 500] * 2
 
 
+@both
+@pytest.mark.parametrize("size", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 4 << 20, (4 << 20) + 1])
+def test_a_message_of_any_size_is_copied_whole(hot, size):
+    """A chunk of one message may be as large as messages may be, and is expanded whatever the limit is by then."""
+    body = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+    tails = Tails(hot, log_bytes=size + 1000, body_bytes_max=100)
+    record = chunk([entry(0, body=body)])
+    assert expand(tails, record).stop == hot.STOP_END
+    [copy] = stored(tails)
+    assert (copy.body, copied_from(copy.prepared_offset)) == (body, 700)
+    assert checked(hot, encode_batch([entry(0, body=body)]), body_bytes_max=size) == 1
+    assert checked(hot, encode_batch([entry(0, body=body)]), body_bytes_max=size - 1) == -1
+    small = Tails(hot, log_bytes=size)
+    assert expand(small, record).stop == hot.STOP_LOG_FULL
+    assert not any(small.log_bytes)
+
+
+@needs_native
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 4 << 20])
+def test_both_modules_copy_a_large_message_alike(size):
+    """To the last byte."""
+    found = []
+    for hot in (TWIN, NATIVE):
+        tails = Tails(hot, log_bytes=size + 1000)
+        expand(tails, chunk([entry(0, body=b"y" * size)]))
+        found.append(tails.everything())
+    assert found[0] == found[1]
+
+
 # ------------------------------------------------------------------ what is judged when a chunk is staged
 
 

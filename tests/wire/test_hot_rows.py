@@ -86,6 +86,21 @@ def test_columns_that_do_not_fit_together_are_refused(hot):
     assert batch.add_rows(columns, 5) == 5
 
 
+@both
+def test_empty_bodies_are_taken_only_where_they_are_wanted(hot):
+    """In rows and one by one."""
+    columns = hot.RowColumns(3, column([b"a", b"", b"c"]), column([b"k\x01v", b"", b""]))
+    plain, wanted = hot.Batch(), hot.Batch(b"", 1000, True)
+    assert (plain.add(0, b"", b""), plain.add_message(b"", None, None)) == (-1, -1)
+    assert (wanted.add_rows(columns), wanted.add(7, b"", b"")) == (3, 3)
+    assert [body for _, body, _ in decode_batch(wanted.take())] == [b"a", b"", b"c", b""]
+    assert [columns.sizes(row) for row in range(3)] == [(1, 3), (0, 0), (1, 0)]
+    assert hot.RowColumns(1, column([b"ab"])).sizes(0) == (2, 0)
+    for row in (-1, 3):
+        with pytest.raises(IndexError, match="no row"):
+            columns.sizes(row)
+
+
 @needs_native
 @given(
     rows=st.lists(
@@ -94,13 +109,14 @@ def test_columns_that_do_not_fit_together_are_refused(hot):
     chosen=st.lists(st.integers(0, 8), max_size=12),
     prefix=st.sampled_from([b"", PREFIX]),
     room=st.integers(0, 400),
+    empty=st.booleans(),
 )
-def test_twin_and_native_alike(rows, chosen, prefix, room):
+def test_twin_and_native_alike(rows, chosen, prefix, room, empty):
     """Random columns give the same entries, and stop at the same place."""
     chosen = [row for row in chosen if row < len(rows)]
     results = []
     for hot in (NATIVE, TWIN):
-        batch = hot.Batch(prefix, room)
+        batch = hot.Batch(prefix, room, empty)
         columns = hot.RowColumns(
             len(rows),
             column([row[0] for row in rows]),
@@ -108,6 +124,7 @@ def test_twin_and_native_alike(rows, chosen, prefix, room):
             numbers([row[2] for row in rows]),
         )
         results.append(
-            (batch.add_rows(columns), batch.add_rows(columns, 0, numbers(chosen)), batch.count, batch.take())
-        )
+            (batch.add_rows(columns), batch.add_rows(columns, 0, numbers(chosen)), batch.count, batch.take(),
+             [columns.sizes(row) for row in range(len(rows))])
+        )  # fmt: skip
     assert results[0] == results[1]

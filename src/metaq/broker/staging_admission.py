@@ -11,11 +11,13 @@ from metaq.broker.requests import Stage
 from metaq.broker.staging_parts import New, Part, Staged, Transaction, check_seal, is_next
 from metaq.broker.staging_records import (
     FORBIDDEN_BYTES,
+    FORBIDDEN_RETRIES,
     RECORD_BYTES_MORE,
     check_entry,
     chunk_record,
     entries_of,
     life_text,
+    single_body_bytes,
 )
 from metaq.broker.topics import check_client_topic
 from metaq.errors import Reason, Refused
@@ -36,6 +38,8 @@ _BLANK_BYTES: Final = 8
 COPY_BYTES_MORE: Final = 512
 """More than a message takes in the log beside its entry in a batch."""
 
+_ANY_SIZE: Final = 0x7FFFFFFF
+
 WRITE: Final = int(Perm.WRITE)
 
 Added = Callable[[Transaction, int], None]
@@ -51,10 +55,12 @@ class Admission:
     def __init__(
         self, environment: Environment, tables: Tables, appender: Appender, table: Staged, authorise: Authorise
     ) -> None:
-        self._environment, self._store, self._topics = environment, environment.store, tables.topics
+        self._environment, self._store = environment, environment.store
+        self._topics, self._groups = tables.topics, tables.groups
         self._appender, self._table, self._authorise = appender, table, authorise
-        self._judge = TopicGate(b"-", (), CHUNK_BYTES_MAX, FORBIDDEN_BYTES)
-        """What staged messages may not have."""
+        self._judge = TopicGate(b"-", (), _ANY_SIZE, FORBIDDEN_BYTES)
+        """What staged messages may not have. Their sizes are looked at before."""
+        self._judge_retries = TopicGate(b"-", (), _ANY_SIZE, FORBIDDEN_RETRIES)
         self._open: dict[str, int] = {}
         """Topics that everybody may send to, and how many queues each has; as long as nothing changes."""
         tables.topics.watch(self._forget)
@@ -124,11 +130,22 @@ class Admission:
         self._check_batch(chunk)
 
     def _check_size(self, chunk: Chunk) -> None:
-        limit = min(CHUNK_BYTES_MAX, self._environment.store_options.max_message_size)
-        if not 0 < len(chunk.body) <= limit:
+        """A message may be as large as one that is sent by itself; several together are to be little."""
+        size, most = len(chunk.body), self._environment.store_options.max_message_size
+        limit = min(CHUNK_BYTES_MAX, most)
+        if 0 < size <= limit:
+            return
+        body_bytes = single_body_bytes(chunk.body)
+        if body_bytes is None:
             raise Refused(
                 Reason.ILLEGAL_MESSAGE,
-                f"a chunk for {_where(chunk)} has {len(chunk.body)} bytes, it may have 1 to {limit}",
+                f"a chunk for {_where(chunk)} has {size} bytes, it may have 1 to {limit}, and more only if it is one message",
+            )
+        if body_bytes > most:
+            raise Refused(
+                Reason.ILLEGAL_MESSAGE,
+                f"the message of a chunk for {_where(chunk)} has a body of {body_bytes} bytes, the limit is {most} "
+                "(maxMessageSize)",
             )
 
     def _take(self, new: New, chunk: Chunk) -> None:
@@ -147,7 +164,8 @@ class Admission:
     def _check_batch(self, chunk: Chunk) -> int:
         """How many messages there are. Raises Refused ILLEGAL_MESSAGE: not a batch, or one that could not be applied."""
         more = len(self._environment.options.broker_cluster_name.encode()) + len(props.CLUSTER) + 2
-        rows = check_batch(chunk.body, self._judge, self._store.log.tail)
+        retries = chunk.topic.startswith(RETRY_PREFIX)
+        rows = check_batch(chunk.body, self._judge_retries if retries else self._judge, self._store.log.tail)
         if rows < 0:  # there is something to tell, or to look at singly
             rows = self._judge_entries(chunk, more)
         size = len(chunk.body) + rows * (RECORD_BYTES_MORE + len(chunk.topic) + more)
@@ -161,10 +179,9 @@ class Admission:
 
     def _judge_entries(self, chunk: Chunk, more: int) -> int:
         entries, where = entries_of(chunk.body), _where(chunk)
-        for number, (_, body, text) in enumerate(entries):
-            if not body and not chunk.of_partition:
-                raise Refused(Reason.ILLEGAL_MESSAGE, f"message {number} of a chunk for {where} has no body")
-            check_entry(where, number, text, more)
+        forbidden = FORBIDDEN_RETRIES if chunk.topic.startswith(RETRY_PREFIX) else FORBIDDEN_BYTES
+        for number, (_, _, text) in enumerate(entries):
+            check_entry(where, number, text, more, forbidden)
         return len(entries)
 
     # ------------------------------------------------------------------ where to
@@ -180,7 +197,10 @@ class Admission:
                 continue
             count = max(config.read_queues, config.write_queues)
             self._closed_partitions.check(topic, queue_id)
-            if self._authorise is everybody and not self._closed_partitions.of(topic):
+            # Of a retry topic's group is asked each time: it may go, and its topic stay.
+            if self._authorise is everybody and not (
+                self._closed_partitions.of(topic) or topic.startswith(RETRY_PREFIX)
+            ):
                 self._open[topic] = count
             if not 0 <= queue_id < count:
                 raise Refused(
@@ -197,13 +217,18 @@ class Admission:
     def _topic(self, name: str, queue_id: int, who: Identity, *, of_partition: bool) -> TopicConfig:
         if not of_partition:
             check_client_topic(name)
-        if name in SEND_FORBIDDEN or name.startswith((RETRY_PREFIX, DEAD_LETTER_PREFIX)):
+        if name in SEND_FORBIDDEN or name.startswith(DEAD_LETTER_PREFIX):
             raise Refused(Reason.NO_PERMISSION, f"staging messages for the topic {name} is forbidden")
         self._authorise(who, Action.PUBLISH, name)
         config = self._topics.taking(name)
         options = self._environment.options
         if config is None and of_partition:
             raise Refused(Reason.NO_TOPIC, f"the topic {name} is not there any more")
+        if name.startswith(
+            RETRY_PREFIX
+        ):  # As a send to it, by which consumers give back what brokers would not take back.
+            self._groups.require(name.removeprefix(RETRY_PREFIX))
+            config = config or self._topics.ensure(name)
         if config is None:
             config = self._topics.auto_create(
                 name, AUTO_CREATE_TOPIC, options.default_topic_queue_nums, queue_id=queue_id

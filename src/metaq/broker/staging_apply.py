@@ -137,7 +137,7 @@ class Applier:
             if not self._is_topic_there(part):
                 return 0
             if not self._expand(part, None, carrying=carrying):
-                record = self._chunks.record(part.places[number])
+                record = self._chunks.record(part.places[number], part.sizes[number])
                 if record is None:
                     self._reading[key] = None
                     return 0

@@ -22,7 +22,16 @@ from metaq.model.staging import Chunk, Decision, Lifetime, Seal
 from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
 from metaq.store.outline import Outline
 from metaq.store.writer import PutRecord
-from metaq.wire.record import HOST_V4, HOST_V6, RECORD_BYTES_MIN, copy_mark, decode_batch, tags_code
+from metaq.wire.record import (
+    BATCH_HEAD,
+    HOST_V4,
+    HOST_V6,
+    RECORD_BYTES_MIN,
+    batch_place,
+    copy_mark,
+    decode_batch,
+    tags_code,
+)
 
 CHUNK, SEAL = "chunk", "seal"
 DECIDE, DONE, FINISHED, FORGET, CHECKPOINT = "decide", "done", "finished", "forget", "checkpoint"
@@ -46,6 +55,8 @@ PROGRESS: Final = "METAQ_DONE"
 FORBIDDEN: Final = (props.DELAY, props.TRANSACTION_PREPARED, props.RETRY_TOPIC)
 """Messages with one of these are stored elsewhere or not as they come: a staged message cannot be."""
 FORBIDDEN_BYTES: Final = tuple(name.encode() for name in FORBIDDEN)
+FORBIDDEN_RETRIES: Final = tuple(name.encode() for name in FORBIDDEN if name != props.RETRY_TOPIC)
+"""The same of messages for retry topics, each of which says where it comes from."""
 _CHUNK_HEAD: Final = f"{props.TAGS}\x01{CHUNK}\x02{TX}\x01"
 _CHUNK_CODE: Final = tags_code(CHUNK)
 _DECIDE_HEAD: Final = f"{props.TAGS}\x01{DECIDE}\x02{props.KEYS}\x01"
@@ -97,7 +108,18 @@ def entries_of(body: bytes) -> list[tuple[int, bytes, bytes]]:
         raise Refused(Reason.ILLEGAL_MESSAGE, f"a chunk is no batch: {error}") from error
 
 
-def check_entry(where: str, number: int, text: bytes, more: int) -> None:
+def single_body_bytes(body: bytes) -> int | None:
+    """How large the body of a chunk's only message is; None: it has several, or is no batch."""
+    try:
+        _, to_middle, size = batch_place(body, 0, 0)
+    except BadRequest:
+        return None
+    return to_middle - BATCH_HEAD.size if size == len(body) else None
+
+
+def check_entry(
+    where: str, number: int, text: bytes, more: int, forbidden: tuple[bytes, ...] = FORBIDDEN_BYTES
+) -> None:
     """Raises Refused ILLEGAL_MESSAGE: the message cannot be staged. `more`: bytes of properties that the broker adds."""
     if len(text) + more > props.PROPERTIES_BYTES_MAX:
         raise Refused(
@@ -105,7 +127,7 @@ def check_entry(where: str, number: int, text: bytes, more: int) -> None:
             f"message {number} of a chunk for {where} has {len(text)} bytes of properties, the limit is "
             f"{props.PROPERTIES_BYTES_MAX - more}",
         )
-    for name in FORBIDDEN_BYTES:
+    for name in forbidden:
         if name in text and name.decode() in props.parse(text.decode("utf-8", "replace")):
             raise Refused(
                 Reason.ILLEGAL_MESSAGE,
@@ -161,7 +183,7 @@ def chunk_record(stage: Stage, chunk: Chunk, rows: int, life: str) -> PutRecord:
         text = f"{text}\x02{SEALED}\x01{seal_text(chunk.seal)}"
     return PutRecord(
         STAGE_TOPIC, 0, chunk.body, text.encode(), 0, _BORN_V6 if len(stage.born_host) == HOST_V6 else 0, stage.born_ms,
-        stage.born_host, tags_code=_CHUNK_CODE,
+        stage.born_host, tags_code=_CHUNK_CODE, is_judged=True,
     )  # fmt: skip
 
 

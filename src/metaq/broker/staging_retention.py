@@ -275,7 +275,7 @@ class Retention:
             if place >= self._before:
                 continue
             try:
-                chunk = self._chunks.get(place)
+                chunk = self._chunks.get(place, part.sizes[number])
             except Damaged:
                 log.error(  # noqa: TRY400  the text says it all
                     "chunk %d of part %s of transaction %s cannot be read at log offset %d: the part is dropped, and cannot "

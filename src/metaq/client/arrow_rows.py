@@ -20,7 +20,7 @@ from metaq.errors import ConfigError, InvalidMessage, Refused
 from metaq.model import MessageQueue
 from metaq.model import properties as props
 from metaq.model.message import DELAY_LEVEL_MAX, as_keys, check_tag, check_user_properties
-from metaq.model.topic import check_topic
+from metaq.model.topic import RETRY_PREFIX, check_topic
 from metaq.wire import hot
 
 TYPES: Final[dict[str, str]] = {
@@ -149,8 +149,17 @@ def check_columns(schema: pa.Schema, topic: str | None) -> None:
         raise ConfigError("there is no column topic, and no topic is named")
 
 
-def rows_of(batch: pa.RecordBatch, topic: str | None = None, namespace: str = "") -> MessageRows:
+def rows_of(
+    batch: pa.RecordBatch,
+    topic: str | None = None,
+    namespace: str = "",
+    *,
+    empty: bool = False,
+    only_group: str | None = None,
+) -> MessageRows:
     """The messages of a record batch. `topic`: of rows that name none. `namespace`: of the producer; a property says it, too.
+    `empty`: bodies may be empty. `only_group`: the consumer group that alone gets them, by its retry topic; a property names the topic
+    as which its members see them.
 
     Raises: ConfigError: as `check_columns`. InvalidMessage: a row that no message can be made of; the text says which.
     """
@@ -164,10 +173,14 @@ def rows_of(batch: pa.RecordBatch, topic: str | None = None, namespace: str = ""
         texts = (
             pc.binary_join_element_wise(said, texts, "") if texts is not None else pa.array([said]).take(_zeros(count))
         )
+    topics = tuple(_topics(columns.get("topic"), topic, count))
+    if only_group is not None:
+        texts = _with_topics(texts, topics, count)
+        topics = ((f"{RETRY_PREFIX}{only_group}", np.arange(count, dtype=np.int32)),)
     flags = _flags(columns.get("flag"))
     return MessageRows(
-        hot.RowColumns(count, spans(_bodies(columns["body"])), spans(texts) if texts is not None else None, flags),
-        tuple(_topics(columns.get("topic"), topic, count)),
+        hot.RowColumns(count, spans(_bodies(columns["body"], empty=empty)), spans(texts) if texts is not None else None, flags),
+        topics,
         _some(columns.get("ordering_key"), pa.string()),
         _some(columns.get("broker"), pa.string()),
         _some(columns.get("queue_id"), pa.int64()),
@@ -180,6 +193,16 @@ def rows_of(batch: pa.RecordBatch, topic: str | None = None, namespace: str = ""
 def bodies_of(batch: pa.RecordBatch) -> pa.Array:
     """The column of bodies, as bytes."""
     return _bodies(batch.column(batch.schema.names.index("body")))
+
+
+def _with_topics(texts: pa.Array | None, topics: Sequence[tuple[str, Numbers]], count: int) -> pa.Array:
+    """The property texts, and in front of each the topic of its row as that which a retried message comes from."""
+    places = np.zeros(count, np.int32)
+    for number, (_, rows) in enumerate(topics):
+        places[rows] = number
+    said = [f"{props.RETRY_TOPIC}{props.NAME_END}{topic}{props.PAIR_END}" for topic, _ in topics]
+    own = pa.array(said, pa.string()).take(pa.array(places))
+    return own if texts is None else pc.binary_join_element_wise(own, texts, "")
 
 
 def _zeros(count: int) -> pa.Array:
@@ -220,12 +243,12 @@ def spans(column: pa.Array) -> tuple[Any, Any]:
     return view, memoryview(data) if data is not None else b""
 
 
-def _bodies(column: pa.Array) -> pa.Array:
+def _bodies(column: pa.Array, *, empty: bool = False) -> pa.Array:
     bodies = column.cast(pa.binary())
     if bodies.null_count:
         raise InvalidMessage(f"row {_first(bodies.is_null())}: body is null")
     sizes = pc.binary_length(bodies)
-    if len(bodies) and pc.min(sizes).as_py() == 0:
+    if not empty and len(bodies) and pc.min(sizes).as_py() == 0:
         raise InvalidMessage(f"row {_first(pc.equal(sizes, 0))}: body is empty")
     return bodies
 

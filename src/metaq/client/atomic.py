@@ -21,7 +21,7 @@ from msgspec import Struct
 from metaq.client.accumulator import check_body
 from metaq.client.conversation.atomic import ROLLBACK_SECONDS, AtomicSteps, Ending, Standing, Steps, outcome_of, settled
 from metaq.client.conversation.driver import converse
-from metaq.client.conversation.parts import REQUEST_BYTES, Parts
+from metaq.client.conversation.parts import REQUEST_BYTES, Parts, is_large
 from metaq.client.core import ClientCore
 from metaq.client.courier import Courier
 from metaq.client.messages import NO_KEYS, Body, Selector, as_message, chosen, queue_for_key
@@ -132,7 +132,7 @@ class AtomicBase:
             raise ConfigError(f"expire_after={expire_after!r}: need seconds, up to {EXPIRE_MAX}")
         self._outlet, self._core, self._courier = outlet, outlet.core, outlet.courier
         self._lock = threading.Lock()
-        self._parts = Parts(self._core.id_prefixes.next)
+        self._parts = Parts(self._core.id_prefixes.next, body_bytes_max=lambda _broker: outlet.message_bytes_max)
         self._steps: AtomicSteps | None = None
         self._state = _State.OPEN
         self._topics: set[str] = set()
@@ -194,6 +194,8 @@ class AtomicBase:
         queue = self._queue(message, way)
         if queue.broker not in self._courier.capable:
             yield self._start(self._courier.check_level(queue.broker))
+        if is_large(message.body, text) and queue.broker not in self._courier.takes_large:
+            yield self._start(self._courier.check_large(queue.broker, f"a body of {len(message.body)} bytes"))
         with self._lock:
             self._check_going_on()
             message_id = self._parts.add(self._core.namespace.wrapped_queue(queue), message.flag, message.body, text)
@@ -458,9 +460,9 @@ class Atomic(AtomicBase):
         """Add a message to the transaction; returns its id. Nobody sees it before the commit, or ever without one.
 
         Args: as in `Producer.send`. Without a key, selector or queue it goes to a queue at the broker that decides.
-        Raises: TypeError, InvalidMessage (too large: a message and its properties are 1 MiB at most here; a delay),
-                ConfigError; NoRoute: the topic is unknown; NotSupported: its broker has no such transactions; RequestTimeout,
-                ConnectionFailed; after these it may go on. TransactionFailed: what was sent so far could not be staged, and it has
+        Raises: TypeError, InvalidMessage (too large: bodies are as large as in `Producer.send`, but not compressed; a delay),
+                ConfigError; NoRoute: the topic is unknown; NotSupported: its broker has no such transactions, or, an older
+                one, none with messages above 1 MiB; RequestTimeout, ConnectionFailed; after these it may go on. TransactionFailed: what was sent so far could not be staged, and it has
                 ended. TransactionEnded, ClientClosed, ClientForked.
         """
         message = as_message(topic, body, tag, keys, flag=flag, properties=properties, serialize=self._outlet.serialize)

@@ -10,10 +10,11 @@ from typing import Any, TypeVar
 from metaq.client.conversation import asking
 from metaq.client.conversation.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
 from metaq.client.conversation.call import FAULTS
+from metaq.client.conversation.parts import too_old_for_large
 from metaq.client.core import ClientCore
 from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
 from metaq.wire.codes import ResponseCode
-from metaq.wire.extensions import STAGING_LEVEL
+from metaq.wire.extensions import LARGE_CHUNKS_LEVEL, STAGING_LEVEL
 
 T = TypeVar("T")
 
@@ -30,6 +31,8 @@ class Courier:
         """Brokers whose last request failed on the way, and when."""
         self.capable: set[str] = set()
         """Brokers that have not said that they know no staged transactions."""
+        self.takes_large: set[str] = set()
+        """Those that have not said that they are too old for a chunk above 1 MiB."""
 
     def now(self) -> float:
         """Any thread: a clock that runs evenly, in seconds."""
@@ -46,6 +49,13 @@ class Courier:
         if level is not None and level < STAGING_LEVEL:
             raise _not_supported(broker, "is an older MetaQ" if level else "is a RocketMQ")
         self.capable.add(broker)
+
+    async def check_large(self, broker: str, what: str) -> None:
+        """Raises NotSupported: the broker has said that it is too old for a message above 1 MiB; `what`: the one that is meant."""
+        level = await self._core.learn_level(broker)
+        if level is not None and level < LARGE_CHUNKS_LEVEL:
+            raise NotSupported(too_old_for_large(broker, what))
+        self.takes_large.add(broker)
 
     async def drive(self, steps: Steps[T]) -> T:
         """A conversation to its end. Raises what it raises."""

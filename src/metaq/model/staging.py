@@ -21,7 +21,8 @@ NAME_CHARS_MAX: Final = 100
 """Of the unique part of a transaction's id, of a part's id and of a row's key."""
 BROKER_NAME_CHARS_MAX: Final = 127
 CHUNK_BYTES_MAX: Final = 1 << 20
-"""Of a chunk's body, which is the body of a batch (docs/formats/batch.md)."""
+"""Of the body of a chunk with several messages, which is the body of a batch (docs/formats/batch.md). What is put into a
+queue in one go is to be little. A chunk of one message has no such limit: its message has that of any send, maxMessageSize."""
 
 _NAME = re.compile(r"[A-Za-z0-9_.:%-]+\Z")
 
@@ -136,8 +137,8 @@ class Chunk(Struct, frozen=True):
     seal: Seal | None = None
     """The part ends with this chunk, and this is all of it."""
     of_partition: bool = False
-    """From a client of MetaQ 1.x: bodies may have 0 bytes, and the topic, which is there, a name that is legal there. No other
-    client can say so."""
+    """From a client of MetaQ 1.x: the topic, which is there, may have a name that is legal there only. No other client can say
+    so."""
 
 
 class ManifestPart(Struct, frozen=True):

@@ -8,8 +8,9 @@ import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from typing import Final, NamedTuple, TypeVar
 
+from metaq.client.conversation.administration import GetSettings
 from metaq.client.conversation.call import At, Call, Consultation
 from metaq.client.conversation.driver import converse, converse_all
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
@@ -22,6 +23,7 @@ from metaq.client.conversation.time_search import first_at_or_after, store_time_
 from metaq.clock import SYSTEM
 from metaq.errors import BrokerError, ConnectionFailed, MetaqError, NoRoute, RequestTimeout
 from metaq.model.clients import ConsumerView, Heartbeat
+from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
 from metaq.model.route import MASTER_ID, guessed
@@ -35,6 +37,7 @@ T = TypeVar("T")
 V = TypeVar("V")
 
 TIMEOUT_SECONDS = 10.0
+_LARGEST: Final = "maxMessageSize"
 REST_SECONDS = 2.0
 TELL_SECONDS = 60.0
 """How often it is said that something is waited for."""
@@ -51,6 +54,13 @@ def says_away(fault: MetaqError) -> bool:
     if isinstance(fault, BrokerError):
         return fault.retriable
     return isinstance(fault, ConnectionFailed | RequestTimeout | NoRoute)
+
+
+class Takes(NamedTuple):
+    """What a broker takes: which of our extensions (0: it is a RocketMQ), and bodies of how many bytes."""
+
+    level: int
+    body_bytes: int
 
 
 class Tries:
@@ -137,6 +147,21 @@ class ClusterClient:
         """The addresses of all masters, by broker name."""
         found = self._tried(lambda: self._consult(self._name_servers.cluster())).brokers
         return {name: data.master for name, data in found.items() if data.master is not None}
+
+    def takes(self, broker: str) -> Takes:
+        """What the master of that name takes. It may refuse to tell its settings: then RocketMQ's default is taken for it."""
+        return self._tried(functools.partial(self._takes, broker))
+
+    def _takes(self, broker: str) -> Takes:
+        data = self._consult(self._name_servers.cluster()).brokers.get(broker)
+        if data is None or data.master is None:
+            raise NoRoute(f"no master of the name {broker} is up")
+        level = self._outcome(At(data.master, SendHeartbeat(Heartbeat(f"{SYSTEM.token()}@spark"))))
+        try:
+            said = self._outcome(At(data.master, GetSettings())).get(_LARGEST, "")
+        except BrokerError:
+            said = ""
+        return Takes(level, int(said) if said.isdecimal() else BODY_BYTES_MAX)
 
     def _readable(self, topic: str) -> list[MessageQueue]:
         """The topic's readable queues; notes where their brokers are."""
@@ -312,7 +337,7 @@ class ClusterClient:
     def _consult(self, consultation: Consultation[T]) -> T:
         return converse(consultation, self._outcome)
 
-    def _outcome(self, step: At[Any]) -> object:
+    def _outcome(self, step: At[T]) -> T:
         try:
             return self.link(step.address).ask([step.call])[0]
         except BrokerError:

@@ -11,11 +11,13 @@ from typing import Any, TypeVar
 from metaq.client.conversation.atomic import Ask, Pause, SideBySide, Step, Steps, Tell
 from metaq.client.conversation.call import FAULTS, Call
 from metaq.client.conversation.driver import converse
+from metaq.client.conversation.parts import too_old_for_large
 from metaq.clock import SYSTEM
-from metaq.errors import BrokerError, MetaqError, NoRoute
+from metaq.errors import BrokerError, MetaqError, NoRoute, NotSupported
 from metaq.model import MessageQueue
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.link import Link
+from metaq.wire.extensions import LARGE_CHUNKS_LEVEL
 
 T = TypeVar("T")
 
@@ -30,6 +32,7 @@ class Courier:
         self._name_servers, self._retry_seconds = name_servers, retry_seconds
         self._client = ClusterClient(name_servers, retry_seconds)
         self._masters: dict[str, str] = {}
+        self._body_bytes_max: dict[str, int] = {}
 
     def now(self) -> float:
         """The clock of all conversations: seconds that run evenly."""
@@ -45,6 +48,18 @@ class Courier:
     def writable(self, topic: str, seconds: float) -> list[MessageQueue]:
         """The queues of a topic that can be sent to. Raises as `ClusterClient.writable`."""
         return self._client.writable(topic, seconds)
+
+    def body_bytes_max(self, broker: str) -> int:
+        """The largest body that the broker takes in a transaction.
+
+        Raises NotSupported: it is an older one of ours, which takes none above 1 MiB; as `ClusterClient`.
+        """
+        if broker not in self._body_bytes_max:
+            takes = self._client.takes(broker)
+            if takes.level < LARGE_CHUNKS_LEVEL:
+                raise NotSupported(too_old_for_large(broker, "a row"))
+            self._body_bytes_max[broker] = takes.body_bytes
+        return self._body_bytes_max[broker]
 
     def drive(self, steps: Steps[T]) -> T:
         """A conversation to its end. Raises what it raises."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, Self
 
 from metaq.errors import ConfigError, Refused
-from metaq.model.topic import check_topic
+from metaq.model.topic import check_group, check_topic
 from metaq.option_table import OptionTable, option
 from metaq.spark.settings import spelled
 
@@ -41,6 +41,16 @@ class SinkOptions(OptionTable):
     )
     txn_version: int | None = option(
         None, "The number of that write, growing: the batch id inside `foreachBatch`.", low=0
+    )
+    only_group: str | None = option(
+        None,
+        "A consumer group that alone gets the rows: they go to its retry topic, and its members see them as messages of the "
+        "topic that the row names.",
+    )
+    empty_bodies: bool = option(
+        False,
+        "Write rows with an empty body, too: a message that RocketMQ's producers refuse to send, though its brokers keep those "
+        "that others have sent.",
     )
     adopt_batch: bool = option(
         False,
@@ -76,6 +86,17 @@ class SinkOptions(OptionTable):
             raise ConfigError(f"sinkId={self.sink_id!r}: 1 to 32 of the characters A-Z a-z 0-9 _ . % -")
         if (self.txn_app_id is None) != (self.txn_version is None):
             raise ConfigError("txnAppId and txnVersion belong together: whose write it is, and which one")
+        if self.only_group is not None:
+            try:
+                check_group(self.only_group)
+            except Refused as fault:
+                raise ConfigError(f"onlyGroup: {fault}") from None
+            if not self.exact:
+                raise ConfigError(
+                    f"onlyGroup needs delivery={EFFECTIVELY_ONCE}: no batch of sends may go to a retry topic"
+                )
+        if self.empty_bodies and not self.exact:
+            raise ConfigError(f"emptyBodies needs delivery={EFFECTIVELY_ONCE}: no batch of sends has empty bodies")
         if self.txn_app_id is not None and not _APP.match(self.txn_app_id):
             raise ConfigError(f"txnAppId={self.txn_app_id!r}: 1 to 60 of the characters A-Z a-z 0-9 _ . % -")
 

@@ -54,10 +54,14 @@ class _Outgoing:
             if not batch.num_rows:
                 continue
             try:
-                self._write(batch, rows_of(batch, self._options.topic))
+                self._write(batch, self._rows(batch))
             except InvalidMessage as fault:
                 raise InvalidMessage(f"{fault} (counted from the task's row {self.rows} on)") from None
             self.rows += batch.num_rows
+
+    def _rows(self, batch: pa.RecordBatch) -> MessageRows:
+        options = self._options
+        return rows_of(batch, options.topic, empty=options.empty_bodies, only_group=options.only_group)
 
     def put(self, queue: MessageQueue, columns: hot.RowColumns) -> None:
         """Messages as they are, with all their properties, in their order into one queue. Raises as `write`."""
@@ -114,7 +118,9 @@ class StagedRows(_Outgoing):
         """
         super().__init__(courier, options, Purpose.STAGED, id_prefix)
         self._transaction = transaction
-        self._parts = Parts(self._id_prefix, name=name)
+        self._parts = Parts(
+            self._id_prefix, name=name, body_bytes_max=courier.body_bytes_max, empty=options.empty_bodies
+        )
 
     def finish(self) -> tuple[ManifestPart, ...]:
         """Stage what is left, and wait for all answers: the parts. Raises as `write`."""

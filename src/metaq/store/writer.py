@@ -56,6 +56,8 @@ class PutRecord(Struct):
     prepared_offset: int = 0
     tags_code: int = 0
     keys: tuple[bytes, ...] = ()
+    is_judged: bool = False
+    """Whether its body holds messages that were judged one by one: it may be larger than that of a message."""
 
     @property
     def is_copy(self) -> bool:
@@ -169,7 +171,7 @@ class Writer:
     def _check(self, record: PutRecord) -> int:
         """Bytes that the record takes at most. Raises MessageIllegal."""
         body_bytes_max = self._parts.options.max_message_size
-        if len(record.body) > body_bytes_max and not record.is_copy:
+        if len(record.body) > body_bytes_max and not (record.is_copy or record.is_judged):
             raise MessageIllegal(
                 f"the body for topic {record.topic} has {len(record.body)} bytes, allowed are "
                 f"{body_bytes_max} (maxMessageSize)"

@@ -10,14 +10,16 @@ cdef class Batch:
     cdef readonly int64_t bytes_max
     cdef bytes prefix
     cdef bint sealed
+    cdef bint empty
     cdef Growing out
 
-    def __cinit__(self, bytes id_prefix not None=b"", int64_t bytes_max=BODY_BYTES_MAX):
+    def __cinit__(self, bytes id_prefix not None=b"", int64_t bytes_max=BODY_BYTES_MAX, bint empty=False):
         self.prefix = id_prefix
         self.bytes_max = bytes_max
+        self.empty = empty
         memset(&self.out, 0, sizeof(Growing))
 
-    def __init__(self, id_prefix=b"", bytes_max=BODY_BYTES_MAX):
+    def __init__(self, id_prefix=b"", bytes_max=BODY_BYTES_MAX, empty=False):
         """For subclasses, which call it as they call the twin's; __cinit__ has done the work."""
 
     def __dealloc__(self):
@@ -35,7 +37,7 @@ cdef class Batch:
         if properties_size > PROPERTIES_BYTES_MAX:
             raise LocalProtocolError(f"{properties_size} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
         size = BATCH_ENTRY_BYTES_MIN + body_size + properties_size
-        if self.sealed or not body_size or self.size + size > min(self.bytes_max, INT32_MAX):
+        if self.sealed or not (body_size or self.empty) or self.size + size > min(self.bytes_max, INT32_MAX):
             return -1
         if self.count == BATCH_ENTRIES_MAX:
             return -1

@@ -487,12 +487,17 @@ class RowColumns:
     def flag(self, row: int) -> int:
         return self._flags[row] if self._flags is not None else 0
 
+    def sizes(self, row: int) -> tuple[int, int]:
+        if not 0 <= row < self.count:
+            raise IndexError(f"there is no row {row} of {self.count}")
+        return len(self.body(row)), len(self.properties(row))
+
 
 class Batch:
-    __slots__ = ("_lock", "_parts", "_prefix", "bytes_max", "count", "size")
+    __slots__ = ("_empty", "_lock", "_parts", "_prefix", "bytes_max", "count", "size")
 
-    def __init__(self, id_prefix: bytes = b"", bytes_max: int = BODY_BYTES_MAX) -> None:
-        self._prefix, self.bytes_max = id_prefix, bytes_max
+    def __init__(self, id_prefix: bytes = b"", bytes_max: int = BODY_BYTES_MAX, empty: bool = False) -> None:
+        self._prefix, self.bytes_max, self._empty = id_prefix, bytes_max, empty
         self._parts: list[Any] | None = []
         self._lock = threading.Lock()  # What native code gets from the GIL.
         self.count = self.size = 0
@@ -507,7 +512,12 @@ class Batch:
             if len(properties) > PROPERTIES_BYTES_MAX:
                 raise LocalProtocolError(f"{len(properties)} bytes of properties, allowed are {PROPERTIES_BYTES_MAX}")
             size = BATCH_ENTRY_BYTES_MIN + len(body) + len(properties)
-            if parts is None or not body or self.size + size > self.bytes_max or index == BATCH_ENTRIES_MAX:
+            if (
+                parts is None
+                or not (body or self._empty)
+                or self.size + size > self.bytes_max
+                or index == BATCH_ENTRIES_MAX
+            ):
                 return -1
             parts += (
                 _BATCH_ENTRY.pack(size, 0, 0, flag, len(body)), body, len(properties).to_bytes(2, "big"), properties

@@ -60,6 +60,11 @@ cdef class RowColumns:
             if self.flags.size < 4 * count:
                 raise ValueError(f"{count} rows need {count} flags, there are {self.flags.size // 4}")
 
+    def sizes(self, Py_ssize_t row):
+        if not 0 <= row < self.count:
+            raise IndexError(f"there is no row {row} of {self.count}")
+        return self.bodies.size_at(row), self.properties.size_at(row) if self.properties is not None else 0
+
 
 cdef Py_ssize_t add_rows(Batch batch, RowColumns columns, const int32_t *rows, Py_ssize_t row, Py_ssize_t end) except -1:
     """Rows rows[row:end] of the columns, or row to end where there are none; where it stopped."""
@@ -80,7 +85,7 @@ cdef Py_ssize_t add_rows(Batch batch, RowColumns columns, const int32_t *rows, P
         joint = text_size and prefix and text[text_size - 1] != 2
         properties_size = text_size + joint + prefix
         size = BATCH_ENTRY_BYTES_MIN + body_size + properties_size
-        if not body_size or properties_size > PROPERTIES_BYTES_MAX or batch.size + size > room:
+        if not (body_size or batch.empty) or properties_size > PROPERTIES_BYTES_MAX or batch.size + size > room:
             break
         grow(&batch.out, size)
         at = batch.out.data + batch.out.used

@@ -16,12 +16,15 @@ MEMBER_WANTS: Final = "metaqSubscriptions"
 """In a member of 203's `connectionSet`, if the members of the group differ: topic → filter."""
 KEEP_SECONDS: Final = "metaqKeepSeconds"
 """In a consumer of a heartbeat: for so long its queues are kept for it when it is gone."""
-LEVEL: Final = 3
+LEVEL: Final = 4
 """Raised by one with every extension that a client must know of before it uses it."""
 KEEPING_LEVEL: Final = 3
 """From here on a broker keeps the queues of members that asked for it."""
 STAGING_LEVEL: Final = 3
 """From here on a broker knows staged transactions (30000 to 30006)."""
+LARGE_CHUNKS_LEVEL: Final = 4
+"""From here on a chunk of one message may be as large as a message may be, messages in chunks may have empty bodies,
+and may go to retry topics."""
 OUR_MARK: Final[Mapping[str, str]] = {MARK_FIELD: str(LEVEL)}
 
 

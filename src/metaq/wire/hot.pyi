@@ -838,19 +838,21 @@ class RowColumns:
 
         Raises ValueError: offsets that go back or beyond their data, or too few of anything.
         """
+    def sizes(self, row: int) -> tuple[int, int]:
+        """Bytes of a row's body and of its property text. Raises IndexError: there is no such row."""
 
 class Batch:
     """Entries of one batch request under way (docs/formats/batch.md), all for one topic.
 
     Adding is atomic under the GIL, so threads share a batch without a lock. `add` and `add_message` return the entry's
-    index, or -1, with nothing done, when the batch was taken, the entry does not fit `bytes_max`, the body is empty, or
-    there are 65 536 entries. A `str` body is a TypeError; properties above 32767 bytes are a LocalProtocolError.
+    index, or -1, with nothing done, when the batch was taken, the entry does not fit `bytes_max`, the body is empty (unless
+    `empty` lets it be), or there are 65 536 entries. A `str` body is a TypeError; properties above 32767 bytes are a LocalProtocolError.
     """
 
     count: int
     size: int
     """Entries and their bytes; both stay readable after `take`."""
-    def __init__(self, id_prefix: bytes = b"", bytes_max: int = ...) -> None:
+    def __init__(self, id_prefix: bytes = b"", bytes_max: int = ..., empty: bool = False) -> None:
         """`id_prefix`: 28 hex characters; entry i gets the property UNIQ_KEY = prefix + 4 upper-case hex digits of i."""
     def add(self, flag: int, body: Buffer, properties: bytes) -> int:
         """Append one entry; UNIQ_KEY is appended to `properties` if the batch has an id prefix."""

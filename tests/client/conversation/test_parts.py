@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import array
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from metaq.client.conversation.parts import CHUNK_BYTES, REQUEST_BYTES, Parts
-from metaq.errors import InvalidMessage, LocalProtocolError
+from metaq.client.conversation import parts as parts_module
+from metaq.client.conversation.parts import CHUNK_BYTES, REQUEST_BYTES, Parts, is_large
+from metaq.errors import InvalidMessage, LocalProtocolError, NotSupported
 from metaq.model import MessageQueue
 from metaq.model import properties as props
+from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.staging import CHUNK_BYTES_MAX, Seal, chunk_crc, part_crc
 from metaq.wire.record import decode_batch
+from tests.wire.hot_support import NATIVE, TWIN, both, needs_native
 
 QUEUES = [MessageQueue(topic, broker, queue) for topic in ("orders", "stock") for broker in "ab" for queue in range(2)]
 
@@ -127,11 +131,140 @@ def test_many_small_parts_share_a_request():
     assert parts.unsealed("a") == ()
 
 
-@pytest.mark.parametrize("size", [0, CHUNK_BYTES_MAX])
-def test_what_fits_no_chunk_is_refused_and_leaves_no_part(size):
+def entry_bytes(body_bytes: int, text_bytes: int = 0) -> int:
+    """Of a message in a chunk, with its id."""
+    return 22 + body_bytes + text_bytes + (1 if text_bytes else 0) + len(b"UNIQ_KEY\1") + 32
+
+
+LARGEST_SHARED = CHUNK_BYTES_MAX - entry_bytes(0)
+
+
+@both
+@pytest.mark.parametrize("way", ["add", "add_rows"])
+@pytest.mark.parametrize("size", [LARGEST_SHARED, LARGEST_SHARED + 1, BODY_BYTES_MAX])
+def test_a_message_above_a_mebibyte_has_a_chunk_to_itself(hot, monkeypatch, way, size):
+    """Up to what its broker takes; others share chunks, which stay within the limit, and the order is kept."""
+    monkeypatch.setattr(parts_module, "hot", hot)
+    bodies = [b"a", b"x" * size, b"b", b"c"]
     parts = Parts(prefixes())
-    with pytest.raises(InvalidMessage, match=f"a message of {size} bytes for orders@a:0 cannot be part of an atomic"):
-        parts.add(QUEUES[0], 0, b"x" * size, b"")
+    put(parts, way, bodies, hot)
+    assert parts.rows == 4
+    chunks = [chunk for request in parts.rest("a") for chunk in request]
+    assert [body for chunk in chunks for _, body, _ in decode_batch(chunk.body)] == bodies
+    alone = size > LARGEST_SHARED
+    assert [len(decode_batch(chunk.body)) for chunk in chunks] == [1, 1, 2]
+    assert [len(chunk.body) > CHUNK_BYTES_MAX for chunk in chunks] == [False, alone, False]
+    assert len(chunks[1].body) == entry_bytes(size)
+    assert (parts.waits, chunks[-1].seal, parts.unsealed("a")) == (0, seal_of(chunks), ())
+
+
+@both
+@pytest.mark.parametrize("way", ["add", "add_rows"])
+def test_a_message_that_is_larger_than_its_broker_takes_is_refused_with_size_and_limit(hot, monkeypatch, way):
+    """And leaves what there is as it was."""
+    monkeypatch.setattr(parts_module, "hot", hot)
+    parts = Parts(prefixes())
+    with pytest.raises(
+        InvalidMessage, match=r"orders@a:0 has a body of 4194305 bytes, the limit is 4194304: raise max"
+    ):
+        put(parts, way, [b"x" * (BODY_BYTES_MAX + 1)], hot)
+    parts = Parts(prefixes(), body_bytes_max={"a": CHUNK_BYTES_MAX}.__getitem__)
+    put(parts, way, [b"y", b"x" * CHUNK_BYTES_MAX], hot)
+    with pytest.raises(InvalidMessage, match="has a body of 1048577 bytes, the limit is 1048576"):
+        put(parts, way, [b"x" * (CHUNK_BYTES_MAX + 1)], hot)
+    put(parts, way, [b"z"], hot)
+    chunks = [chunk for request in parts.rest("a") for chunk in request]
+    assert [[len(body) for _, body, _ in decode_batch(chunk.body)] for chunk in chunks] == [[1], [CHUNK_BYTES_MAX], [1]]
+
+
+def test_a_broker_that_is_too_old_for_large_chunks_is_asked_only_about_large_messages():
+    """It is told apart by whoever asks it, and takes everything else."""
+    asked = []
+
+    def limit(broker):
+        asked.append(broker)
+        raise NotSupported("older")
+
+    parts = Parts(prefixes(), body_bytes_max=limit)
+    parts.add(QUEUES[0], 0, b"x" * LARGEST_SHARED, b"")
+    assert not asked
+    assert not is_large(b"x" * LARGEST_SHARED, b"")
+    assert is_large(b"x" * (LARGEST_SHARED + 1), b"")
+    assert is_large(b"x" * (LARGEST_SHARED - 1), b"p")
+    assert not is_large(b"x" * (LARGEST_SHARED - 2), b"\2")
+    for way in ("add", "add_rows"):
+        with pytest.raises(NotSupported):
+            put(parts, way, [b"x" * (LARGEST_SHARED + 1)], parts_module.hot)
+    assert asked == ["a", "a"]
+    assert parts.rows == 1
+
+
+@both
+@pytest.mark.parametrize("way", ["add", "add_rows"])
+def test_empty_bodies_are_taken_where_they_are_wanted(hot, monkeypatch, way):
+    """Of messages that somebody else has sent; a producer's are refused."""
+    monkeypatch.setattr(parts_module, "hot", hot)
+    with pytest.raises(InvalidMessage, match="orders@a:0 has an empty body"):
+        put(Parts(prefixes()), way, [b""], hot)
+    parts = Parts(prefixes(), empty=True)
+    put(parts, way, [b"", b"x", b""], hot)
+    [[chunk]] = parts.rest("a")
+    assert [body for _, body, _ in decode_batch(chunk.body)] == [b"", b"x", b""]
+
+
+def test_what_fits_no_format_is_refused_and_leaves_no_part():
+    parts = Parts(prefixes())
+    for size in (0, BODY_BYTES_MAX + 1):
+        with pytest.raises(InvalidMessage):
+            parts.add(QUEUES[0], 0, b"x" * size, b"")
     with pytest.raises(LocalProtocolError, match="40042 bytes of properties"):
         parts.add(QUEUES[0], 0, b"x", b"p" * 40_000)
+    with pytest.raises(LocalProtocolError, match="40042 bytes of properties"):
+        parts.add(QUEUES[0], 0, b"x" * CHUNK_BYTES_MAX, b"p" * 40_000)
     assert (parts.brokers, parts.manifest(), parts.rows, parts.waits) == ([], (), 0, 0)
+    for body in (b"x", b"x" * CHUNK_BYTES_MAX):
+        with pytest.raises(InvalidMessage, match="has 40000 bytes of properties, with its id it may have 32767"):
+            put(parts, "add_rows", [body], parts_module.hot, text=b"p" * 40_000)
+
+
+@needs_native
+@settings(max_examples=100)
+@given(st.lists(st.tuples(st.integers(0, 700), st.sampled_from([b"", b"K\1v", b"K\1v\2"])), max_size=20), st.booleans())
+def test_twin_and_native_make_the_same_chunks(messages, empty):
+    """Messages of all sizes around both limits, in rows and one by one."""
+    bodies, texts = [b"x" * size for size, _ in messages], [text for _, text in messages]
+    outcomes = []
+    for hot in (NATIVE, TWIN):
+        for way in ("add", "add_rows"):
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setattr(parts_module, "hot", hot)
+                patch.setattr(parts_module, "CHUNK_BYTES_MAX", 400)
+                parts = Parts(lambda: b"%028X" % 7, chunk_bytes=200, body_bytes_max=lambda _: 600, empty=empty)
+                refusal = ""
+                try:
+                    put(parts, way, bodies, hot, texts=texts)
+                except InvalidMessage as error:
+                    refusal = str(error).partition("message for")[2]
+                outcomes.append((parts.rest("a"), parts.manifest() if parts.rows else (), parts.rows, refusal))
+    assert outcomes[0][3] == outcomes[1][3]
+    assert outcomes[0] == outcomes[2]
+    assert outcomes[1] == outcomes[3]
+    chunks = [chunk for request in outcomes[0][0] for chunk in request]
+    for chunk in chunks:
+        assert len(chunk.body) <= 400 or len(decode_batch(chunk.body)) == 1
+
+
+def put(parts: Parts, way: str, bodies, hot, text: bytes = b"", texts=None) -> None:
+    """All into the first queue, one by one or as rows."""
+    texts = texts or [text] * len(bodies)
+    if way == "add":
+        for body, one in zip(bodies, texts, strict=True):
+            parts.add(QUEUES[0], 0, body, one)
+    else:
+        columns = hot.RowColumns(len(bodies), column(bodies), column(texts))
+        parts.add_rows(QUEUES[0], columns, memoryview(array.array("i", range(len(bodies)))))
+
+
+def column(values):
+    offsets = array.array("i", itertools.accumulate(map(len, values), initial=0))
+    return offsets.tobytes(), b"".join(values)

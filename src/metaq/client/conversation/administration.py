@@ -125,3 +125,15 @@ class GetRuntime(Call[dict[str, str]], frozen=True):
 
     def read(self, answer: Command) -> dict[str, str]:
         return bodies.kv_table_of(answer.body)
+
+
+class GetSettings(Call[dict[str, str]], frozen=True):
+    """How a broker is configured, under RocketMQ's names."""
+
+    action = "tell its settings"
+
+    def request(self) -> Command:
+        return request(RequestCode.GET_BROKER_CONFIG)
+
+    def read(self, answer: Command) -> dict[str, str]:
+        return bodies.settings_of(answer.body)

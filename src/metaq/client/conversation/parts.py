@@ -17,16 +17,39 @@ from typing import Final
 
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
+from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.properties import PROPERTIES_BYTES_MAX
 from metaq.model.staging import CHUNK_BYTES_MAX, Chunk, ManifestPart, Seal, chunk_crc, part_crc
 from metaq.wire import hot
+from metaq.wire.record import BATCH_ENTRY_BYTES_MIN
 
 CHUNK_BYTES: Final = 256 * 1024
-"""A chunk is full with so many; one of a single message may have CHUNK_BYTES_MAX. A chunk's messages are put into their
-queue in one go, and must fit a log file of the broker."""
+"""A chunk is full with so many; one that begins with a larger message, with CHUNK_BYTES_MAX; and a message that is too large for
+that has a chunk to itself. A chunk's messages are put into their queue in one go, and must fit a log file of the broker."""
 REQUEST_BYTES: Final = CHUNK_BYTES_MAX
-"""Bodies of chunks in one request."""
+"""Bodies of chunks in one request; a chunk that is larger is one by itself."""
 REQUEST_CHUNKS: Final = 512
+_ID_BYTES: Final = 41
+"""Of the property with a message's id."""
+_ANY_SIZE: Final = 0x7FFFFFFF
+
+
+def is_large(body: bytes, properties: bytes) -> bool:
+    """Whether a message that gets its id here needs a chunk of its own, which older brokers of ours do not take."""
+    joint = bool(properties) and not properties.endswith(b"\2")
+    return BATCH_ENTRY_BYTES_MIN + len(body) + len(properties) + joint + _ID_BYTES > CHUNK_BYTES_MAX
+
+
+def too_old_for_large(broker: str, what: str) -> str:
+    """What is to be said of a message that needs a chunk of its own, at a broker that takes none."""
+    return (
+        f"broker {broker} is an older MetaQ: its transactions carry messages of {CHUNK_BYTES_MAX} bytes with their properties, "
+        f"and {what} is more. Bring it up to date, or send a reference to the data"
+    )
+
+
+def _body_bytes_max(_broker: str) -> int:
+    return BODY_BYTES_MAX
 
 
 class _Part:
@@ -75,10 +98,21 @@ class _Part:
 class Parts:
     """All messages of one transaction."""
 
-    def __init__(self, id_prefix: Callable[[], bytes], chunk_bytes: int = CHUNK_BYTES, name: str = "p") -> None:
+    def __init__(
+        self,
+        id_prefix: Callable[[], bytes],
+        chunk_bytes: int = CHUNK_BYTES,
+        name: str = "p",
+        *,
+        body_bytes_max: Callable[[str], int] = _body_bytes_max,
+        empty: bool = False,
+    ) -> None:
         """Args: id_prefix: makes the beginning of the messages' ids, another for each chunk. name: how the parts' ids
-        begin; they are numbered behind it."""
+        begin; they are numbered behind it. body_bytes_max: the largest body that a broker takes; asked when a message needs a
+        chunk of its own, and raises NotSupported where there are none. empty: take empty bodies, too.
+        """
         self._id_prefix, self._chunk_bytes, self._name = id_prefix, chunk_bytes, name
+        self._body_bytes_max, self._empty = body_bytes_max, empty
         self._parts: dict[MessageQueue, _Part] = {}
         self.rows = 0
         """Messages, those included that were taken."""
@@ -91,61 +125,90 @@ class Parts:
         return list(dict.fromkeys(queue.broker for queue in self._parts))
 
     def add(self, queue: MessageQueue, flag: int, body: bytes, properties: bytes) -> str:
-        """Append a message to its queue's part; its id. Raises InvalidMessage: it is too large for a chunk, or empty;
-        LocalProtocolError: properties that no format carries."""
+        """Append a message to its queue's part; its id. Raises InvalidMessage: it is larger than its broker takes, or empty;
+        NotSupported: the broker takes no chunk that is as large; LocalProtocolError: properties that no format carries."""
         part = self._parts.get(queue)
         batch = part.batch if part is not None else None
         before = batch.size if batch is not None else 0
         index = batch.add(flag, body, properties) if batch is not None else -1
         if batch is None or index < 0:
+            if not (body or self._empty):
+                raise InvalidMessage(f"a message for {queue} has an empty body")
             prefix = self._id_prefix()
-            batch, before = hot.Batch(prefix, self._chunk_bytes), 0
+            batch, before = self._batch(prefix, self._chunk_bytes), 0
             if (index := batch.add(flag, body, properties)) < 0:
-                batch = hot.Batch(prefix, CHUNK_BYTES_MAX)
+                batch = self._batch(prefix, CHUNK_BYTES_MAX)
                 index = batch.add(flag, body, properties)
             if index < 0:
-                raise InvalidMessage(
-                    f"a message of {len(body)} bytes for {queue} cannot be part of an atomic() block: with its properties "
-                    f"it must have 1 to {CHUNK_BYTES_MAX} bytes; send a reference to the data"
-                )
+                self._check_body(f"a message for {queue}", queue, len(body))
+                batch = self._batch(prefix, _ANY_SIZE)
+                index = batch.add(flag, body, properties)
             part = self._part(queue)
             part.close_chunk()
             part.batch, part.prefix = batch, prefix.decode()
         assert part is not None
         self.waits += batch.size - before
         self.rows += 1
+        if batch.size > CHUNK_BYTES_MAX:
+            part.close_chunk()
         return f"{part.prefix}{index:04X}"
 
     def add_rows(self, queue: MessageQueue, columns: hot.RowColumns, rows: memoryview) -> None:
         """Append the messages of these rows to their queue's part. `rows`: row numbers, a view of C ints.
 
-        Raises InvalidMessage: one is too large for a chunk, or empty; those before it were added.
+        Raises InvalidMessage: one is larger than its broker takes, or empty; NotSupported: the broker takes no chunk that is as
+        large; those before it were added.
         """
         part, done = self._part(queue), 0
         while done < len(rows):
             batch = part.batch or self._begun(part, self._chunk_bytes)
             before = batch.size
             after = batch.add_rows(columns, done, rows)
-            if after == done and not batch.count:  # A large one gets a chunk of its own.
-                batch, before = self._begun(part, CHUNK_BYTES_MAX), 0
-                after += batch.add_rows(columns, 0, rows[done : done + 1])
-                if after == done:
-                    raise InvalidMessage(
-                        f"row {rows[done]}: a message for {queue} with its properties must have 1 to {CHUNK_BYTES_MAX} bytes "
-                        f"to be part of a transaction, and at most {PROPERTIES_BYTES_MAX} of properties; send a reference to "
-                        "the data"
-                    )
+            if after == done and not batch.count:
+                batch, before = self._begun_with(part, columns, rows[done : done + 1]), 0
+                after = done + 1
             self.waits += batch.size - before
             self.rows += after - done
-            if after < len(rows):
+            if after < len(rows) or batch.size > CHUNK_BYTES_MAX:
                 part.close_chunk()
             done = after
+
+    def _begun_with(self, part: _Part, columns: hot.RowColumns, row: memoryview) -> hot.Batch:
+        """A chunk that begins with a message for which a common one is too small."""
+        batch = self._begun(part, CHUNK_BYTES_MAX)
+        if batch.add_rows(columns, 0, row):
+            return batch
+        body_bytes, text_bytes = columns.sizes(row[0])
+        what = f"row {row[0]}: a message for {part.queue}"
+        if not (body_bytes or self._empty):
+            raise InvalidMessage(f"{what} has an empty body")
+        if body_bytes + text_bytes + BATCH_ENTRY_BYTES_MIN + _ID_BYTES + 1 > CHUNK_BYTES_MAX:
+            self._check_body(what, part.queue, body_bytes)
+            batch = self._begun(part, _ANY_SIZE)
+            if batch.add_rows(columns, 0, row):
+                return batch
+        raise InvalidMessage(
+            f"{what} has {text_bytes} bytes of properties, with its id it may have {PROPERTIES_BYTES_MAX}: send a reference to "
+            "the data"
+        )
+
+    def _check_body(self, what: str, queue: MessageQueue, size: int) -> None:
+        """Raises InvalidMessage, NotSupported: its broker does not take a body of this size, in a chunk of its own."""
+        limit = self._body_bytes_max(queue.broker)
+        if size > limit:
+            raise InvalidMessage(
+                f"{what} has a body of {size} bytes, the limit is {limit}: raise maxMessageSize at the broker, or send a "
+                "reference to the data"
+            )
 
     def _begun(self, part: _Part, chunk_bytes: int) -> hot.Batch:
         part.close_chunk()
         prefix = self._id_prefix()
-        part.batch, part.prefix = hot.Batch(prefix, chunk_bytes), prefix.decode()
+        part.batch, part.prefix = self._batch(prefix, chunk_bytes), prefix.decode()
         return part.batch
+
+    def _batch(self, prefix: bytes, chunk_bytes: int) -> hot.Batch:
+        return hot.Batch(prefix, chunk_bytes, self._empty)
 
     def _part(self, queue: MessageQueue) -> _Part:
         part = self._parts.get(queue)

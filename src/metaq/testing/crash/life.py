@@ -35,6 +35,7 @@ START_MS: Final = 1_700_000_000_000
 TOPICS: Final = ("orders", "bills", "mails")
 GROUPS: Final = ("mailer", "audit", "stock")
 QUEUES: Final = 2
+BODY_BYTES_MAX: Final = 20_000
 FOLD_BYTES: Final = 1000
 """So small that a life writes its tables anew several times."""
 HINTS: Final = ("config/metaqTails.json", "config/metaqTails.json.bak", "checkpoint", "abort")
@@ -62,7 +63,7 @@ def _options(folder: Path, flush: str) -> StoreOptions:
         mapped_file_size_consume_queue=20 * 20,
         max_hash_slot_num=13,
         max_index_num=60,
-        max_message_size=20_000,
+        max_message_size=BODY_BYTES_MAX,
         flush_disk_type=flush,
         message_delay_level="1s 10s",
         file_reserved_time=1,

@@ -18,7 +18,7 @@ from metaq.model.staging import Chunk, Decision, Lifetime, ManifestPart, Outcome
 from metaq.saved import Saving
 from metaq.testing.crash.bare import BareRecord
 from metaq.testing.crash.ledger import DECISIONS_TOPIC, STAGE_TOPIC, Broken
-from metaq.testing.crash.life import BORN, QUEUES, SOMEBODY, TOPICS, Life
+from metaq.testing.crash.life import BODY_BYTES_MAX, BORN, QUEUES, SOMEBODY, TOPICS, Life
 from metaq.wire.record import encode_batch
 
 Value = TypeVar("Value")
@@ -27,6 +27,8 @@ HERE: Final = "broker-a"
 ELSEWHERE: Final = "broker-b"
 """A coordinator that never answers: its decision comes with an APPLY."""
 ROWS: Final = "w1", "w2"
+LARGE_EVERY: Final = 5
+"""Among so many messages one that is alone in its chunk is as large as a message may be: more than several may have."""
 ROUNDS: Final = 50
 """In which everything that was decided is surely where it belongs."""
 
@@ -235,6 +237,8 @@ class StagedTransactions:
         for _ in range(self._life.chance.choice((1, 2, 5))):
             self._numbers += 1
             bodies.append(b"s%d:" % self._numbers + b"x" * self._life.chance.choice((0, 60, 3000)))
+        if len(bodies) == 1 and not self._numbers % LARGE_EVERY:
+            return [bodies[0].ljust(BODY_BYTES_MAX, b"x")]
         return bodies
 
     def _ask(self, planned: Planned, what: Callable[[], Value]) -> Value | None:

@@ -54,6 +54,7 @@ from metaq.wire.bodies.parts import (
     data_version_tree,
     kv_table,
     kv_table_of,
+    settings_of,
 )
 from metaq.wire.bodies.register import (
     registration,
@@ -128,6 +129,7 @@ __all__ = [
     "registration_of",
     "route",
     "route_of",
+    "settings_of",
     "subscription_of_tree",
     "subscription_tree",
     "topic_list",

@@ -43,6 +43,12 @@ def kv_table(table: Mapping[str, str]) -> bytes:
     return fastjson.dumps({"table": dict(table)})
 
 
+def settings_of(body: Body) -> dict[str, str]:
+    """What the lines `key=value` of an answer to GET_BROKER_CONFIG (26) say; any other line is passed over."""
+    pairs = (line.partition("=") for line in bytes(body).decode("utf-8", "replace").splitlines())
+    return {key.strip(): value.strip() for key, found, value in pairs if found}
+
+
 def kv_table_of(body: Body) -> dict[str, str]:
     table = beans.parse(body, "table")["table"].entries(nulls=True)
     return {key.key(): value.text() for key, value in table}

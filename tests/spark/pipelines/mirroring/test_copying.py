@@ -10,8 +10,9 @@ from metaq.client import arrow
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
 from metaq.model import properties as props
+from metaq.spark.message_limits import OLDER, SENT, MessageLimits
 from metaq.spark.pipelines.mirroring import marks
-from metaq.spark.pipelines.mirroring.copying import Copying, bytes_max_of
+from metaq.spark.pipelines.mirroring.copying import Copying
 from metaq.wire import hot
 from metaq.wire.record import decode_batch, encode_record
 
@@ -31,11 +32,14 @@ def copied(messages, **more) -> tuple[list[tuple[int, bytes, dict[str, str]]], t
         for number, (flag, body, text) in enumerate(messages)
     )  # fmt: skip
     copying = Copying(
-        **({"source": "a", "target": "b", "leave_out": False, "bytes_max": bytes_max_of(exact=True)} | more)
+        **(
+            {"source": "a", "target": "b", "leave_out": False, "limits": MessageLimits(body_bytes=1 << 22, empty=True)}
+            | more
+        )
     )
     batch = copying.batch_of(QUEUE, arrow.decode(data, QUEUE))
     columns, offsets, size = batch.kept()
-    out = hot.Batch(b"", 1 << 22)
+    out = hot.Batch(b"", 1 << 24, True)
     assert out.add_rows(columns) == columns.count == len(offsets)
     found = [(flag, body, props.parse(text.decode())) for flag, body, text in decode_batch(out.take())]
     assert size == sum(len(body) for _, body, _ in found)
@@ -86,14 +90,24 @@ def test_what_came_around_stays_behind_and_what_comes_from_elsewhere_tells_its_p
 
 def test_what_the_target_cannot_take_is_an_error_or_left_out():
     """By its place, with what to do."""
-    huge = [(0, b"x", ""), (0, b"y" * (1 << 20), ""), (0, b"z", "")]
-    with pytest.raises(InvalidMessage, match=r"offset 71 of orders@broker-a:3 has 1048576 bytes.*unfit = 'leave-out'"):
+    huge = [(0, b"x", ""), (0, b"y" * ((1 << 22) + 1), ""), (0, b"z", "")]
+    wanted = r"offset 71 of orders@broker-a:3 has 4194305 bytes.*takes bodies of 0 to 4194304, .*unfit = 'leave-out'"
+    with pytest.raises(InvalidMessage, match=wanted):
         copied(huge)
     found, left = copied(huge, leave_out=True)
     assert ([body for _, body, _ in found], left) == ([b"x", b"z"], (0, 1))
-    assert copied(huge, bytes_max=bytes_max_of(exact=False))[1] == (0, 0)
+    assert copied([(0, b"y" * (1 << 22), ""), (0, b"", "")])[1] == (0, 0)
     with pytest.raises(InvalidMessage, match="of properties"):
         copied([(0, b"x", text(big="v" * 32_600))])
+
+
+@pytest.mark.parametrize(("limits", "size"), [(OLDER, 1 << 20), (SENT, 1 << 22)], ids=["older", "sent"])
+def test_where_there_are_no_large_chunks_body_and_properties_count_together(limits, size):
+    """An older broker of ours, or batches of sends; neither has empty bodies."""
+    for body in (b"", b"y" * size):
+        with pytest.raises(InvalidMessage, match=rf"has {len(body)} bytes.*takes 1 to {size} in all"):
+            copied([(0, body, "")], limits=limits)
+    assert copied([(0, b"y" * (size - 1000), "")], limits=limits)[1] == (0, 0)
 
 
 NAMES = st.sampled_from([*marks.DROPPED[:6], "mine", "TAGS", "DELAYED", "XDELAY", "n"])

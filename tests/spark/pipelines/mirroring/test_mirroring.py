@@ -15,6 +15,7 @@ from metaq.spark.pipelines.run import status_of
 from metaq.testing import EmbeddedBroker
 from tests.interop.servers import RocketmqServer
 from tests.spark.conftest import finished
+from tests.staged import send_empty
 from tests.support import PATIENCE, eventually
 
 pytestmark = pytest.mark.spark
@@ -99,6 +100,23 @@ def test_messages_arrive_whole_once_and_in_order_and_a_second_run_adds_what_is_n
     assert bodies(target, "mirrored") == bodies(metaq_broker, "mirrored")
     tables = json.loads((tmp_path / "_mirror.json").read_text())["tables"]
     assert [len(runs) for _, _, runs in tables] == [1, 1, 1]
+
+
+def test_large_and_empty_messages_are_mirrored_in_their_place(spark, metaq_broker, target, tmp_path):
+    """As large as the target takes them, and what a client of another make has sent without a body."""
+    with Admin(metaq_broker.namesrv) as admin:
+        admin.create_topic("heavy", queues=1)
+        (queue,) = admin.describe_topic("heavy").queues
+    with metaq.Producer(metaq_broker.namesrv) as producer:
+        for size in (1, 2 << 20, 2, 4 << 20, 3):
+            producer.send("heavy", b"x" * size)
+            send_empty(metaq_broker, queue)
+    told = run(spark, metaq_broker, target, tmp_path, topics="heavy")
+    assert sum(one["rows"] for one in told) == 10
+    assert sum(one["unfit"] for one in told) == 0
+    sizes = [len(body) for body in bodies(target, "heavy")[queue.queue_id]]
+    assert sizes == [1, 0, 2 << 20, 0, 2, 0, 4 << 20, 0, 3, 0]
+    assert bodies(target, "heavy") == bodies(metaq_broker, "heavy")
 
 
 def place_of(broker, group: str, topic: str) -> dict[int, int]:

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import metaq
+from metaq.errors import NoRoute
 from metaq.spark.pipelines import redrive
+from tests.support import eventually
 
 _names = itertools.count()
 
@@ -45,8 +47,8 @@ class Shop:
         self.reject(len(bodies))
 
     def reject(self, count: int) -> None:
-        """As a failing group does."""
-        rejected = []
+        """As a failing group does. Returns when its dead letters can be read: name servers hear of a new topic afterwards."""
+        before, rejected = self._dead_letters(), []
         with metaq.Consumer(self.namesrv, group=self.group, topics=self.topic, start="earliest") as consumer:
 
             def fail(message):
@@ -56,6 +58,13 @@ class Shop:
                 return metaq.Reject()
 
             consumer.run(fail)
+        eventually(lambda: self._dead_letters() >= before + count, what="the dead letters are there")
+
+    def _dead_letters(self) -> int:
+        try:
+            return len(self.dead())
+        except NoRoute:
+            return 0
 
     def orders(self, count: int) -> None:
         """Dead letters 0 to `count`, every fifth of them no JSON."""

@@ -32,6 +32,8 @@ def test_a_group_stands_for_its_dead_letters():
         ({"group": "", "topic": "orders"}, "to is missing: messages of orders name no topic"),
         ({"to": "%RETRY%billing"}, "only brokers put messages into retry"),
         ({"group": "", "topic": "orders", "to": "orders"}, "where the messages are taken from"),
+        ({"onlyGroup": True, "to": "orders"}, "onlyGroup .* neither with topic nor with to"),
+        ({"onlyGroup": True, "group": "", "topic": "%DLQ%billing"}, "onlyGroup .* goes with group"),
         ({"cap": 0}, "cap=0: the smallest allowed value is 1"),
         ({"rate": 0}, "rate=0: nothing would be sent"),
         ({"rate": -1.5}, "rate=-1.5: nothing would be sent"),

@@ -15,6 +15,8 @@ from metaq.errors import ConfigError, NoRoute
 from metaq.spark.pipelines import redrive
 from metaq.spark.pipelines.run import Run, ask_to_stop
 from tests.spark.pipelines.redriving.redrive_support import JSON, Shop
+from tests.staged import send_empty
+from tests.support import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.all, pytest.mark.spark_all]
 
@@ -120,22 +122,75 @@ def test_a_group_without_dead_letters_is_told(spark, shop):
 
 def test_what_cannot_be_sent_stays_and_is_counted(spark, shop):
     """By why: no body, no topic, too large, or nothing that a message may have."""
-    shop.die([b"small", b"x" * (1 << 20), b"none", b"a|b", b" key", b"\x01"])
+    shop.die([b"small", b"x" * (3 << 20), b"none", b"a|b", b" key", b"\x01"])
     found = shop.redrive(
         spark, decode="utf8",
-        select="nullif(text, 'none') as body, if(text like '%|%', text, '') as tag, if(text like ' %', text, null) as keys, "
-        "text as `properties.text`",
+        select="if(length(text) > 9, repeat(text, 2), nullif(text, 'none')) as body, if(text like '%|%', text, '') as tag, if(text like ' %', text, null) as keys, "
+        "left(text, 9) as `properties.text`",
     )  # fmt: skip
     assert (found["sent"], found["unfit"]) == (1, {"empty": 1, "illegal": 3, "large": 1})
     assert [(message.body, message.tag, message.keys) for message in shop.redriven()] == [(b"small", None, ())]
     shop.lines.clear()
-    assert "too large for a transaction, of 1 MiB with properties at most: 1 (at " in shop.text
+    assert "larger than the brokers take them (maxMessageSize; 31 KiB of properties): 1 (at " in shop.text
     with metaq.Producer(shop.namesrv) as producer:
         producer.send(f"{shop.topic}_plain", b"plain")
     moved = shop.redrive(
         spark, group="", topic=f"{shop.topic}_plain", folder=str(shop.folder / "plain"), select="'a' as tag"
     )
     assert (moved["sent"], moved["unfit"]) == (0, {"homeless": 1})
+
+
+def test_only_the_group_that_failed_gets_them_again(spark, shop):
+    """As messages of their topic that were never tried; a redrive that lost its folder finds them there; others get nothing."""
+    shop.die([b"one", b"two", b"three"])
+    other = f"{shop.group}_other"
+    assert got(shop.namesrv, other, shop.topic, 3) == {
+        (b"one", shop.topic, 0),
+        (b"two", shop.topic, 0),
+        (b"three", shop.topic, 0),
+    }
+    found = shop.redrive(spark, onlyGroup="true", where="string(body) <> 'two'")
+    assert (found["sent"], found["targets"]) == (2, {shop.topic: 2})
+    assert f"to {shop.topic}, for the group {shop.group} alone: 2" in shop.text
+    again = shop.redrive(spark, onlyGroup="true", checkTarget="true", folder=str(shop.folder / "new"))
+    assert (again["sent"], again["there"]) == (1, 2)
+    assert shop.redriven() == []
+    assert got(shop.namesrv, shop.group, shop.topic, 3) == {
+        (b"one", shop.topic, 0),
+        (b"two", shop.topic, 0),
+        (b"three", shop.topic, 0),
+    }
+    with metaq.Producer(shop.namesrv) as producer:
+        producer.send(shop.topic, b"last")
+    assert got(shop.namesrv, other, shop.topic, 1) == {(b"last", shop.topic, 0)}
+
+
+def got(namesrv, group, topic, count):
+    """What the group gets, up to so many messages: body, topic, tries before."""
+    found = set()
+    with metaq.Consumer(namesrv, group=group, topics=topic, start="earliest") as consumer:
+        while len(found) < count:
+            message = consumer.receive(PATIENCE)
+            assert message is not None, found
+            found.add((message.body, message.topic, message.reconsume_times))
+            message.ack()
+    return found
+
+
+def test_large_and_empty_dead_letters_go_back(spark, shop, metaq_broker):
+    """As they came; an empty body that `select` makes of another one is still no message."""
+    bodies = [b"a", b"x" * (2 << 20), b"b", b"y" * (4 << 20)]
+    with metaq.Producer(shop.namesrv) as producer:
+        for body in bodies:
+            producer.send(shop.topic, body)
+    with Admin(shop.namesrv) as admin:
+        queue = min(admin.describe_topic(shop.topic).queues)
+    send_empty(metaq_broker, queue)
+    shop.reject(len(bodies) + 1)
+    assert shop.redrive(spark, select="nullif(body, binary('b')) as body", dryRun="true")["unfit"] == {"empty": 1}
+    found = shop.redrive(spark, select="if(body = binary('b'), binary(''), body) as body")
+    assert (found["sent"], found["unfit"]) == (4, {"empty": 1})
+    assert sorted(len(message.body) for message in shop.redriven()) == [0, 1, 2 << 20, 4 << 20]
 
 
 def test_a_topic_that_was_made_anew_is_not_taken_for_the_old_one(spark, shop):

@@ -23,12 +23,12 @@ from metaq.client.arrow_rows import spans
 from metaq.errors import InvalidMessage
 from metaq.model import MessageQueue
 from metaq.model import properties as props
-from metaq.model.message import BODY_BYTES_MAX
 from metaq.model.offsets import Slice
-from metaq.model.staging import CHUNK_BYTES_MAX, ManifestPart
+from metaq.model.staging import ManifestPart
 from metaq.spark.cluster_client import client_of
 from metaq.spark.courier import courier_of
 from metaq.spark.fetch import FetchSettings, read_slice
+from metaq.spark.message_limits import MessageLimits
 from metaq.spark.pipelines.mirroring import marks
 from metaq.spark.pipelines.mirroring.table import Run, Table
 from metaq.spark.schema import SLICE_SCHEMA
@@ -74,8 +74,8 @@ class Copying:
     target: str
     leave_out: bool
     """Messages that the target cannot take; else the first one is an error."""
-    bytes_max: int
-    """Of a message in the target, with its properties."""
+    limits: MessageLimits
+    """Of the target."""
 
     def batch_of(self, queue: MessageQueue, decoded: arrow.Decoded) -> Batch:
         """The messages as they go to the target. Raises InvalidMessage: the target cannot take one; BadRequest, as `Decoded`."""
@@ -127,13 +127,17 @@ class Copying:
         """A mask of the messages that the target cannot take."""
         body_bytes = pc.binary_length(bodies).to_numpy().astype(np.int64)
         text_bytes = pc.binary_length(texts).to_numpy().astype(np.int64)
-        whole = body_bytes + text_bytes + ENTRY_BYTES_MAX
-        text_max = props.PROPERTIES_BYTES_MAX - BROKER_TEXT_BYTES
-        unfit = ((body_bytes == 0) | (whole > self.bytes_max) | (text_bytes > text_max)) & ~around
+        text_max, limits = props.PROPERTIES_BYTES_MAX - BROKER_TEXT_BYTES, self.limits
+        unfit = (body_bytes > limits.body_bytes) | (text_bytes > text_max)
+        if limits.whole_bytes is not None:
+            unfit |= body_bytes + text_bytes + ENTRY_BYTES_MAX > limits.whole_bytes
+        if not limits.empty:
+            unfit |= body_bytes == 0
+        unfit &= ~around
         for row in np.flatnonzero(unfit).tolist():
             what = (
                 f"the message at offset {int(offsets[row])} of {queue} has {int(body_bytes[row])} bytes and {int(text_bytes[row])} "
-                f"of properties; the target takes 1 to {self.bytes_max - ENTRY_BYTES_MAX} in all, {text_max} of them properties"
+                f"of properties; the target takes {limits.words}, and {text_max} of properties"
             )
             if not self.leave_out:
                 raise InvalidMessage(f"{what}. To go on without such messages: unfit = 'leave-out'")
@@ -217,11 +221,6 @@ class SliceCopier:
             "rows": out.rows, "bytes": size, "came_around": came_around, "unfit": unfit, "runs": json.dumps(table.runs),
             "parts": msgspec.json.encode(parts).decode(),
         }  # fmt: skip
-
-
-def bytes_max_of(*, exact: bool) -> int:
-    """The largest message that the target takes, with its properties: of a transaction, or sent by itself."""
-    return CHUNK_BYTES_MAX if exact else BODY_BYTES_MAX
 
 
 def parts_of(row: dict[str, Any]) -> tuple[ManifestPart, ...]:

@@ -43,7 +43,7 @@ class MirrorOptions(FolderOptions, StreamOptions):
     )
     unfit: str = option(
         FAIL,
-        "A message that the target cannot take, above 1 MiB for instance: `fail`, or `leave-out`, which is told and counted.",
+        "A message that the target does not take, above its maxMessageSize for instance: `fail`, or `leave-out`, which is told and counted.",
         choices=(FAIL, LEAVE_OUT),
     )
     source_name: str | None = option(

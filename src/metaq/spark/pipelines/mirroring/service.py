@@ -27,12 +27,12 @@ from metaq.durable import disk_fault
 from metaq.errors import BrokerError, ClientClosed, ConfigError, MetaqError, NoRoute, NotSupported
 from metaq.model import MessageQueue, offsets
 from metaq.model.staging import transaction_id
-from metaq.spark import interpreter, schema
+from metaq.spark import interpreter, message_limits, schema
 from metaq.spark.cluster_client import ClusterClient
 from metaq.spark.pipelines.checkpoints import CHECKPOINT, query_id, spark_path
 from metaq.spark.pipelines.mirroring import finding, queue_map
 from metaq.spark.pipelines.mirroring import state as saved_state
-from metaq.spark.pipelines.mirroring.copying import COPIED, Copying, SliceCopier, bytes_max_of, parts_of
+from metaq.spark.pipelines.mirroring.copying import COPIED, Copying, SliceCopier, parts_of
 from metaq.spark.pipelines.mirroring.finding import Part
 from metaq.spark.pipelines.mirroring.groups import Carrier, to_json
 from metaq.spark.pipelines.mirroring.options import LEAVE_OUT, MirrorOptions
@@ -98,8 +98,12 @@ class _Mirror:
         self._target = ClusterClient(options.to, options.retry_seconds)
         self._looking = finding.settings(options.retry_seconds)
         self._sink = SinkOptions(
-            name_servers=options.to, delivery=options.delivery, retry_seconds=options.retry_seconds
+            name_servers=options.to,
+            delivery=options.delivery,
+            retry_seconds=options.retry_seconds,
+            empty_bodies=options.exact,
         )
+        self._limits = message_limits.SENT
         self._remembered = False
         """Whether the target's coordinator was asked if it knows earlier batches."""
         self._busy = threading.Lock()
@@ -118,6 +122,7 @@ class _Mirror:
                     f"MetaQ, and cannot take every message once. With delivery = '{AT_LEAST_ONCE}' it can be written to; what is "
                     "repeated after a fault comes twice"
                 ) from None
+            self._limits = message_limits.of_transactions(self._target)
         for topic in self._options.topics_read:
             self._map_topic(topic)
 
@@ -188,7 +193,7 @@ class _Mirror:
                 source=self._options.source_mark,
                 target=self._options.target_mark,
                 leave_out=self._options.unfit == LEAVE_OUT,
-                bytes_max=bytes_max_of(exact=self._options.exact),
+                limits=self._limits,
             ),
             queues=tuple((queue, self._state.queues[queue]) for queue in {_queue_of(one) for one in slices}),
         )

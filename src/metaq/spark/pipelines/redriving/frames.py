@@ -16,11 +16,11 @@ from metaq.errors import ConfigError
 from metaq.model import offsets
 from metaq.model import properties as props
 from metaq.model.offsets import Positions
-from metaq.model.staging import CHUNK_BYTES_MAX
 from metaq.model.topic import DEAD_LETTER_PREFIX, RETRY_PREFIX
 from metaq.option_table import nearest
 from metaq.spark import schema
 from metaq.spark.decode import CORRUPT, json, text
+from metaq.spark.message_limits import MessageLimits
 from metaq.spark.pipelines.expressions import split_expressions
 from metaq.spark.pipelines.offset_ranges import Ranges, pieces
 from metaq.spark.pipelines.redriving.options import UTF8, RedriveOptions
@@ -43,7 +43,7 @@ _ONE: Final = "properties."
 CHOSEN, LEFT, CORRUPTED, HOMELESS = "chosen", "left", "corrupt", "homeless"
 EMPTY, LARGE, ILLEGAL = "empty", "large", "illegal"
 """Fates of a message: it is to be sent; `where` does not want it; it does not decode; there is no topic for it; there is no body
-for it; it is too large for a transaction; its tag, keys or properties are not as a message may have them."""
+for it; it is larger than its broker takes it; its tag, keys or properties are not as a message may have them."""
 
 _MARGIN_BYTES: Final = 1024
 """For what client and broker add to a message."""
@@ -53,8 +53,9 @@ _EXPLODED_MAX: Final = 10_000
 class Frames:
     """Makes the frames of one run. What is wrong with its SQL is a ConfigError when this is made."""
 
-    def __init__(self, spark: Any, options: RedriveOptions) -> None:
-        self._spark, self._options = spark, options
+    def __init__(self, spark: Any, options: RedriveOptions, limits: MessageLimits) -> None:
+        """Args: limits: what brokers take in a transaction."""
+        self._spark, self._options, self._limits = spark, options, limits
         self._decoder = _decoder(options)
         empty = self.seen(spark.createDataFrame([], schema.ddl(arrow.schema_of(COLUMNS))))
         self._where = sql.lit(True)
@@ -150,13 +151,18 @@ class Frames:
             (sql.coalesce(sql.octet_length(column), sql.lit(0)) for column in _texts(new, ordered=self.ordered)),
             4 * sql.coalesce(sql.size("new.properties"), sql.lit(0)),
         )
-        large = (text_bytes > props.PROPERTIES_BYTES_MAX - _MARGIN_BYTES) | (
-            sql.octet_length(body) + text_bytes > CHUNK_BYTES_MAX - _MARGIN_BYTES
-        )
+        body_bytes, limits = sql.octet_length(body), self._limits
+        large = (text_bytes > props.PROPERTIES_BYTES_MAX - _MARGIN_BYTES) | (body_bytes > limits.body_bytes)
+        if limits.whole_bytes is not None:
+            large |= body_bytes + text_bytes > limits.whole_bytes - _MARGIN_BYTES
+        # A message that came with an empty body goes back with it, where that is taken.
+        empty = body_bytes == 0
+        if limits.empty:
+            empty &= sql.octet_length("body") > 0
         fate = (
             sql.when(sql.col("fate") != CHOSEN, sql.col("fate"))
             .when(new.getField("topic").isNull(), HOMELESS)
-            .when(body.isNull() | (sql.octet_length(body) == 0), EMPTY)
+            .when(body.isNull() | empty, EMPTY)
             .when(large, LARGE)
             .when(_illegal(new), ILLEGAL)
             .otherwise(CHOSEN)

@@ -25,10 +25,10 @@ from pyspark.errors import (
 from pyspark.sql import functions as sql
 
 from metaq.clock import SYSTEM
-from metaq.errors import ConfigError, MetaqError
+from metaq.errors import ConfigError, MetaqError, NotSupported
 from metaq.model.offsets import Positions, Slice
 from metaq.model.queue import MessageQueue
-from metaq.spark import interpreter
+from metaq.spark import interpreter, message_limits
 from metaq.spark.courier import Courier
 from metaq.spark.fetch import read_slice
 from metaq.spark.pipelines.driver import root_text
@@ -94,12 +94,16 @@ class _Redrive:
 
     def __post_init__(self) -> None:
         options = self.options
-        self.report = Report(options.source, dry_run=options.dry_run, cap=options.cap)
+        self.report = Report(
+            options.source,
+            dry_run=options.dry_run,
+            cap=options.cap,
+            only_group=options.group if options.only_group else None,
+        )
         self.looked_at: tuple[list[str], int] | None = None
         """Topics that are looked through for copies, and from when on (ms since 1970)."""
         self.ledger = Ledger(self.run.place)
         self.ledger.check_topic(options.source)
-        self.frames = Frames(self.spark, options)
         self.courier = Courier(options.servers, options.retry_seconds)
         self.fence = Fence(self.courier, options.retry_seconds)
         pairs = {
@@ -108,6 +112,8 @@ class _Redrive:
         }  # fmt: skip
         self.source = SourceOptions.of({name: str(value) for name, value in pairs.items() if value is not None})
         self.planner = Planner(self.source)
+        self.limits = message_limits.of_transactions(self.planner.client)
+        self.frames = Frames(self.spark, options, self.limits)
 
     def go(self) -> Outcome:
         try:
@@ -137,6 +143,11 @@ class _Redrive:
         if self.ledger.head is None:
             self.ledger.begin(self.fence.new_head(self.options.source))
             self._settle()
+        if self.options.only_group and not self.limits.retry_topics:
+            raise NotSupported(
+                "onlyGroup needs brokers of this version: an older one takes no transaction with messages for a retry topic. "
+                "Nothing was sent; bring it up to date, or give the group a topic of its own by to"
+            )
         self._send_all(begin, end, judged)
         return self.report.outcome()
 
@@ -204,8 +215,10 @@ class _Redrive:
         """
         judged = self._judged(begin, end)
         oldest = self._counted(judged)
-        targets = sorted(self.report.targets)
-        check_targets(self.planner.client, self.report.targets)
+        retries = self.options.retry_topic
+        wanted = {retries: self.report.chosen} if retries and self.report.chosen else self.report.targets
+        targets = sorted(wanted)
+        check_targets(self.planner.client, wanted)
         if self.options.check_target and targets:
             chosen, self.looked_at = self.report.chosen, (targets, max(0, oldest - SKEW_MS))
             judged = self._judged(begin, end)
@@ -326,11 +339,14 @@ class _Redrive:
         rows = self.frames.read(begin, end)
         if count(ranges) < sum(end[queue] - begin[queue] for queue in end):
             rows = self.frames.only(rows, ranges)
+        only = {"onlyGroup": self.options.group} if self.options.only_group else {}
         self.frames.sent(rows).write.format("metaq").options(
+            **only,
             nameServers=self.options.servers,
             txnAppId=head.ledger,
             txnVersion=str(step.number),
             coordinator=head.coordinator,
+            emptyBodies="true",
             retrySeconds=str(self.options.retry_seconds),
         ).mode("append").save()
 

@@ -38,6 +38,10 @@ class RedriveOptions(FolderOptions):
     )
     message: str | None = option(None, "Of `protobuf`: the message type, such as `shop.Order`.")
     to: str | None = option(None, "The topic to send to; by default each goes back to the topic that it comes from.")
+    only_group: bool = option(
+        False,
+        "Send to the group's retry topic: only the group that failed gets them again, as messages of the topic that they come from.",
+    )
     select: str | None = option(
         None,
         "Spark SQL of what is sent, such as `upper(text) as body, 'again' as tag`; what it does not name stays as it is.",
@@ -68,6 +72,11 @@ class RedriveOptions(FolderOptions):
         return self.topic or f"{DEAD_LETTER_PREFIX}{self.group}"
 
     @property
+    def retry_topic(self) -> str | None:
+        """The topic that all go to, whatever the topic as which they are seen there; None: each to its own."""
+        return f"{RETRY_PREFIX}{self.group}" if self.only_group else None
+
+    @property
     def topics_read(self) -> list[str]:
         return [self.topic] if self.topic else []  # Of a group, `topics` says it in better words.
 
@@ -88,6 +97,11 @@ class RedriveOptions(FolderOptions):
             raise ConfigError(f"to={self.to}: only brokers put messages into retry and dead-letter topics")
         if self.to == self.source:
             raise ConfigError(f"to={self.to}: that is where the messages are taken from")
+        if self.only_group and (not self.group or self.to):
+            raise ConfigError(
+                "onlyGroup sends dead letters back to the group that they are of, as messages of the topic that they come from: it "
+                "goes with group, and neither with topic nor with to"
+            )
         if self.rate is not None and not self.rate > 0:
             raise ConfigError(f"rate={self.rate:g}: nothing would be sent; leave it out for no limit, or use dryRun")
         self._check_decode()

@@ -14,7 +14,7 @@ WHY: Final = {
     "homeless": "name no topic that they could go back to (give to)",
     "empty": "would have no body",
     "illegal": "have a tag, a key or a property that no message may have",
-    "large": "are too large for a transaction, of 1 MiB with properties at most",
+    "large": "are larger than the brokers take them (maxMessageSize; 31 KiB of properties)",
 }
 """Why a message cannot be sent, by its fate."""
 
@@ -54,6 +54,8 @@ class Report:
     unfit_places: list[tuple[str, str]] = field(default_factory=list)
     """Fate and place of the first of them."""
     cap: int | None = None
+    only_group: str | None = None
+    """The group that alone gets them."""
     stopped: bool = False
     samples: list[Sample] = field(default_factory=list)
 
@@ -98,7 +100,8 @@ class Report:
             why = "it was stopped" if self.stopped else "the cap" if capped else "they could not be found again"
             rest = f"; {left:,} are left ({why}), the next run goes on with them" if left else ""
             found = [f"{self.sent:,} messages of {self.source} sent{rest}"]
-        found += [f"  to {target}: {messages:,}" for target, messages in self.targets.items()]
+        alone = f", for the group {self.only_group} alone" if self.only_group else ""
+        found += [f"  to {target}{alone}: {messages:,}" for target, messages in self.targets.items()]
         if self.not_chosen:
             found.append(f"  not chosen by where: {self.not_chosen:,}")
         if self.sent_before:
