@@ -29,6 +29,9 @@ def test_growth_is_told_once_for_each_append_with_its_place_in_the_log(tmp_path)
         frames = [client.frame(RequestCode.SEND_MESSAGE_V2, send_header("orders", n), b"x") for n in (0, 1, 1)]
         client.feed(b"".join(frames))
         client.received()
+        broker.store.queue(
+            "orders", 1
+        ).tail.watched = True  # nobody waits there, so that it was told of for the last time
         client.send("orders", queue_id=1, properties={"DELAY": "1"})
         clock.advance(1)
         broker.schedule.deliver()

@@ -211,3 +211,9 @@ def mqadmin(folder: Path, server: Server, command: str, *arguments: str) -> str:
         return text
 
     return eventually(printed, what=f"mqadmin {command}")
+
+
+def end(server: MetaqServer | RocketmqServer, data: Path, ending: str) -> None:
+    """`stop` it, or `kill` it a moment after its last new topic: its tables are whole then (docs/formats/journal.md)."""
+    eventually(lambda: not list((data / "config").glob("*.journal.*")))
+    getattr(server, ending)()

@@ -16,7 +16,7 @@ from metaq.wire.staging import DecideBody
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.remoting_client import RemotingClient
-from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, mqadmin
+from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, end, mqadmin
 from tests.staged import PlannedPart, ask, stage
 
 pytestmark = pytest.mark.interop
@@ -65,7 +65,7 @@ def test_rocketmq_delivers_no_undecided_message_and_hands_the_folder_back(
         assert decide(first.broker, "committed", Outcome.COMMIT).first
         java.shutdown_all()
     finally:
-        getattr(first, ending)()
+        end(first, data, ending)
 
     second = RocketmqServer(tmp_path / "theirs", data)
     second.start()

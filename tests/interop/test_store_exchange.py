@@ -7,16 +7,9 @@ import pytest
 from tests.interop import maven
 from tests.interop.driver import ForeignClient
 from tests.interop.remoting_client import RemotingClient
-from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer
-from tests.support import eventually
+from tests.interop.servers import CLUSTER, MetaqServer, RocketmqServer, end
 
 pytestmark = pytest.mark.interop
-
-
-def end(server: MetaqServer | RocketmqServer, data: Path, ending: str) -> None:
-    """Stop it, or kill it a moment after its last new topic: its tables are whole then (docs/formats/journal.md)."""
-    eventually(lambda: not list((data / "config").glob("*.journal.*")))
-    getattr(server, ending)()
 
 
 @pytest.mark.parametrize("ending", ["stop", "kill"])

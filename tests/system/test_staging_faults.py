@@ -124,7 +124,6 @@ WRONG_TOPICS = {
     "our own system topic": (structs.replace(CHUNK, topic=STAGE_TOPIC), STAGE_TOPIC),
     "half messages": (structs.replace(CHUNK, topic="RMQ_SYS_TRANS_HALF_TOPIC"), "RMQ_SYS_TRANS_HALF_TOPIC"),
     "delayed messages": (structs.replace(CHUNK, topic="SCHEDULE_TOPIC_XXXX"), "SCHEDULE_TOPIC_XXXX"),
-    "a retry topic": (structs.replace(CHUNK, topic="%RETRY%group", queue_id=0), "RETRY"),
     "a dead-letter topic": (structs.replace(CHUNK, topic="%DLQ%group", queue_id=0), "DLQ"),
     "no name of a topic": (structs.replace(CHUNK, topic="a/b"), "a/b"),
 }

@@ -513,7 +513,10 @@ def put_of(number=0, **changes):
     fields = record_of(
         **{"born_ms": BORN_MS + number, "body": b"%d" % number, "keys": (b"TopicA#k%d" % number,), **changes}
     )
-    return PutRecord(topic="TopicA", **{name: fields[name] for name in PutRecord.__struct_fields__ if name != "topic"})
+    return PutRecord(
+        topic="TopicA",
+        **{name: fields[name] for name in PutRecord.__struct_fields__ if name not in {"topic", "is_judged"}},
+    )
 
 
 @both
@@ -523,7 +526,9 @@ def test_records_in_one_call_are_what_single_calls_make(hot):
     records = [put_of(0), put_of(1, born_host=bytes(20), sys_flag=1), put_of(2, prepared_offset=-8, flag=9), put_of(3)]
     assert hot.append_records(tails.log, tails.queues[1], tails.index, records, 1, STORE_MS) == 4
     for record in records[1:]:
-        fields = {name: getattr(record, name) for name in PutRecord.__struct_fields__ if name != "topic"}
+        fields = {
+            name: getattr(record, name) for name in PutRecord.__struct_fields__ if name not in {"topic", "is_judged"}
+        }
         hot.append_record(
             singly.log, singly.queues[1], singly.index, topic=b"TopicA", queue_offset=0, store_ms=STORE_MS, **fields
         )
