@@ -8,7 +8,6 @@ import pytest
 
 from metaq.broker.acks import AckPolicy, Due
 from metaq.clock import FakeClock
-from metaq.doors.gathering import TURNS_WITHOUT_MAX
 from metaq.doors.held_acks import HeldAcks
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import Command, encode
@@ -104,85 +103,6 @@ def test_one_callback_serves_a_whole_group(held, log):
     log.flush(50)
     assert log.asked == []
     assert len(held) == 0
-
-
-class Turns:
-    """A loop whose turns the test makes."""
-
-    def __init__(self) -> None:
-        self.waiting = []
-
-    def turn(self) -> None:
-        waiting = self.waiting[:]
-        self.waiting.clear()
-        for act in waiting:
-            act()
-
-
-@pytest.fixture
-def turns():
-    return Turns()
-
-
-@pytest.fixture
-def gathering(log, clock, replica, turns):
-    policy = AckPolicy(SimpleNamespace(store=log, store_options=SimpleNamespace(flush_disk_type="SYNC_FLUSH")), replica)
-    return HeldAcks(policy, log, clock, turns.waiting.append, 5.0, gathers=True)
-
-
-def flushed(log, turns, log_end):
-    log.flush(log_end)
-    turns.turn()
-
-
-def test_a_sync_waits_for_those_whom_the_last_one_answered(gathering, log, turns):
-    """Three producers with a message each: from the second sync on each serves all of them."""
-    peers = [FakePeer() for _ in range(3)]
-    gathering.hold(peers[0], disk(1), b"x")
-    assert log.asked, "nobody is expected yet"
-    gathering.hold(peers[1], disk(2), b"x")
-    gathering.hold(peers[2], disk(3), b"x")
-    flushed(log, turns, 1)
-    assert [len(peer.writes) for peer in peers] == [1, 0, 0]
-    assert not log.asked, "the first is about to come back"
-    gathering.hold(peers[0], disk(4), b"x")
-    turns.turn()
-    assert [end for end, _ in log.asked] == [2]
-    flushed(log, turns, 4)
-    assert [len(peer.writes) for peer in peers] == [2, 1, 1]
-    for n, peer in enumerate(peers):
-        assert not log.asked
-        gathering.hold(peer, disk(5 + n), b"x")
-        turns.turn()
-    assert [end for end, _ in log.asked] == [5]
-
-
-def test_a_lone_producer_waits_for_nobody(gathering, log, turns):
-    """Its next message is all that is expected."""
-    for number in range(1, 5):
-        gathering.hold(FakePeer(), disk(number), b"x")
-        assert [end for end, _ in log.asked] == [number]
-        assert not turns.waiting
-        flushed(log, turns, number)
-
-
-def test_who_does_not_come_back_is_not_waited_for_long_nor_often(gathering, log, turns):
-    """Some dozen turns of the loop, and after a few such times not at all for a while."""
-    end, waited = 0, []
-    for _ in range(12):
-        for number in range(3):
-            end += 1
-            gathering.hold(FakePeer(), disk(end), b"x")
-            if number == 0:
-                waited.append(0)
-            while not log.asked:
-                turns.turn()
-                waited[-1] += 1
-        flushed(log, turns, end)
-        turns.turn()
-    assert waited[0] == 0
-    assert 0 < max(waited) <= TURNS_WITHOUT_MAX + 1
-    assert waited[-6:] == [0] * 6
 
 
 def test_after_a_failed_flush_nobody_is_acknowledged(held, log):

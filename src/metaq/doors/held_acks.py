@@ -14,7 +14,6 @@ from typing import Final, NamedTuple, Protocol
 
 from metaq.broker.acks import AckPolicy, Due, Lack
 from metaq.clock import Clock
-from metaq.doors.gathering import Gathering
 from metaq.wire.codes import ResponseCode
 from metaq.wire.command import decode, encode
 from metaq.wire.frame import LENGTH_BYTES, frame_bytes
@@ -52,11 +51,7 @@ CODE_OF: Final[Mapping[Lack, ResponseCode]] = {
 
 
 class HeldAcks:
-    """Holds answers back.
-
-    Args: call_soon: brings a call from any thread to a later turn of the event loop. too_late: see `hold`. gathers: a sync waits
-          some turns of the loop for those whom the last one has answered (`metaq.doors.gathering`).
-    """
+    """Holds answers back. `call_soon` brings a call from another thread to the event loop; `too_late`: see `hold`."""
 
     def __init__(
         self,
@@ -66,17 +61,12 @@ class HeldAcks:
         call_soon: Callable[[Callable[[], None]], None],
         timeout_seconds: float,
         too_late: Callable[[bytes, Lack], bytes] | None = None,
-        *,
-        gathers: bool = False,
     ) -> None:
         self._acks, self._store, self._clock = acks, store, clock
         self._call_soon, self._timeout = call_soon, timeout_seconds
         self._too_late = _too_late if too_late is None else too_late
         self._waiting: deque[Waiting] = deque()
-        self._bytes = 0
-        """Of those that wait here."""
-        self._gathering = Gathering(on=gathers)
-        self._armed = self._looking = False
+        self._armed = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -88,26 +78,16 @@ class HeldAcks:
         """
         self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
         self._acks.waiting_bytes += len(frames)
-        self._bytes += len(frames)
-        if not self._looking:
-            self._arm()
+        self._arm()
 
     def _arm(self) -> None:
         if not self._waiting or self._armed:
-            return
-        if self._gathering.goes_on(self._bytes):
-            self._looking = True
-            self._call_soon(self._look)
             return
         self._armed, due = True, self._waiting[0].due
         if self._acks.lack(due) is Lack.COPIED:
             self._acks.copies.when_copied(due.copied, lambda: self._call_soon(lambda: self._release(good=True)))
         else:
             self._store.when_flushed(due.flushed, lambda good: self._call_soon(lambda: self._release(good=good)))
-
-    def _look(self) -> None:
-        self._looking = False
-        self._arm()
 
     def _release(self, *, good: bool) -> None:
         self._armed = False
@@ -117,13 +97,10 @@ class HeldAcks:
             while self._waiting:
                 self._pop()
             return
-        before = self._bytes
         while self._waiting and self._acks.lack(self._waiting[0].due) is None:
             waiting = self._pop()
             waiting.peer.write(waiting.frames)
-        self._gathering.released(before - self._bytes, self._bytes)
-        if not self._looking:
-            self._arm()
+        self._arm()
 
     def expire(self) -> None:
         """Answer those who waited too long: their messages are stored, but not known to be durable."""
@@ -136,7 +113,6 @@ class HeldAcks:
     def _pop(self) -> Waiting:
         waiting = self._waiting.popleft()
         self._acks.waiting_bytes -= len(waiting.frames)
-        self._bytes -= len(waiting.frames)
         return waiting
 
 

@@ -27,7 +27,7 @@ from metaq.doors.remoting_replies import ASKING, ReplyHandlers
 from metaq.doors.remoting_session import BrokerSession, Workspace
 from metaq.doors.remoting_staging import StagingHandlers
 from metaq.doors.remoting_transactions import TransactionHandlers
-from metaq.doors.sweeping import SweptSends, awake_micros
+from metaq.doors.sweeping import SweptSends
 from metaq.log import RateLimitedLog
 from metaq.net import sweep
 from metaq.net.peer import Peer
@@ -62,9 +62,7 @@ class RemotingDoor:
         self.broker = broker
         self._cold_readers = ThreadPoolExecutor(COLD_READERS, "metaq-cold-read")
         timeout = broker.store_options.sync_flush_timeout / 1000
-        held = HeldAcks(
-            broker.acks, broker.store, broker.clock, call_soon, timeout, gathers=awake_micros(broker.options) > 0
-        )  # fmt: skip
+        held = HeldAcks(broker.acks, broker.store, broker.clock, call_soon, timeout)
         self.workspace = Workspace(broker, held, ColdReads(self._cold_readers))
         if sweep.available():
             self.workspace.sweep = SweptSends(self.workspace).sweep

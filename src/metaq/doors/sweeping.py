@@ -13,7 +13,6 @@ from typing import Final
 
 from metaq.doors.remoting_session import Workspace
 from metaq.net.sweep import ANSWERED, COLUMNS, Member, Sweep
-from metaq.options import BrokerOptions
 from metaq.wire.frame import frame_bytes
 
 log = logging.getLogger(__name__)
@@ -21,20 +20,15 @@ AWAKE_MICROS: Final = 20
 """A producer of the same machine needs some ten for its next request. On a single core nobody could send it meanwhile."""
 
 
-def awake_micros(options: BrokerOptions) -> int:
-    """How long the loop may wait awake for what is about to come; 0: never."""
-    micros = options.busy_poll_micros
-    if micros is None:
-        return AWAKE_MICROS if len(os.sched_getaffinity(0)) > 1 else 0
-    return micros
-
-
 class SweptSends:
     """The sweep of one door, and what is done with what it reads."""
 
     def __init__(self, space: Workspace) -> None:
         self._space = space
-        self.sweep = Sweep(self._handle, awake_micros(space.broker.options))
+        micros = space.broker.options.busy_poll_micros
+        if micros is None:
+            micros = AWAKE_MICROS if len(os.sched_getaffinity(0)) > 1 else 0
+        self.sweep = Sweep(self._handle, micros)
 
     def _handle(self, sweep: Sweep) -> None:
         space = self._space
