@@ -205,9 +205,7 @@ cdef class Sweep:
         return left
 
     def send(self, int slot, bytes data not None):
-        cdef Member *member = self.at(slot)
-        cdef Py_ssize_t sent = send(member.fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
-        return max(sent, 0)
+        return send_now(self.at(slot).fd, data)
 
     def answered(self, const int32_t[::1] parts not None):
         cdef const Part *part
