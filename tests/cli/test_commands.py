@@ -197,6 +197,15 @@ def test_group_producers_lists_the_instances(cli, metaq_broker):
     assert shown["client_id"] in table
 
 
+def members_of_group(cli, group, count):
+    """What is said of the group once it has so many members; until its first heartbeat nobody knows it."""
+    shown = cli("group", "show", group, "--json")
+    assert shown.returncode == 0, shown.stderr
+    said = json.loads(shown.stdout)
+    assert len(said["members"]) == count
+    return said
+
+
 def test_group_show_marks_members_that_subscribe_differently(cli, metaq_broker, orders):
     """Each would miss messages; the page says who wants what, and what to do."""
     address = metaq_broker.namesrv
@@ -206,8 +215,7 @@ def test_group_show_marks_members_that_subscribe_differently(cli, metaq_broker, 
     ):
         for consumer in (first, second):
             consumer.receive(timeout=0.1)
-        eventually(lambda: len(json.loads(cli("group", "show", "cli-differs", "--json").stdout)["members"]) == 2)
-        shown = json.loads(cli("group", "show", "cli-differs", "--json").stdout)
+        shown = eventually(lambda: members_of_group(cli, "cli-differs", 2))
         assert (shown["subscriptions_differ"], {member["subscriptions"] for member in shown["members"]}) == (
             False,
             {None},

@@ -87,7 +87,12 @@ def test_another_python_on_the_path_is_worth_a_notice(tmp_path):
 @pytest.mark.parametrize("missing", [None, "pyiceberg", "sqlalchemy"])
 def test_what_makes_tables_of_archives_is_named_or_how_to_get_it(monkeypatch, missing):
     """pyiceberg comes with an extra, and with its catalog by an extra of its own."""
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else object())
+    found_spec, tables = importlib.util.find_spec, {"pyiceberg", "sqlalchemy"}  # The doctor looks for a Java as well.
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name: (None if name == missing else object()) if name in tables else found_spec(name),
+    )
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.12.0")
     [found] = doctor._iceberg()
     assert found in doctor.examine()

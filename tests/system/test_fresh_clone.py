@@ -192,13 +192,13 @@ def test_old_python_is_refused_by_name(bare_path, tmp_path):
     assert "Python 3.6.8" in done.stdout + done.stderr
 
 
-@pytest.mark.slow
 def last_failed(clone: pathlib.Path) -> list[str]:
     """The tests that failed in the clone's last run. Beside each other, those of a group are named TEST@GROUP; alone they are not."""
     found = clone / ".pytest_cache/v/cache/lastfailed"
     return [re.sub(r"@\w+$", "", name) for name in json.loads(found.read_text())] if found.exists() else []
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(4 * WHOLE_TEST_SECONDS)
 @pytest.mark.skipif(
     os.environ.get("METAQ_FRESH_CLONE") != "1",
