@@ -33,7 +33,7 @@ SEEDS ?= 100
 FIRST ?= 1
 
 # What decides whether an environment is still right. The hot module is built while installing.
-INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/net/_sweep.pyx src/metaq/wire/_hot.pyx src/metaq/wire/_hot_c.h src/metaq/wire/_hot_*.pxi)
+INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/net/_sweep.pyx src/metaq/store/_syncing.pyx src/metaq/store/_syncing_c.h src/metaq/wire/_hot.pyx src/metaq/wire/_hot_c.h src/metaq/wire/_hot_*.pxi)
 
 ##@ Run
 
@@ -103,7 +103,7 @@ wheel: $(VENV)/has-lint  ## build a source distribution and a wheel into dist
 
 clean:  ## remove the environment, caches and results
 	rm -rf $(VENV) .cache build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
-	rm -f src/metaq/wire/_hot*.so src/metaq/wire/_hot.c src/metaq/net/_sweep*.so src/metaq/net/_sweep.c derby.log
+	rm -f src/metaq/wire/_hot*.so src/metaq/wire/_hot.c src/metaq/net/_sweep*.so src/metaq/net/_sweep.c src/metaq/store/_syncing*.so src/metaq/store/_syncing.c derby.log
 
 help:  ## this list
 	@$(PYTHON) -c 'import re; [print("\n" + line[4:] if line.startswith("##@") else "  make {:<12} {}".format(*match.groups())) \

@@ -33,7 +33,16 @@ if os.environ.get("METAQ_BUILD_HOT", "1") != "0":
         sweep = Extension(
             "metaq.net._sweep", ["src/metaq/net/_sweep.pyx"], extra_compile_args=FLAGS, extra_link_args=LINK
         )
-        extensions = cythonize([hot, sweep] if sys.platform == "linux" else [hot], language_level=3)  # epoll
+        syncing = Extension(
+            "metaq.store._syncing",
+            ["src/metaq/store/_syncing.pyx"],
+            depends=["src/metaq/store/_syncing_c.h"],
+            include_dirs=["src/metaq/store"],
+            extra_compile_args=FLAGS,
+            extra_link_args=LINK,
+        )
+        linux = [sweep, syncing] if sys.platform == "linux" else []  # epoll, eventfd
+        extensions = cythonize([hot, *linux], language_level=3)
         for extension in extensions:
             extension.optional = True  # after cythonize, which drops it: no compiler must not stop an install
 

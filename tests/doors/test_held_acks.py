@@ -95,13 +95,22 @@ def test_answers_wait_for_their_bytes(held, log):
     assert len(held) == 0
 
 
-def test_one_callback_serves_a_whole_group(held, log):
-    """While a flush is under way no second one is asked for: that is what makes a group."""
+def test_one_call_of_the_loop_serves_a_whole_group(log, clock, replica):
+    """Each event asks, so that the next sync begins with all of them; they are released together."""
+    calls = []
+    policy = AckPolicy(SimpleNamespace(store=log, store_options=SimpleNamespace(flush_disk_type="SYNC_FLUSH")), replica)
+    held = HeldAcks(policy, log, clock, calls.append, 5.0)
     for n in range(50):
         held.hold(FakePeer(), disk(n + 1), b"")
-    assert len(log.asked) == 1
+    log.flush(30)
     log.flush(50)
     assert log.asked == []
+    [release] = calls
+    release()
+    assert len(held) == 0
+    held.hold(FakePeer(), disk(60), b"")
+    log.flush(60)
+    calls.pop()()
     assert len(held) == 0
 
 

@@ -25,7 +25,7 @@ from tests.support import ROOT
 FOLDER = ROOT / ".cache/sanitized"
 TREE, BUILT, STAMP = FOLDER / "tree", FOLDER / "built", FOLDER / "built-from"
 COPIED = ("src", "tests", "fuzz", "setup.py", "pyproject.toml", "README.md", "LICENSE")
-NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "_hot.c", "_sweep.c")
+NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "_hot.c", "_sweep.c", "_syncing.c")
 COMPILER = "cc"
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
 HOT_TESTS = [
@@ -114,6 +114,8 @@ def jobs(asked: argparse.Namespace) -> dict[str, Sequence[str]]:
         found[f"hot module {number}"] = (*PYTEST, *names)
     found["small fuzzers"] = (*PYTEST, "tests/fuzz")
     found["sweep"] = (*PYTEST, "tests/net/test_sweep.py")
+    found["syncs"] = (*PYTEST, "tests/store/test_flush.py")
+    found["threads"] = ("-m", "tests.sanitized.threads")
     found["crashes and power cuts"] = (
         "-m", "metaq.testing.crash", str(asked.first), str(asked.first + asked.lives - 1)
     )  # fmt: skip

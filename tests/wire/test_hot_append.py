@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import struct
+import tempfile
 
 import pytest
 from hypothesis import given, settings
@@ -629,3 +632,60 @@ def test_twin_and_native_write_the_same_bytes(rows, slow, index):
         results.append(tails.everything())
         stored(tails)
     assert results[0] == results[1]
+
+
+# -- through a descriptor
+
+
+class WrittenTails(Tails):
+    """Tails whose log is a file: runs are written through its descriptor."""
+
+    def __init__(self, hot, file, *, log_bytes: int = 1 << 20, descriptor: int | None = None, **more):
+        super().__init__(hot, log_bytes=log_bytes, **more)
+        file.truncate(log_bytes)
+        self.log_bytes = mmap.mmap(file.fileno(), log_bytes)
+        self.log.attach(self.log_bytes, 0, log_bytes, 0, file.fileno() if descriptor is None else descriptor)
+
+
+@settings(max_examples=200)
+@given(rows=st.lists(st.one_of(singles, batches), min_size=1, max_size=6), slow=st.booleans())
+def test_what_is_written_is_what_is_made_in_place(rows, slow):
+    """Records, units, index, answers and outcome, byte for byte, by both modules; also where a run goes on behind one of its own."""
+    for hot in filter(None, (NATIVE, TWIN)):
+        with tempfile.TemporaryFile() as file:
+            results = []
+            for tails in (Tails(hot), WrittenTails(hot, file)):
+                for row in range(len(rows)):
+                    tails.append(b"".join(rows), row=row, wait_is_slow=slow)
+                results.append(tails.everything())
+                stored(tails)
+        assert results[0] == results[1]
+
+
+@both
+@pytest.mark.parametrize("size", [1000, 100_000, 262_000, 300_000])
+def test_runs_longer_than_what_is_made_ahead(hot, tmp_path, size):
+    """They are written in parts; a record that is longer than all of that is made in place."""
+    data = b"".join(send(bytes([65 + number % 26]) * size, e="0") for number in range(1 + 900_000 // size))
+    with (tmp_path / "log").open("w+b") as file:
+        tails, plain = WrittenTails(hot, file, log_bytes=2 << 20), Tails(hot, log_bytes=2 << 20)
+        assert tails.append(data).stop == plain.append(data).stop == hot.STOP_END
+        assert tails.everything() == plain.everything()
+        assert os.pread(file.fileno(), tails.log.end, 0) == plain.written()
+        assert tails.append(send(b"more", e="1")).stop == plain.append(send(b"more", e="1")).stop == hot.STOP_END
+        assert tails.written() == plain.written()
+
+
+@needs_native
+def test_a_run_that_cannot_be_written_is_an_error(tmp_path):
+    """The descriptor is for reading only: EBADF. Where the log ends is not where its file does, so nobody may go on."""
+    (tmp_path / "log").touch()
+    with (tmp_path / "log").open("r+b") as file, (tmp_path / "log").open("rb") as reading:
+        tails = WrittenTails(NATIVE, file, descriptor=reading.fileno())
+        with pytest.raises(OSError, match="Bad file descriptor"):
+            tails.append(send(b"lost"))
+        assert bytes(tails.log_bytes[:100]) == bytes(100)
+        # What is made in place, by the slow lanes, goes on as ever.
+        tails.log.attach(tails.log_bytes, 0, len(tails.log_bytes), 0)
+        assert tails.append(send(b"kept")).messages == 1
+        assert tails.log_bytes[4:8] == (0xDAA320A7).to_bytes(4, "big")

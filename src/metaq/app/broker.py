@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import platform
+import threading
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
@@ -221,10 +222,14 @@ def _compose(
     store_host = host_bytes(host, listener.port)
     store = MessageStore(store_options, clock, store_host, options.broker_cluster_name, disk=disk)
     try:
-        loop = asyncio.get_running_loop()
+        loop, own_thread = asyncio.get_running_loop(), threading.get_ident()
+        store.watch_flushes(loop.add_reader, loop.remove_reader)
 
         def call_soon(work: Callable[[], None]) -> None:
-            loop.call_soon_threadsafe(work)
+            if threading.get_ident() == own_thread:
+                loop.call_soon(work)
+            else:
+                loop.call_soon_threadsafe(work)
 
         def open_file(file: str) -> BackgroundFile:
             return BackgroundFile(ConfigFile(store.folder.config / file, store.disk))

@@ -1,8 +1,8 @@
 """Acknowledgements that wait for what `metaq.broker.acks` says is due: the disk, a replica, or a disk that is less far behind.
 
-All answers of one read event wait together for the log to be durable up to the end that the event reached. One callback
-is under way at a time: the flush thread makes everything durable that was appended before it began, so when it reports,
-all answers up to there go out, and the next callback is for the rest. That is group commit seen from the answers' side.
+All answers of one read event wait together for the log to be durable up to the end that the event reached. Each event asks for that,
+so that the next sync begins with all of them as soon as the one under way is over; when a sync is reported, all answers up to there go
+out. That is group commit seen from the answers' side.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class HeldAcks:
         self._call_soon, self._timeout = call_soon, timeout_seconds
         self._too_late = _too_late if too_late is None else too_late
         self._waiting: deque[Waiting] = deque()
-        self._armed = False
+        self._told = self._lost = self._copying = False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -78,29 +78,47 @@ class HeldAcks:
         """
         self._waiting.append(Waiting(due, self._clock.monotonic() + self._timeout, peer, frames))
         self._acks.waiting_bytes += len(frames)
-        self._arm()
-
-    def _arm(self) -> None:
-        if not self._waiting or self._armed:
-            return
-        self._armed, due = True, self._waiting[0].due
         if self._acks.lack(due) is Lack.COPIED:
-            self._acks.copies.when_copied(due.copied, lambda: self._call_soon(lambda: self._release(good=True)))
+            if len(self._waiting) == 1:
+                self._wait_for_copy(due)
         else:
-            self._store.when_flushed(due.flushed, lambda good: self._call_soon(lambda: self._release(good=good)))
+            self._store.when_flushed(due.flushed, self._flushed)
 
-    def _release(self, *, good: bool) -> None:
-        self._armed = False
+    def _wait_for_copy(self, due: Due) -> None:
+        """Of the first who waits: the others are looked at when he is released."""
+        if not self._copying:
+            self._copying = True
+            self._acks.copies.when_copied(due.copied, self._copied)
+
+    def _flushed(self, good: bool) -> None:
+        """Any thread. Of several at once, the first has all of them released."""
         if not good:
+            self._lost = True
+        if not self._told:
+            self._told = True
+            self._call_soon(self._release)
+
+    def _copied(self) -> None:
+        self._copying = False
+        self._flushed(good=True)
+
+    def _release(self) -> None:
+        self._told = False  # first: who is told from here on has us called once more
+        if self._lost:
             # A failed fsync is final (DESIGN, promise 1): nobody gets an acknowledgement any more.
+            self._lost = False
             log.error("%d answers are withheld: the log could not be made durable", len(self._waiting))
             while self._waiting:
                 self._pop()
             return
-        while self._waiting and self._acks.lack(self._waiting[0].due) is None:
+        while self._waiting:
+            lack = self._acks.lack(self._waiting[0].due)
+            if lack is not None:
+                if lack is Lack.COPIED:
+                    self._wait_for_copy(self._waiting[0].due)
+                return
             waiting = self._pop()
             waiting.peer.write(waiting.frames)
-        self._arm()
 
     def expire(self) -> None:
         """Answer those who waited too long: their messages are stored, but not known to be durable."""

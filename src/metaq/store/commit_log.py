@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -13,6 +14,8 @@ from metaq.store.disk import Disk, SyncNotBegun, store_error
 from metaq.store.mapped_file import FileRun, MappedFile
 from metaq.wire import hot
 from metaq.wire.record import BLANK_MAGIC, MAGIC, RECORD_BYTES_MIN
+
+log = logging.getLogger(__name__)
 
 BLANK_BYTES: Final = 8
 """Kept free behind the last record of a file, for the blank record that says "go on with the next file"."""
@@ -33,9 +36,14 @@ class CommitLog:
         disk: Disk,
         tail: hot.LogTail,
         on_failure: Callable[[str], None] = lambda _why: None,
+        *,
+        by_writes: bool = False,
     ) -> None:
-        """`on_failure`: told when a file's name cannot be made durable; nothing may be acknowledged after that."""
+        """Args: on_failure: told when a file's name cannot be made durable; nothing may be acknowledged after that.
+        by_writes: plain records are written through a descriptor (see `hot.LogTail.attach`), as is best where each is synced.
+        """
         self.run = FileRun(folder, file_bytes, disk)
+        self._by_writes, self._descriptor = by_writes, -1
         self.tail, self.on_failure = tail, on_failure
         self._end = 0
         self._attached: MappedFile | None = None
@@ -87,7 +95,13 @@ class CommitLog:
         self._attach(following, following.start)
 
     def _attach(self, file: MappedFile, end: int) -> None:
-        self.tail.attach(file.buffer, file.start, file.size, end)
+        self._close_descriptor()
+        if self._by_writes:
+            try:
+                self._descriptor = self.run.disk.open(file.path, os.O_RDWR)
+            except OSError as error:
+                log.warning("%s is written in place, which costs its syncs more: %s", file.path, error)
+        self.tail.attach(file.buffer, file.start, file.size, end, self._descriptor)
         self._attached = file
 
     def detach(self) -> None:
@@ -96,6 +110,12 @@ class CommitLog:
             self._end = self.tail.end
             self.tail.detach()
             self._attached = None
+            self._close_descriptor()
+
+    def _close_descriptor(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
     def write(self, records: memoryview, store_ms: int) -> None:
         """Copy whole records, stored as late as `store_ms`, behind the newest one; they fit into the current file.
@@ -107,7 +127,7 @@ class CommitLog:
         place = end - file.start
         file.buffer[place + 4 : place + len(records)] = records[4:]
         file.buffer[place : place + 4] = records[:4]
-        self.tail.attach(file.buffer, file.start, file.size, end + len(records))
+        self.tail.attach(file.buffer, file.start, file.size, end + len(records), self._descriptor)
         self.tail.store_ms = max(self.tail.store_ms, store_ms)
 
     def end_file(self, blank: memoryview) -> None:

@@ -47,6 +47,12 @@ class Mapped(NamedTuple):
     inode: int
 
 
+def pages(mapped: Mapped, start: int, stop: int) -> tuple[int, int]:
+    """Address and size of the mapped pages that hold [start, stop) of the file, as msync wants them."""
+    first = start - start % PAGE_BYTES
+    return mapped.address + first, stop - first
+
+
 class SyncNotBegun(OSError):
     """A sync that never reached the kernel. Unlike a failed one it has lost nothing, and may be tried again."""
 
@@ -117,8 +123,7 @@ class Disk:
 
         A range and not the file: pages populated ahead are dirty, and fdatasync would write them all.
         """
-        first = start - start % PAGE_BYTES
-        if _libc.msync(mapped.address + first, start + size - first, _MS_SYNC) != 0:
+        if _libc.msync(*pages(mapped, start, start + size), _MS_SYNC) != 0:
             raise _last_error()
 
     def rewrite(self, mapped: Mapped, start: int, size: int) -> None:

@@ -76,6 +76,11 @@ class MappedFile:
         held = self._mapped
         return held.buffer if held is not None else self._mapping().buffer
 
+    @property
+    def mapped(self) -> Mapped:
+        """The whole file, for who holds on to it. Raises OSError."""
+        return self._mapping()
+
     def _mapping(self) -> Mapped:
         if (found := self._mapped) is not None:
             return found

@@ -78,7 +78,9 @@ class MessageStore:
     def _open(self, tail: hot.LogTail) -> None:
         options, folder = self.options, self.folder
         state = self.state = State(folder.root)
-        self.log = CommitLog(folder.commit_log, options.mapped_file_size_commit_log, self.disk, tail, state.fail)
+        synced = options.flush_disk_type == "SYNC_FLUSH"
+        size = options.mapped_file_size_commit_log
+        self.log = CommitLog(folder.commit_log, size, self.disk, tail, state.fail, by_writes=synced)
         self.index = (
             Index(folder.index, options.max_hash_slot_num, options.max_index_num, self.disk)
             if options.message_index_enable
@@ -100,7 +102,7 @@ class MessageStore:
             deleted=self.deleted,
         )
         self._flusher = Flusher(self.log, lambda: parts.options.flush_interval_commit_log, state)
-        self._populator = Populator(self.log, self.clock)
+        self._populator = Populator(self.log, self.clock, pages=not synced)
         writer = self._writer = Writer(parts, self._populator)
         self._housekeeper = Housekeeper(parts, writer, self._flusher)
         self._repairs = Repairs(self.log, self.delays_ms, self._housekeeper.work)
@@ -270,9 +272,15 @@ class MessageStore:
     def when_flushed(self, log_end: int, done: Callable[[bool], None]) -> None:
         """Call `done(True)` once the log is durable up to `log_end`, `done(False)` if it never will be.
 
-        `done` runs in the flush thread: hand over to your own.
+        `done` runs in the flush thread, or where `watch_flushes` says: hand over to your own. At once if it is durable so far.
         """
         self._flusher.when_flushed(log_end, done)
+
+    def watch_flushes(
+        self, look_at: Callable[[int, Callable[[], None]], None], forget: Callable[[int], object]
+    ) -> bool:
+        """Let who waits in `when_flushed` be called by an event loop, by its `add_reader` and `remove_reader` (see `Flusher.watch`)."""
+        return self._flusher.watch(look_at, forget)
 
     def flush(self) -> None:
         """Make the log durable up to here, and answer those who wait. The flush thread does it all the time."""

@@ -32,13 +32,14 @@ def window(written: int, seconds: float) -> int:
 class Populator:
     """The thread. `due_at` is the log offset from which writers should call `wake` (an integer compare for them)."""
 
-    def __init__(self, commit_log: CommitLog, clock: Clock) -> None:
+    def __init__(self, commit_log: CommitLog, clock: Clock, *, pages: bool = True) -> None:
+        """`pages`: False where records are not written in place; then the thread only makes files."""
         self._log, self._clock = commit_log, clock
         self._populated = commit_log.end
         self._looked_at = (commit_log.end, clock.monotonic())
         self.due_at = commit_log.end
-        self.works = True
-        """False: this kernel cannot populate; then the thread only makes files."""
+        self.works = pages
+        """False also if this kernel cannot populate."""
         self.worker = Worker("populate", self.round, lambda: _ROUND_SECONDS)
         """Without `on_failure`: what it does not do, the writers do themselves, and get the errors."""
 

@@ -7,6 +7,7 @@ appends everything below the log's end is in its queue and in the index. `Snapsh
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -234,13 +235,16 @@ class Writer:
             outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
-            hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
-            if outcome.stop > hot.STOP_SLOW:
-                run = functools.partial(  # a closure would make cells of all arguments, for each run: 0.1 us
-                    hot.append, table, end=end, gates=gates, log=log, index=index, now_ms=now_ms, born_host=born_host,
-                    replies=replies, outcome=outcome,
-                )  # fmt: skip
-                self._append_rest(run, now_ms, outcome)
+            try:
+                hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
+                if outcome.stop > hot.STOP_SLOW:
+                    run = functools.partial(  # a closure would make cells of all arguments, for each run: 0.1 us
+                        hot.append, table, end=end, gates=gates, log=log, index=index, now_ms=now_ms, born_host=born_host,
+                        replies=replies, outcome=outcome,
+                    )  # fmt: skip
+                    self._append_rest(run, now_ms, outcome)
+            except OSError as error:
+                raise self._not_written(error) from error
         if log.end > self._populator.due_at:
             self._populator.wake()
 
@@ -263,7 +267,10 @@ class Writer:
             if not self._state.takes:
                 raise self._state.refusal()
             now_ms = self._clock.now_ms()
-            hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
+            try:
+                hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
+            except OSError as error:
+                raise self._not_written(error) from error
         if log.end > self._populator.due_at:
             self._populator.wake()
 
@@ -286,17 +293,20 @@ class Writer:
             outcome.row, outcome.touched, outcome.messages, outcome.size = start, [], 0, 0
             if not self._state.takes:
                 raise self._state.refusal()
-            hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
-            if outcome.stop > hot.STOP_SLOW:
-                left = ids[outcome.messages :]
+            try:
+                hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
+                if outcome.stop > hot.STOP_SLOW:
+                    left = ids[outcome.messages :]
 
-                def run(place: int) -> None:
-                    nonlocal left
-                    first, count = left.start, len(left)
-                    hot.put_lines(data, place, gates, log, first, count, now_ms, born_host, replies, outcome, used)
-                    left = left[outcome.messages :]
+                    def run(place: int) -> None:
+                        nonlocal left
+                        first, count = left.start, len(left)
+                        hot.put_lines(data, place, gates, log, first, count, now_ms, born_host, replies, outcome, used)
+                        left = left[outcome.messages :]
 
-                self._append_rest(run, now_ms, outcome)
+                    self._append_rest(run, now_ms, outcome)
+            except OSError as error:
+                raise self._not_written(error) from error
         if log.end > self._populator.due_at:
             self._populator.wake()
         return used
@@ -453,6 +463,11 @@ class Writer:
             queue.prepare(outcome.needed)
             return queue.tail.room() >= outcome.needed
         return self._make_room(outcome, now_ms)
+
+    def _not_written(self, error: OSError) -> StoreError:
+        """The log's end covers records of which nobody knows how far they are in the file: the store stops."""
+        self._state.fail(f"records could not be written to the commit log: {os.strerror(error.errno or 0)}")
+        return self._state.refusal()
 
     def _append_rest(self, run: Callable[[int], None], now_ms: int, outcome: hot.AppendOutcome) -> None:
         """Go on where a file was full, as often as one is; `outcome` then covers all of it."""

@@ -11,11 +11,13 @@ nobody can unmap them under a pointer.
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, Py_buffer, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_GetItemWithError
+from cpython.exc cimport PyErr_SetFromErrno
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_SIZE
 from cpython.unicode cimport PyUnicode_DecodeUTF8
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport INT32_MAX, INT64_MAX, int16_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy, memset
 
@@ -28,6 +30,9 @@ from metaq.wire._hot_py_sql import NoNumber as _NoNumber, java_double as _java_d
 
 cdef extern from "Python.h":
     double PyOS_string_to_double(const char *s, char **endptr, PyObject *overflow_exception) except? -1.0
+
+cdef extern from "unistd.h" nogil:
+    ssize_t pwrite(int descriptor, const void *data, size_t size, int64_t place)
 
 cdef extern from "_hot_c.h" nogil:
     int16_t get16(const uint8_t *p)

@@ -126,7 +126,7 @@ cdef void write_entries(
     cdef const Entry *e
     cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(gate.sized_topic), cluster_size = PyBytes_GET_SIZE(log.cluster), place
     cdef int64_t offset = log.end, number = queue.next_offset, tags_code
-    cdef uint8_t *record = log.file.data + (offset - log.base)
+    cdef uint8_t *record = log.out + (offset - log.out_base)
     cdef uint8_t *unit = queue.units.data + (number - queue.first) * UNIT_BYTES
     cdef uint8_t *at
     cdef int32_t size = 0
@@ -213,7 +213,10 @@ def append(
     int64_t now_ms, bytes born_host not None, Replies replies not None, AppendOutcome outcome not None,
 ):
     begin_run(outcome, log)
-    append_rows(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
+    try:
+        append_rows(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
+    finally:
+        log.write_out()
 
 
 cdef int append_rows(
@@ -245,6 +248,7 @@ cdef int append_rows(
     while row < end:
         r = &table.rows[row]
         if r.kind == ENDING:
+            log.write_out()  # its half message may be among the last
             if not end_transaction(table, r, gates, log, index, now_ms, replies, outcome):
                 outcome.stop = SLOW
                 break
@@ -306,6 +310,7 @@ cdef int append_rows(
             replies.reserve(33 * count)
             replies.begin(r.opaque, r.binary, r.queue_id, 33 * count - 1)
             ids = replies.out.data + replies.out.used
+        log.make_room(size)
         log.store_ms = t.store_ms
         write_entries(&t, log, queue, <TopicGate>target, index, entries, count, <const Key *>outcome.keys.data, ids)
         if ids != NULL:

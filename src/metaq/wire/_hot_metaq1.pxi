@@ -167,91 +167,95 @@ def put_lines(
         outcome.stop = SLOW
         return
     end = held.data + held.size
-    while outcome.messages < ids and outcome.row < held.size:
-        taken = plain_put(held.data + outcome.row, end, &p)
-        if taken == 0:
-            outcome.stop = SLOW
-            break
-        if gate is None or not same(p.topic, p.topic_size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
-            gate = gates.get(to_bytes(p.topic, p.topic_size))
-            if gate is None:
+    try:
+        while outcome.messages < ids and outcome.row < held.size:
+            taken = plain_put(held.data + outcome.row, end, &p)
+            if taken == 0:
                 outcome.stop = SLOW
                 break
-        if p.partition == -1:
-            p.partition = gate.any_queue()
-        if not 0 <= p.partition < PyTuple_GET_SIZE(gate.queues) or p.body_size > min(gate.body_bytes_max, log.message_bytes_max):
-            outcome.stop = SLOW
-            break
-        tag = 0
-        if p.flag & 1:
-            tag = simple_tag(p.body, p.body_size)
-            if tag == 0:
+            if gate is None or not same(p.topic, p.topic_size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
+                gate = gates.get(to_bytes(p.topic, p.topic_size))
+                if gate is None:
+                    outcome.stop = SLOW
+                    break
+            if p.partition == -1:
+                p.partition = gate.any_queue()
+            if not 0 <= p.partition < PyTuple_GET_SIZE(gate.queues) or p.body_size > min(gate.body_bytes_max, log.message_bytes_max):
                 outcome.stop = SLOW
                 break
-        queue, positions = <QueueTail>gate.queues[p.partition], gate.positions[p.partition]
-        if (
-            positions is None or positions.next_offset != queue.next_offset or positions.left() < 1
-            or p.checksum != -1 and p.checksum != <int64_t>crc31_of(p.body, p.body_size)
-        ):
-            outcome.stop = SLOW
-            break
-        size = p.body_size - (tag + 4 if tag else 0)
-        digits = decimal(number, first_id + outcome.messages)
-        text_size = 9 + digits + (tag + 6 if tag else 0) + (cluster_size + 1 if cluster_size else 0)
-        topic_size = PyBytes_GET_SIZE(gate.topic)
-        size += RECORD_BYTES_MIN + topic_size + text_size
-        if size + BLANK_BYTES_MIN > log.left():
-            outcome.stop, outcome.needed = LOG_FULL, size + BLANK_BYTES_MIN
-            break
-        if queue.left() < 1:
-            outcome.stop, outcome.needed, outcome.queue = QUEUE_FULL, 1, queue
-            break
-        grow(&replies.out, PUT_ANSWER_BYTES)
-        if not gate.listed:
-            used.append(gate)
-            gate.listed = True
-        code = 0
-        if tag:
-            continue_hash(&code, p.body + 4, tag)
-        offset = log.end
-        record = log.file.data + (offset - log.base)
-        log.store_ms = store_ms
-        at = put_head(
-            record, p.body + (tag + 4 if tag else 0), <int32_t>(p.body_size - (tag + 4 if tag else 0)), queue.queue_id,
-            <int>(p.flag & ~1), queue.next_offset, offset, 0, now_ms, <const uint8_t *>PyBytes_AS_STRING(born_host), 8,
-            store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, 0, 0,
-        )
-        at[0] = <uint8_t>topic_size
-        memcpy(at + 1, PyBytes_AS_STRING(gate.topic), topic_size)
-        at += 1 + topic_size
-        put16(at, <int>text_size)
-        at += 2
-        if tag:
-            memcpy(at, b"TAGS\x01", 5)
-            memcpy(at + 5, p.body + 4, tag)
-            at[5 + tag] = 2
-            at += 6 + tag
-        memcpy(at, b"METAQ_ID\x01", 9)
-        memcpy(at + 9, number, digits)
-        at += 9 + digits
-        if cluster_size:
-            at[0] = 2
-            memcpy(at + 1, PyBytes_AS_STRING(log.cluster), cluster_size)
-        store_barrier()
-        put32(record, <int32_t>size)
-        log.end = offset + size
-        queue.write(offset, <int32_t>size, <int32_t>code)
-        put_answer(&replies.out, p.opaque, number, digits, p.partition, positions.next_position)
-        positions.write(FRAME_HEAD_BYTES + p.body_size)
-        gate.grown[p.partition] += 1
-        gate.puts += 1
-        gate.put_bytes += p.body_size
-        outcome.messages += 1
-        outcome.row += taken
-        outcome.size = log.end - first_end
-        if queue.watched and queue.run != runs_begun:
-            queue.run = runs_begun
-            outcome.touched.append(queue)  # may lack the memory: the message is counted before
+            tag = 0
+            if p.flag & 1:
+                tag = simple_tag(p.body, p.body_size)
+                if tag == 0:
+                    outcome.stop = SLOW
+                    break
+            queue, positions = <QueueTail>gate.queues[p.partition], gate.positions[p.partition]
+            if (
+                positions is None or positions.next_offset != queue.next_offset or positions.left() < 1
+                or p.checksum != -1 and p.checksum != <int64_t>crc31_of(p.body, p.body_size)
+            ):
+                outcome.stop = SLOW
+                break
+            size = p.body_size - (tag + 4 if tag else 0)
+            digits = decimal(number, first_id + outcome.messages)
+            text_size = 9 + digits + (tag + 6 if tag else 0) + (cluster_size + 1 if cluster_size else 0)
+            topic_size = PyBytes_GET_SIZE(gate.topic)
+            size += RECORD_BYTES_MIN + topic_size + text_size
+            if size + BLANK_BYTES_MIN > log.left():
+                outcome.stop, outcome.needed = LOG_FULL, size + BLANK_BYTES_MIN
+                break
+            if queue.left() < 1:
+                outcome.stop, outcome.needed, outcome.queue = QUEUE_FULL, 1, queue
+                break
+            grow(&replies.out, PUT_ANSWER_BYTES)
+            if not gate.listed:
+                used.append(gate)
+                gate.listed = True
+            code = 0
+            if tag:
+                continue_hash(&code, p.body + 4, tag)
+            offset = log.end
+            log.make_room(size)
+            record = log.out + (offset - log.out_base)
+            log.store_ms = store_ms
+            at = put_head(
+                record, p.body + (tag + 4 if tag else 0), <int32_t>(p.body_size - (tag + 4 if tag else 0)), queue.queue_id,
+                <int>(p.flag & ~1), queue.next_offset, offset, 0, now_ms, <const uint8_t *>PyBytes_AS_STRING(born_host), 8,
+                store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, 0, 0,
+            )
+            at[0] = <uint8_t>topic_size
+            memcpy(at + 1, PyBytes_AS_STRING(gate.topic), topic_size)
+            at += 1 + topic_size
+            put16(at, <int>text_size)
+            at += 2
+            if tag:
+                memcpy(at, b"TAGS\x01", 5)
+                memcpy(at + 5, p.body + 4, tag)
+                at[5 + tag] = 2
+                at += 6 + tag
+            memcpy(at, b"METAQ_ID\x01", 9)
+            memcpy(at + 9, number, digits)
+            at += 9 + digits
+            if cluster_size:
+                at[0] = 2
+                memcpy(at + 1, PyBytes_AS_STRING(log.cluster), cluster_size)
+            store_barrier()
+            put32(record, <int32_t>size)
+            log.end = offset + size
+            queue.write(offset, <int32_t>size, <int32_t>code)
+            put_answer(&replies.out, p.opaque, number, digits, p.partition, positions.next_position)
+            positions.write(FRAME_HEAD_BYTES + p.body_size)
+            gate.grown[p.partition] += 1
+            gate.puts += 1
+            gate.put_bytes += p.body_size
+            outcome.messages += 1
+            outcome.row += taken
+            outcome.size = log.end - first_end
+            if queue.watched and queue.run != runs_begun:
+                queue.run = runs_begun
+                outcome.touched.append(queue)  # may lack the memory: the message is counted before
+    finally:
+        log.write_out()
 
 
 cdef inline void put_answer(

@@ -37,3 +37,4 @@ def append_parts(
                     parts[place + PART_ANSWERED] = <int32_t>replies.out.used
     finally:
         table.release()
+        log.write_out()

@@ -54,7 +54,7 @@ class LogTail:
         self.view = memoryview(b"")
         self.base = self.limit = 0
 
-    def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int) -> None:
+    def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:  # noqa: ARG002  in place
         view = memoryview(buffer).cast("B")
         if (
             not 0 < file_bytes <= min(len(view), 0x7FFFFFFF)

@@ -26,6 +26,7 @@ cdef enum:
     SYS_FLAG_PREPARED = 4
     RUNS_MAX = 4
     HASHES_AHEAD = 4
+    AHEAD_BYTES = 256 * 1024  # of records that are made before they are written: they stay in the cache
     MORE_BYTES_MAX = 12 + TOPIC_BYTES_MAX + 10 + 20
     SENDER_FLAGS = 0x703  # the bits of SYSFLAG that a sender decides: compression and several tags
 
@@ -43,6 +44,10 @@ cdef class LogTail:
     cdef Exported file
     cdef int64_t base
     cdef int64_t limit
+    cdef int descriptor  # plain records are written through it; -1: in place
+    cdef Growing ahead  # those of a run that are not written yet
+    cdef uint8_t *out  # where the record at LogOffset `out_base` is made: in the file, or `ahead`
+    cdef int64_t out_base
 
     def __cinit__(self, bytes store_host not None, bytes cluster not None, int64_t message_bytes_max):
         if len(store_host) not in (8, 20):
@@ -50,12 +55,16 @@ cdef class LogTail:
         self.store_host = store_host
         self.cluster = b"CLUSTER\x01" + cluster if cluster else b""
         self.message_bytes_max = message_bytes_max
-        self.end = self.store_ms = self.base = self.limit = 0
+        self.end = self.store_ms = self.base = self.limit = self.out_base = 0
         self.file = Exported()
+        self.descriptor = -1
         if len(store_host) == 8:
             hex16(self.host_hex, <uint64_t>get64(<const uint8_t *>PyBytes_AS_STRING(store_host)))
 
-    def attach(self, buffer, int64_t file_offset, int64_t file_bytes, int64_t end):
+    def __dealloc__(self):
+        PyMem_Free(self.ahead.data)
+
+    def attach(self, buffer, int64_t file_offset, int64_t file_bytes, int64_t end, int descriptor=-1):
         cdef Exported fresh = Exported()
         fresh.hold(buffer, PyBUF_WRITABLE)
         if (
@@ -63,12 +72,46 @@ cdef class LogTail:
             or end - file_offset > file_bytes or file_offset > INT64_MAX - file_bytes
         ):
             raise ValueError(f"end {end} in a file of {file_bytes} bytes at {file_offset}, buffer of {fresh.size}")
+        if descriptor >= 0:
+            grow(&self.ahead, AHEAD_BYTES)
         self.file = fresh
         self.base, self.limit, self.end = file_offset, file_offset + file_bytes, end
+        self.descriptor = descriptor
+        self.in_place()
 
     def detach(self):
         self.file = Exported()
         self.base = self.limit = self.end
+        self.descriptor = -1
+        self.in_place()
+
+    cdef inline void in_place(self) noexcept:
+        self.out, self.out_base = self.file.data, self.base
+
+    cdef inline int make_room(self, int64_t size) except -1:
+        """The next `size` bytes are of a run that `write_out` ends: they need not be made in place."""
+        if self.descriptor < 0 or self.out != self.file.data and self.end + size - self.out_base <= AHEAD_BYTES:
+            return 0
+        self.write_out()
+        if size <= AHEAD_BYTES:
+            self.out, self.out_base = self.ahead.data, self.end
+        return 0
+
+    cdef int write_out(self) except -1:
+        """Write what was made ahead; the size of the first record last: until then nobody takes any of them for a record.
+
+        Nobody else runs meanwhile: `end` covers what is not in the file yet. Raises OSError: it is unknown what is.
+        """
+        cdef int64_t start = self.out_base, place = start - self.base
+        if self.out == self.file.data:
+            return 0
+        self.in_place()
+        if self.end > start and (
+            not write_all(self.descriptor, self.ahead.data + 4, self.end - start - 4, place + 4)
+            or not write_all(self.descriptor, self.ahead.data, 4, place)
+        ):
+            PyErr_SetFromErrno(OSError)
+        return 0
 
     cdef inline int64_t left(self) noexcept:
         # `end` can be set from Python: outside the file there is no room
@@ -86,6 +129,19 @@ cdef class LogTail:
         store_barrier()
         put32(at, <int32_t>left)
         self.end = self.limit
+
+
+cdef bint write_all(int descriptor, const uint8_t *data, int64_t size, int64_t place) noexcept:
+    """False: `errno` says why."""
+    cdef ssize_t written
+    while size > 0:
+        written = pwrite(descriptor, data, <size_t>size, place)
+        if written < 0:
+            if errno == EINTR:
+                continue
+            return False
+        data, size, place = data + written, size - written, place + written
+    return True
 
 
 cdef inline void put_unit(uint8_t *at, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:

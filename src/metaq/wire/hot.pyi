@@ -136,8 +136,12 @@ class LogTail:
     """Store time of the newest record; append never goes below it."""
     def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
         """`store_host`: 8 bytes (or 20, IPv6). `cluster`: value of the CLUSTER property added to plain sends."""
-    def attach(self, buffer: Buffer, file_offset: int, file_bytes: int, end: int) -> None:
-        """Write into `buffer` (the whole file) whose first byte is LogOffset `file_offset`; the next record goes to `end`."""
+    def attach(self, buffer: Buffer, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:
+        """Write into `buffer` (the whole file) whose first byte is LogOffset `file_offset`; the next record goes to `end`.
+
+        `descriptor`: of the same file, for writing. Then a run of plain records may be written through it at its end: pages that
+        are changed through a mapping cost a sync more. A run that raises OSError has not written what it reports.
+        """
     def detach(self) -> None: ...
     def room(self) -> int:
         """Bytes left in the file. A record of n bytes fits if n + 8 <= room()."""
