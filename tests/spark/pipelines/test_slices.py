@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -19,10 +21,12 @@ def batch(first: int, rows: int, body: int) -> pa.RecordBatch:
 
 
 def written(path, batches, most=ROW_GROUP_BYTES) -> pq.ParquetFile:
-    file = _DayFile(path, SCHEMA)
-    for one in batches:
-        file.add(one, None, most)
-    file.close()
+    with ThreadPoolExecutor(1) as helper:
+        file = _DayFile(path, SCHEMA, helper)
+        for one in batches:
+            file.add(one, None, most)
+        file.close()
+        file.settle()
     found = pq.ParquetFile(path)
     assert file.rows == found.metadata.num_rows
     assert found.read()["queue_offset"].to_pylist() == list(range(file.rows))
@@ -50,13 +54,14 @@ def test_what_waits_is_bounded_by_rows(tmp_path, monkeypatch):
 
 def test_a_file_is_closed_though_its_rest_cannot_be_written(tmp_path, monkeypatch):
     """The disk's fault is told, and nothing is left open."""
-    file = _DayFile(tmp_path / "f", SCHEMA)
-    file.add(batch(0, 3, 10), None, ROW_GROUP_BYTES)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(file._writer, "write_table", full)
-    with pytest.raises(OSError, match="No space left"):
-        file.close()
+    with ThreadPoolExecutor(1) as helper:
+        file = _DayFile(tmp_path / "f", SCHEMA, helper)
+        file.add(batch(0, 3, 10), None, ROW_GROUP_BYTES)
+        monkeypatch.setattr(file._writer, "write_table", full)
+        with pytest.raises(OSError, match="No space left"):
+            file.close()
     assert not file._writer.is_open
