@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import errno
+import functools
 import os
 from pathlib import Path
 from typing import Any
@@ -24,21 +26,53 @@ _FEW = ("broker", "tag", "properties.key_value.key", "sys_flag", "born_host", "s
 """Columns of few different values."""
 _UNORDERED = ("body", "properties.key_value.key", "properties.key_value.value")
 """Columns that nobody looks for by the least and the greatest of their values."""
+_ARROW_SCHEMA = "ARROW:schema"
+"""Where Arrow writes down which types of its own a file's columns are made of."""
 _NEAR = ("queue_offset", "born_time", "store_time", "log_offset", "prepared_offset")
 """Columns whose neighbours are near each other."""
 
 
 def parquet_writer(path: Path, schema: pa.Schema) -> pq.ParquetWriter:
-    """Settings that suit messages: bodies, ids and keys hardly repeat, so a dictionary of them only costs."""
+    """Settings that suit messages: bodies, ids and keys hardly repeat, so a dictionary of them only costs.
+
+    Args: schema: of what is written. Columns of views (`with_views`) come to lie in the file as what they are views of.
+    """
     leaves = [leaf for field in schema for leaf in _leaves(field.type, field.name)]
     there = {*schema.names, "properties.key_value.key"}
     decoded = _leaves(schema.field(DECODED).type, DECODED) if DECODED in schema.names else []
-    return pq.ParquetWriter(
+    shown = _without_views(schema)
+    writer = pq.ParquetWriter(
         path, schema, compression="zstd", compression_level=1, write_batch_size=_PAGE_ROWS,
         write_statistics=[leaf for leaf in leaves if leaf not in _UNORDERED],
         use_dictionary=[*(name for name in _FEW if name in there), *decoded],
         column_encoding=dict.fromkeys((name for name in _NEAR if name in there), "DELTA_BINARY_PACKED"),
+        store_schema=shown is schema,
     )  # fmt: skip
+    if shown is not schema:
+        writer.add_key_value_metadata({_ARROW_SCHEMA: base64.b64encode(shown.serialize())})
+    return writer
+
+
+def with_views(schema: pa.Schema) -> pa.Schema:
+    """The schema with bodies as views, which spares copying them once more; as it is where this pyarrow cannot write those."""
+    place = schema.get_field_index("body")
+    return schema.set(place, schema.field(place).with_type(pa.binary_view())) if _writes_views() else schema
+
+
+def _without_views(schema: pa.Schema) -> pa.Schema:
+    for place, field in enumerate(schema):
+        if field.type == pa.binary_view():
+            schema = schema.set(place, field.with_type(pa.binary()))
+    return schema
+
+
+@functools.cache
+def _writes_views() -> bool:
+    try:
+        pq.ParquetWriter(pa.BufferOutputStream(), pa.schema([("body", pa.binary_view())])).close()
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def _leaves(kind: pa.DataType, path: str) -> list[str]:

@@ -41,8 +41,8 @@ INLINE_BYTES_MAX = 12
 _LONG_MAX, _LONG_CHARS_MAX = (1 << 63) - 1, 20
 
 _TIME = pa.timestamp("us", tz="UTC")
-# Spark's timestamps end with the years 1 and 9999; a producer's clock is not to be trusted with that.
-_MS_MIN, _MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+MS_MIN, MS_MAX = -62_135_596_800_000, 253_402_300_799_999
+"""Spark's timestamps end with the years 1 and 9999; a producer's clock is not to be trusted with that."""
 
 TYPES: dict[str, pa.DataType] = {
     "topic": pa.string(),
@@ -231,8 +231,8 @@ def _fixed(name: str) -> Callable[[Decoded], pa.Array]:
 def _time(name: str) -> Callable[[Decoded], pa.Array]:
     def make(decoded: Decoded) -> pa.Array:
         ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
-        if len(ms) and not _MS_MIN <= ms.min() <= ms.max() <= _MS_MAX:
-            ms = ms.clip(_MS_MIN, _MS_MAX)
+        if len(ms) and not MS_MIN <= ms.min() <= ms.max() <= MS_MAX:
+            ms = ms.clip(MS_MIN, MS_MAX)
         return pa.Array.from_buffers(_TIME, len(ms), [None, pa.py_buffer(ms * 1000)])
 
     return make
@@ -284,6 +284,10 @@ def _offset_id(decoded: Decoded) -> pa.Array:
 
 def _host(name: str) -> Callable[[Decoded], pa.Array]:
     def make(decoded: Decoded) -> pa.Array:
+        places = np.frombuffer(decoded.parts[name], np.uint64).reshape(-1, 2)
+        if len(places) and (places == places[0]).all():  # One producer's: seen at a tenth of the cost of what follows.
+            only = views(decoded.data, decoded.parts[name], 1)[0].as_py()
+            return pa.repeat(pa.scalar("{}:{}".format(*host_of(only)), pa.string()), len(places))
         distinct = _bytes(decoded, name).dictionary_encode()  # A pull's messages have few different hosts.
         texts = ["{}:{}".format(*host_of(raw)) for raw in distinct.dictionary.to_pylist()]
         return pa.array(texts, pa.string()).take(distinct.indices)
@@ -344,10 +348,9 @@ def _expand_body(body: bytes, sys_flag: int) -> bytes:
     return decompress(body, sys_flag, INFLATED_BYTES_MAX)
 
 
-def _body(decoded: Decoded) -> pa.Array:
-    if decoded.expanded is None:
-        if not decoded.parts["compressed"]:
-            return _bytes(decoded, "body")
+def body_views(decoded: Decoded) -> pa.Array:
+    """The column `body` as views of the bytes that came, none of them copied. Raises: as `Decoded.to_batch`."""
+    if decoded.expanded is None and decoded.parts["compressed"]:
         count = len(decoded)
         decoded, whole = decoded.expand(EXPANDED_BYTES_MAX)
         if not whole:
@@ -355,8 +358,13 @@ def _body(decoded: Decoded) -> pa.Array:
                 f"the bodies of {count} messages are more than {EXPANDED_BYTES_MAX} bytes once they are expanded: "
                 "ask for fewer messages at once"
             )
-    buffers = [None, *map(pa.py_buffer, (decoded.parts["body"], decoded.data, decoded.expanded))]
-    return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers).cast(pa.binary())
+    held = (decoded.data,) if decoded.expanded is None else (decoded.data, decoded.expanded)
+    buffers = [None, *map(pa.py_buffer, (decoded.parts["body"], *held))]
+    return pa.Array.from_buffers(pa.binary_view(), len(decoded), buffers)
+
+
+def _body(decoded: Decoded) -> pa.Array:
+    return body_views(decoded).cast(pa.binary())
 
 
 def _metaq1_texts(decoded: Decoded) -> list[dict[str, str] | None]:

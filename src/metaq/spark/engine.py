@@ -19,6 +19,7 @@ import metaq
 from metaq.spark import daemon, interpreter
 from metaq.spark.java import cache_folder, find_java
 from metaq.spark.source import MetaqDataSource
+from metaq.spark.spark_home import without_zip
 
 _LOG = logging.getLogger(__name__)
 
@@ -108,7 +109,8 @@ def session(
         builder = builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
-    spark = builder.getOrCreate()
+    with without_zip(master, settings):
+        spark = builder.getOrCreate()
     if log_level == "off":
         for name in _PYTHON_LOGS:
             PySparkLogger.getLogger(name).setLevel(logging.CRITICAL + 1)

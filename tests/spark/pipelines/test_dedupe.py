@@ -126,3 +126,17 @@ def test_keys_make_an_id_and_messages_without_one_have_none():
     assert found.queue_offset[IdWindow(60).repeats(found)].tolist() == [5, 8]
     none = key_ids_of(pa.array([[], []], pa.list_(pa.string())), [1, 2], [3, 4])
     assert len(none) == len(IdWindow(60).repeats(none)) == 0
+
+
+def test_tasks_sort_their_ids_and_what_is_found_stays_the_same():
+    """Rows are told by their place in what was given, and kept ids are in the order of their keys."""
+    one, other = ids((A, 5), (B, 5), (A, 3)).in_order(), ids((C, 4), (A, 9), (B, 2)).in_order()
+    window = IdWindow(60)
+    joined = window.join([one, other])
+    gone = window.repeats(joined)
+    found = sorted((int(joined.low[row]), int(joined.store_ms[row])) for row in gone)
+    (a, b) = (int(ids((text, 0)).low[0]) for text in (A, B))
+    assert found == sorted([(a, 5_000), (a, 9_000), (b, 5_000)])
+    kept = window.ordered(joined.without(gone))
+    assert kept.keys.tolist() == sorted(kept.keys.tolist())
+    assert len(kept) == 3

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from metaq.errors import ConfigError, StoreLocked
+from metaq.spark.pipelines import driver
 from metaq.spark.pipelines.driver import looked_after
 from metaq.spark.pipelines.lease import LEASE
 from metaq.spark.pipelines.run import STATUS, STOP, Outcome, Run, ask_to_stop, status_of
@@ -16,12 +19,18 @@ class Query:
 
     def __init__(self, fault: Exception | None = None) -> None:
         self.isActive, self.lastProgress, self._fault = True, None, fault
+        self._over = threading.Event()
+
+    def awaitTermination(self) -> None:  # noqa: N802  Spark's name
+        self._over.wait()
+        if self._fault is not None:
+            raise self._fault
 
     def stop(self) -> None:
         self.isActive = False
+        self._over.set()
 
-    def fail(self) -> None:
-        self.isActive = False
+    fail = finish = stop
 
     def exception(self) -> Exception | None:
         return self._fault
@@ -129,6 +138,15 @@ def test_a_query_that_fails_is_told_as_failed(tmp_path):
     query.fail()
     eventually(lambda: status_of(tmp_path).state == "failed", what="its end")
     assert status_of(tmp_path).fault == "the query failed: 5 messages are gone"
+
+
+def test_a_query_that_ends_frees_its_folder_at_once(tmp_path, monkeypatch):
+    """Not at the next look: a run from cron is over when its work is."""
+    monkeypatch.setattr(driver, "LOOK_SECONDS", 3600)
+    run, query = Run("archive", tmp_path), Query()
+    looked_after(run, lambda: query)
+    query.finish()
+    eventually(lambda: status_of(tmp_path).state == "ended", what="its end")
 
 
 def test_a_job_ends_its_run(tmp_path):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from metaq.archive import parquet
 from metaq.archive.parquet import ROW_GROUP_BYTES
 from metaq.spark.pipelines import slices
-from metaq.spark.pipelines.archived_rows import SCHEMA
+from metaq.spark.pipelines.archived_rows import SCHEMA, chosen
 from metaq.spark.pipelines.slices import _DayFile
 
 
@@ -19,10 +22,12 @@ def batch(first: int, rows: int, body: int) -> pa.RecordBatch:
 
 
 def written(path, batches, most=ROW_GROUP_BYTES) -> pq.ParquetFile:
-    file = _DayFile(path, SCHEMA)
-    for one in batches:
-        file.add(one, None, most)
-    file.close()
+    with ThreadPoolExecutor(1) as helper:
+        file = _DayFile(path, SCHEMA, helper)
+        for one in batches:
+            file.add(one, None, most)
+        file.close()
+        file.settle()
     found = pq.ParquetFile(path)
     assert file.rows == found.metadata.num_rows
     assert found.read()["queue_offset"].to_pylist() == list(range(file.rows))
@@ -50,13 +55,58 @@ def test_what_waits_is_bounded_by_rows(tmp_path, monkeypatch):
 
 def test_a_file_is_closed_though_its_rest_cannot_be_written(tmp_path, monkeypatch):
     """The disk's fault is told, and nothing is left open."""
-    file = _DayFile(tmp_path / "f", SCHEMA)
-    file.add(batch(0, 3, 10), None, ROW_GROUP_BYTES)
 
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(file._writer, "write_table", full)
-    with pytest.raises(OSError, match="No space left"):
-        file.close()
+    with ThreadPoolExecutor(1) as helper:
+        file = _DayFile(tmp_path / "f", SCHEMA, helper)
+        file.add(batch(0, 3, 10), None, ROW_GROUP_BYTES)
+        monkeypatch.setattr(file._writer, "write_table", full)
+        with pytest.raises(OSError, match="No space left"):
+            file.close()
     assert not file._writer.is_open
+
+
+def test_bodies_come_as_views_and_lie_in_the_file_as_bytes(tmp_path, monkeypatch):
+    """Whoever reads it sees the same types and bytes, written by a pyarrow that takes views or by one that does not."""
+    shown = []
+    for writes in (True, False):
+        monkeypatch.setattr(parquet, "_writes_views", lambda writes=writes: writes)
+        schema = parquet.with_views(SCHEMA)
+        assert (schema.field("body").type == pa.binary_view()) is writes
+        with ThreadPoolExecutor(1) as helper:
+            file = _DayFile(tmp_path / f"{writes}", schema, helper)
+            file.add(batch(0, 50, 2000).cast(schema), None, ROW_GROUP_BYTES)
+            file.add(batch(50, 50, 5).cast(schema), None, ROW_GROUP_BYTES)
+            file.close()
+            file.settle()
+        shown.append(pq.ParquetFile(tmp_path / f"{writes}").read())
+    assert shown[0].schema == shown[1].schema == SCHEMA
+    assert shown[0] == shown[1]
+    assert pq.read_schema(tmp_path / "True").equals(pq.read_schema(tmp_path / "False"), check_metadata=True)
+
+
+def test_rows_that_are_chosen_keep_their_bodies_as_views():
+    """Those of one date or part, of a batch that has several."""
+    schema = parquet.with_views(SCHEMA)
+    whole = batch(0, 6, 100).cast(schema)
+    found = chosen(whole, pa.array([True, False] * 3))
+    assert found.schema == schema
+    assert found["queue_offset"].to_pylist() == [0, 2, 4]
+    assert found["body"].to_pylist() == [b"x" * 100] * 3
+
+
+def test_a_fault_of_the_disk_is_told_by_what_comes_next(tmp_path, monkeypatch):
+    """The group that is under way fails in another thread, and the task does not go on."""
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with ThreadPoolExecutor(1) as helper:
+        file = _DayFile(tmp_path / "f", SCHEMA, helper)
+        monkeypatch.setattr(file._writer, "write_table", full)
+        file.add(batch(0, 3, 10), None, 1)
+        with pytest.raises(OSError, match="No space left"):
+            file.add(batch(3, 3, 10), None, 1)
+        file.close()

@@ -25,7 +25,7 @@ _OWN: dict[str, pa.DataType] = {
     "born_ms": pa.int64(),
     "store_ms": pa.int64(),
 }
-_SHARED = tuple(name for name in COLUMNS if name not in {*_OWN, "properties"})
+_SHARED = tuple(name for name in COLUMNS if name not in {*_OWN, "properties", "body"})
 SCHEMA = pa.schema([pa.field(name, _OWN.get(name) or arrow.TYPES[name]) for name in COLUMNS])
 
 _ENDED = b"\x02"
@@ -48,20 +48,36 @@ def with_prepared_offsets(decoded: arrow.Decoded) -> arrow.Decoded:
         (flags & SysFlag.STORE_HOST_V6.value) != 0
     ) * _V6_BYTES
     places = np.cumsum(sizes) - sizes + _FIXED_BYTES + hosts
-    found = np.frombuffer(decoded.data, np.uint8)[places[:, None] + np.arange(8)].reshape(-1)
-    numbers = found.view(">i8").astype(np.int64)
+    # Eight bytes at any place: an array whose numbers overlap, each a byte behind the one before.
+    anywhere = np.ndarray((max(0, len(decoded.data) - 7),), ">i8", decoded.data, strides=(1,))
+    numbers = anywhere[places].astype(np.int64)
     return structs.replace(decoded, parts={**decoded.parts, "prepared_offset": numbers.tobytes()})
 
 
-def archived_batch(decoded: arrow.Decoded) -> pa.RecordBatch:
-    """One row a record, in the columns of `SCHEMA`. Raises: as `Decoded.to_batch`."""
+def archived_batch(decoded: arrow.Decoded, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """One row a record, in the columns of `SCHEMA`. Raises: as `Decoded.to_batch`.
+
+    Args: schema: SCHEMA, or the same `with_views`.
+    """
     shared = structs.replace(decoded, wanted=None).to_batch(_SHARED)
     properties, told = arrow.pairs_of(decoded)
     own = {name: make(decoded, shared) for name, make in _MAKERS.items()}
-    own |= {"properties": properties, "properties_raw": _properties_raw(decoded, told)}
+    own |= {"properties": properties, "properties_raw": _properties_raw(decoded, told), "body": _body(decoded, schema)}
     arrays = [own[name] if name in own else shared.column(name) for name in COLUMNS]
-    batch = pa.RecordBatch.from_arrays(arrays, schema=SCHEMA)
-    return batch if decoded.wanted is None else batch.filter(decoded.wanted)
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    return batch if decoded.wanted is None else chosen(batch, decoded.wanted)
+
+
+def chosen(batch: pa.RecordBatch, rows: pa.Array) -> pa.RecordBatch:
+    """The rows for which the mask is true. Their bodies are copied: what else has come with them is not kept in memory."""
+    place = batch.schema.get_field_index("body")
+    bodies = batch.column(place).cast(pa.binary())
+    return batch.set_column(place, "body", bodies).filter(rows).cast(batch.schema)
+
+
+def _body(decoded: arrow.Decoded, schema: pa.Schema) -> pa.Array:
+    views = arrow.body_views(decoded)
+    return views if schema.field("body").type == views.type else views.cast(pa.binary())
 
 
 def _prepared_offset(decoded: arrow.Decoded, _: pa.RecordBatch) -> pa.Array:
@@ -85,6 +101,8 @@ def _beyond(name: str, shown: str) -> Callable[[arrow.Decoded, pa.RecordBatch], 
 
     def make(decoded: arrow.Decoded, shared: pa.RecordBatch) -> pa.Array:
         ms = np.frombuffer(decoded.parts[name], np.int64, len(decoded))
+        if not len(ms) or arrow.MS_MIN <= ms.min() <= ms.max() <= arrow.MS_MAX:
+            return pa.nulls(len(ms), pa.int64())
         told = shared.column(shown).cast(pa.int64()).to_numpy() // 1000
         return pa.array(ms, mask=ms == told)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -56,6 +57,7 @@ def watch(query: Any, run: Run) -> None:
 
     Raises MetaqError: the query failed.
     """
+    threading.Thread(target=_wake_at_end, args=(query, run), name="metaq-end", daemon=True).start()
     try:
         while query.isActive and not run.wait(LOOK_SECONDS):
             run.behind(messages_behind(query.lastProgress))
@@ -65,6 +67,15 @@ def watch(query: Any, run: Run) -> None:
     if fault is not None:
         raise MetaqError(f"the query failed: {root_text(str(fault))}")
     run.behind(messages_behind(query.lastProgress))
+
+
+def _wake_at_end(query: Any, run: Run) -> None:
+    """Without it the folder would be free, and `metaq pipeline run` end, only at the next look."""
+    with contextlib.suppress(
+        Exception
+    ):  # What it failed with is asked by who watches; or Spark is gone, and nobody asks.
+        query.awaitTermination()
+    run.wake()
 
 
 def _look_after(query: Any, run: Run) -> None:

@@ -85,7 +85,7 @@ class Run:
         self.place = place
         self._on_batch = on_batch
         self._lease: Lease | None = None
-        self._stopping = threading.Event()
+        self._stopping, self._awake = threading.Event(), threading.Event()
         self._busy = threading.Lock()
         self._ends: dict[object, Callable[[], None]] = {}
         self._watchers: list[Callable[[Status], None]] = []
@@ -140,6 +140,11 @@ class Run:
     def stop(self) -> None:
         """Ask it to end, from within this process."""
         self._stopping.set()
+        self._awake.set()
+
+    def wake(self) -> None:
+        """End a `wait` that is under way, or the next one: the work has ended."""
+        self._awake.set()
 
     @property
     def stopping(self) -> bool:
@@ -151,8 +156,10 @@ class Run:
         return self._stopping.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Wait so long, or until `stop`. Returns `stopping`."""
-        self._stopping.wait(seconds)
+        """Wait so long, or until `stop` or `wake`. Returns `stopping`."""
+        self._awake.wait(seconds)
+        if not self._stopping.is_set():
+            self._awake.clear()
         return self.stopping
 
     @property

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import itertools
 from collections.abc import Iterator
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,14 +19,14 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from metaq.archive.decoding import CORRUPT
-from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer
+from metaq.archive.parquet import ROW_GROUP_BYTES, ROW_GROUP_ROWS, parquet_writer, with_views
 from metaq.archive.records import COLUMNS
 from metaq.durable import disk_fault, sync_file
 from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
-from metaq.spark.pipelines.archived_rows import SCHEMA, archived_batch, with_prepared_offsets
+from metaq.spark.pipelines.archived_rows import SCHEMA, archived_batch, chosen, with_prepared_offsets
 from metaq.spark.pipelines.decoding import BodyColumns
 from metaq.spark.pipelines.dedupe import KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.spark.pipelines.parting import Parting
@@ -88,21 +89,27 @@ class SliceWriter:
     def _written(self, wanted: Slice) -> dict[tuple[int, str], tuple[_DayFile, str]]:
         """Per day and part the file, and the path of the file of its ids."""
         files: dict[tuple[int, str], _DayFile] = {}
-        columns, schema = None, SCHEMA
+        columns, fetched = None, with_views(SCHEMA)
+        schema = fetched
         if self.decoding is not None:
-            columns, schema = self.decoding.ready(), self.decoding.schema(schema)
-        try:
-            for one in found_in(wanted, self.name_servers, self.settings, self.parting):
-                if one.place not in files:
-                    files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema)
-                batch = one.batch if columns is None else columns(one.batch)
-                files[one.place].add(
-                    batch, self._ids(one.batch, one.store_ms, one.queue_offsets), ROW_GROUP_BYTES // len(files)
-                )
-        finally:
+            fetched = SCHEMA
+            columns, schema = self.decoding.ready(), self.decoding.schema(SCHEMA)
+        with ThreadPoolExecutor(1, "metaq-archive") as helper:
+            try:
+                for one in found_in(wanted, self.name_servers, self.settings, self.parting, fetched):
+                    if one.place not in files:
+                        files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema, helper)
+                    batch = one.batch if columns is None else columns(one.batch)
+                    files[one.place].add(
+                        batch, self._ids(one.batch, one.store_ms, one.queue_offsets), ROW_GROUP_BYTES // len(files)
+                    )
+            finally:
+                for file in files.values():
+                    file.close()
+            done = {place: (file, str(file.save_ids()) if self.dedupe != OFF else "") for place, file in files.items()}
             for file in files.values():
-                file.close()
-        return {place: (file, str(file.save_ids()) if self.dedupe != OFF else "") for place, file in files.items()}
+                file.settle()
+        return done
 
     def _ids(self, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any) -> Ids | None:
         return None if self.dedupe == OFF else ids_by(self.dedupe, batch, store_ms, queue_offsets)
@@ -126,19 +133,24 @@ class Found(NamedTuple):
     queue_offsets: Any
 
 
-def found_in(wanted: Slice, name_servers: str, settings: FetchSettings, parting: Parting) -> Iterator[Found]:
-    """Fetch a slice. Raises: what `read_slice` does, ConfigError: it has too many parts."""
+def found_in(
+    wanted: Slice, name_servers: str, settings: FetchSettings, parting: Parting, schema: pa.Schema = SCHEMA
+) -> Iterator[Found]:
+    """Fetch a slice. Raises: what `read_slice` does, ConfigError: it has too many parts.
+
+    Args: schema: of the batches, as `archived_batch` takes it.
+    """
     client = client_of(name_servers, settings.retry_seconds, settings.read_from)
     places: set[tuple[int, str]] = set()
     slices = read_slice(client, wanted, settings)
     for decoded in itertools.chain.from_iterable(with_prepared_offsets(found).pieces(COLUMNS) for found in slices):
-        batch = archived_batch(decoded)
+        batch = archived_batch(decoded, schema)
         store_ms = np.frombuffer(decoded.parts["store_ms"], np.int64, len(decoded))
         for place, rows in parting.parts(batch, store_ms // _DAY_MS):
             if place not in places:
                 parting.check(len(places), wanted)
                 places.add(place)
-            mine = batch if bool(rows.all()) else batch.filter(pa.array(rows))
+            mine = batch if bool(rows.all()) else chosen(batch, pa.array(rows))
             yield Found(place, mine, store_ms[rows], decoded.queue_offsets[rows])
 
 
@@ -150,17 +162,25 @@ def ids_by(dedupe: str, batch: pa.RecordBatch, store_ms: Any, queue_offsets: Any
 
 
 class _DayFile:
-    """The messages of one slice stored on one day, under way to a Parquet file."""
+    """The messages of one slice stored on one day, under way to a Parquet file.
 
-    def __init__(self, path: Path, schema: pa.Schema) -> None:
+    A row group is encoded and written, and the whole file forced to the disk, in a thread of `helper`, while this one fetches
+    what comes next: neither waits for the other as long as both have something to do, and a task that runs alone uses two cores.
+    """
+
+    def __init__(self, path: Path, schema: pa.Schema, helper: Executor) -> None:
         self.path, self.rows, self.corrupt = path, 0, 0
+        self._helper = helper
+        self._under_way: Future[None] | None = None
         self._ids: list[Ids] = []
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
         self._writer = parquet_writer(path, schema)
 
     def add(self, batch: pa.RecordBatch, ids: Ids | None, most: int) -> None:
-        """Args: most: bytes that wait before they are written, as one row group: a pull brings little."""
+        """Args: most: bytes that wait before they are written, as one row group: a pull brings little. As many may be under
+        way to the file at the same time.
+        """
         self._waiting.append(batch)
         self._waiting_bytes += batch.nbytes
         self._waiting_rows += len(batch)
@@ -174,20 +194,29 @@ class _DayFile:
 
     def _write(self) -> None:
         waiting, self._waiting, self._waiting_bytes, self._waiting_rows = self._waiting, [], 0, 0
+        self.settle()
         if waiting:
-            self._writer.write_table(pa.Table.from_batches(waiting), row_group_size=ROW_GROUP_ROWS)
+            table = pa.Table.from_batches(waiting)
+            self._under_way = self._helper.submit(self._writer.write_table, table, row_group_size=ROW_GROUP_ROWS)
+
+    def settle(self) -> None:
+        """Wait for what is under way: behind `close` that is the whole file, safe from a power cut. Raises OSError."""
+        under_way, self._under_way = self._under_way, None
+        if under_way is not None:
+            under_way.result()
 
     def close(self) -> None:
-        """Also of what a fault has cut short: its file is rubbish then, and closed all the same."""
+        """Also of what a fault has cut short: its file is rubbish then, and closed all the same. Raises OSError."""
         try:
             self._write()
+            self.settle()
         finally:
             self._writer.close()
-        sync_file(self.path)
+        self._under_way = self._helper.submit(sync_file, self.path)
 
     def save_ids(self) -> Path:
         path = self.path.with_suffix(".ids")
-        Ids.join(self._ids).save(path)
+        Ids.join(self._ids).in_order().save(path)  # Here, side by side, and not by the driver, for which all wait.
         return path
 
 

@@ -93,7 +93,7 @@ class IdsOf:
                 zero_copy_only=False
             )
             found = ids_by(self.dedupe, mine, ms, mine["queue_offset"].to_numpy())
-            rows.append({"place": place, "ids": found.to_bytes()})
+            rows.append({"place": place, "ids": found.in_order().to_bytes()})
         return pa.RecordBatch.from_pylist(rows, schema=READ)
 
 
