@@ -5,9 +5,9 @@ populated ahead it costs 0.2-0.35 µs there (docs/architecture.md, "The log"). T
 populated is used up, and takes as much as lasts for the time between two rounds.
 
 The kernel makes as many pages in one go as the device reads ahead, and whoever wants that core waits for all of them: 8 MiB
-(a common setting of virtual disks) take 2 ms, and 15-18 where the hypervisor has to find the memory. In a flood of messages
-that pays: page by page they cost three times as much (1 KB messages, 4 × 64: 374 k/s instead of 551). At 50 000 messages a second
-it made the p99 of a consumer 4-11 ms. So up to `UNHURRIED_BYTES_MAX` the thread goes page by page, a little at a time.
+(a common setting of virtual disks) take 1-4 ms, and 17-18 where the machine's memory is not at hand. In a flood of messages
+that pays: page by page 1 KB messages, 4 × 64, were 374 k/s instead of 551. At 50 000 messages a second it made the p99 of a
+consumer 3-15 ms. So up to `UNHURRIED_BYTES_MAX` the thread goes page by page, a little at a time.
 """
 
 from __future__ import annotations
