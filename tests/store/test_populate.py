@@ -5,13 +5,18 @@ from __future__ import annotations
 import pathlib
 import threading
 
+import pytest
+
 from metaq.clock import FakeClock
 from metaq.errors import StoreFull
 from metaq.store import disk as disk_module
+from metaq.store.mapped_file import MappedFile
 from metaq.store.populate import AHEAD_BYTES_MAX, AHEAD_BYTES_MIN, Populator, window
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import log_file, open_store, put, read_all
 from tests.support import eventually
+
+MIB = 1 << 20
 
 
 def test_window_grows_with_the_write_rate_within_its_bounds():
@@ -39,9 +44,54 @@ def test_populated_pages_are_the_files_and_bounded(tmp_path):
             populator.round()
             clock.advance(1)
         assert populator._populated <= store.log_end + AHEAD_BYTES_MIN
-        assert populator.due_at == store.log_end + AHEAD_BYTES_MIN // 2
+        assert populator.due_at == store.log_end + AHEAD_BYTES_MIN // 8 * 7
         assert log_file(tmp_path).read_bytes()[:10_000] == before[0]
         assert rss_kib("RssAnon") - before[1] < 8192
+
+
+def test_page_by_page_until_a_flood_comes_and_again_behind_it(tmp_path, monkeypatch):
+    """A flood gains by the kernel's reading ahead; else it delays others for nothing, and rounds are small. A burst is no flood."""
+    told = []
+    with open_store(tmp_path, mapped_file_size_commit_log=256 << 20) as store:
+        store._populator.stop()
+        clock = FakeClock()
+        populator = Populator(store.log, clock)
+        put(store, "T", 0, b"x")
+        monkeypatch.setattr(MappedFile, "touch_singly", lambda _file, *, singly=True: told.append(singly))
+
+        def turn(seconds, size):
+            """What the kernel was told in a round, and how many MiB are written until the next."""
+            put(store, "T", 0, b"x" * size)
+            told.clear()
+            clock.advance(seconds)
+            populator.round()
+            return told[:], pytest.approx((populator.due_at - store.log_end) / MIB, abs=0.1)
+
+        assert turn(0.1, 1) == ([True], 3.5)
+        assert turn(0.1, 3_000_000) == ([], 6.3)  # 30 MB/s: seven eighths of what a quarter of a second brings
+        assert turn(0.01, 1_000_000) == ([], 4.2)  # 100 MB/s, but not for long
+        assert turn(0.01, 4_000_000) == ([False], 11.9)  # and half of that
+        assert turn(1.0, 1) == ([], 3.5)  # there is enough
+        assert [told for _ in range(6) for told in turn(0.5, 4_000_000)[0]] == [True]
+
+
+def test_reading_ahead_can_be_told_off_and_on(tmp_path):
+    """The mapping says so: the flag is the kernel's (`rr`)."""
+
+    def is_single(file):
+        here = f"{file._mapping().address:x}-"
+        lines = iter(pathlib.Path("/proc/self/smaps").read_text().splitlines())
+        next(line for line in lines if line.startswith(here))
+        return " rr" in next(line for line in lines if line.startswith("VmFlags"))
+
+    with open_store(tmp_path) as store:
+        store._populator.stop()
+        put(store, "T", 0, b"x")
+        (file,) = store.log.run.files
+        file.touch_singly()
+        assert is_single(file)
+        file.touch_singly(singly=False)
+        assert not is_single(file)
 
 
 def test_next_file_is_there_before_it_is_needed(tmp_path):

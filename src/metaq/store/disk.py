@@ -24,7 +24,7 @@ from metaq.errors import StoreError, StoreFull
 PAGE_BYTES: Final = mmap.PAGESIZE
 _MS_SYNC: Final = 4 if sys.platform == "linux" else 0x10
 _MADV_POPULATE_WRITE: Final = 23  # Linux 5.14
-_MADV_RANDOM: Final = 1
+_MADV_NORMAL, _MADV_RANDOM = 0, 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _KEPT_BYTES_MAX: Final = 32 * 1024 * 1024
 """glibc refuses more (HEAP_MAX_SIZE / 2)."""
@@ -188,13 +188,13 @@ def _last_error() -> OSError:
     return OSError(code, os.strerror(code))
 
 
-def no_read_ahead(address: int, size: int) -> None:
-    """Tell the kernel that pages of a mapping are touched one by one.
+def read_ahead(address: int, size: int, *, on: bool) -> None:
+    """Tell the kernel whether a touch of a mapping's page is worth making those behind it; a new mapping has it on.
 
-    Without it the first touch of a new file makes as many pages as the device reads ahead: with 8 MiB (a common setting
+    With it the first touch of a new file makes as many pages as the device reads ahead: with 8 MiB (a common setting
     of virtual disks) 1 ms and the whole file's memory for each of 10 000 queues, against 8 µs and one page.
     """
-    _libc.madvise(address, size, _MADV_RANDOM)
+    _libc.madvise(address, size, _MADV_NORMAL if on else _MADV_RANDOM)
 
 
 def populate(address: int, size: int) -> bool:

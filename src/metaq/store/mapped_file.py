@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from metaq.errors import StoreCorrupt, StoreForeign
-from metaq.store.disk import NO_ROOM, Disk, Mapped, SyncNotBegun, no_read_ahead, populate, reserving
+from metaq.store.disk import NO_ROOM, Disk, Mapped, SyncNotBegun, populate, read_ahead, reserving
 
 NAME_DIGITS = 20
 TEMPORARY = ".tmp"
@@ -166,10 +166,10 @@ class MappedFile:
         if stop > offset:
             self.disk.rewrite(self._mapping(), offset - self.start, stop - offset)
 
-    def touch_singly(self) -> None:
-        """The mapping is written page by page, with pauses: no reading ahead."""
+    def touch_singly(self, *, singly: bool = True) -> None:
+        """The mapping is written page by page, with pauses: no reading ahead; or it is not, as at first."""
         held = self._mapping()
-        no_read_ahead(held.address, self.size)
+        read_ahead(held.address, self.size, on=not singly)
 
     def populate(self, offset: int, size: int) -> bool:
         """Fault in [offset, offset + size) for writing. False: this kernel cannot."""
