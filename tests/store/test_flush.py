@@ -112,6 +112,22 @@ def test_a_wait_reaches_over_the_end_of_a_file(store, loop):
     assert store.flushed == store.log_end
 
 
+def test_a_long_stretch_is_synced_in_steps(store, loop, monkeypatch):
+    """Who waits for its begin is told before its end is durable."""
+    monkeypatch.setattr(flush_module, "_STEP_BYTES", 10_000)
+    ends = [put(store, "T", 0, b"x" * 4_000).log_end for _ in range(12)]
+    told = []
+    for end in ends:
+        store.when_flushed(end, lambda good, end=end: told.append((good, end, store.flushed)))
+    while len(told) < len(ends):
+        loop.turn()
+    assert [(good, end) for good, end, _ in told] == [(True, end) for end in ends]
+    assert told[0][2] < ends[-1]
+    put(store, "T", 0, b"x" * 40_000)
+    store.flush()
+    assert store.flushed == store.log_end
+
+
 def test_others_may_flush_beside_the_loop(store, loop):
     """`flush` waits for the same thread, and tells those who wait, too."""
     done = put(store, "T", 0, b"x" * 30_000)

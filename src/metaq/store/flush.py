@@ -111,7 +111,7 @@ class Flusher:
         self._settle(beside)
         self._tell()
         if self._waiters:
-            self._ask(beside)  # of the next file, or of what came since
+            self._ask(beside)  # of the next file, of the next step, or of what came since
 
     def _ask(self, beside: Beside) -> None:
         try:
@@ -139,7 +139,7 @@ class Flusher:
             self._waiters = [(end, done) for end, done in self._waiters if not failed and end > flushed]
         for end, done in ready:
             try:
-                done(not failed)
+                done(end <= flushed)
             except Exception:
                 log.exception("a callback that waited for the flush of log offset %d failed", end)
 
@@ -202,8 +202,9 @@ class Beside:
         if file is None or self._mapped is None or file.start >= end:
             address, size, stop = 0, 0, end  # the log begins anew behind `flushed`: there is nothing to sync
         else:
-            stop = min(end, file.end)
-            address, size = pages(self._mapped, max(flushed, file.start) - file.start, stop - file.start)
+            start = max(flushed, file.start)
+            stop = min(end, file.end, start + _STEP_BYTES)  # who waits for the first bytes need not wait for the last
+            address, size = pages(self._mapped, start - file.start, stop - file.start)
         if stop > self._asked:
             self._asked = stop
             self._syncs.ask(address, size, stop)
