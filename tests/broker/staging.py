@@ -8,7 +8,8 @@ from collections.abc import Callable
 import pytest
 
 from metaq.broker.broker import Broker
-from metaq.broker.requests import Decide, SealPart, Stage
+from metaq.broker.requests import Decide, SealPart, Send, Stage
+from metaq.clock import FakeClock
 from metaq.errors import Reason, Refused
 from metaq.model.access import Identity
 from metaq.model.staging import Chunk, Decided, ManifestPart, Outcome, Seal, Staged
@@ -82,6 +83,22 @@ def run_steps(broker: Broker) -> None:
         if broker.staging.step() > 0:
             return
     raise AssertionError("it does not come to an end")
+
+
+def let_files_go(broker: Broker, clock: FakeClock) -> None:
+    """Time passes and messages come until nothing of what was there is in the log's first file; only what is owed stays."""
+    end = broker.store.log_end
+    while broker.store.min_log < end:
+        for _ in range(8):
+            send = Send(topic="fill", queue_id=0, body=b"x" * 15_000, born_ms=clock.now_ms(), born_host=BORN_HOST)
+            broker.sends.send(send)
+        clock.advance(2 * 3600)
+        for _ in range(20):
+            broker.store.retain(clock.now_ms(), at_once=True)
+            broker.tick()
+            run_steps(broker)
+            broker.store.flush()
+        assert broker.store.log_end < 100 * 64 * 1024, "the files do not go"
 
 
 def stored(broker: Broker, topic: str, queue_id: int):

@@ -22,10 +22,10 @@ from metaq.model.staging import Outcome, Phase
 from metaq.model.system import STAGE_TOPIC
 from metaq.model.transaction_keys import BranchKey, LocalKey, TransactionKey
 from metaq.options import Metaq1Options
-from tests.broker.staging import bodies, rollback, run_steps, stored
+from tests.broker.staging import bodies, let_files_go, rollback, run_steps, stored
 from tests.broker.support import BORN_HOST, FakeChannel, open_broker
 from tests.broker.test_partitions import settings
-from tests.broker.test_staging_retention import SMALL, let_files_go
+from tests.broker.test_staging_retention import SMALL
 from tests.support import eventually
 
 KEY = LocalKey("10.0.0.5-1373971200000-1", 1)

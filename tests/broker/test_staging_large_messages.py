@@ -17,7 +17,19 @@ from metaq.store.message_store import MessageStore
 from metaq.store.reader import StoreReader
 from metaq.store.staged import StagedSurvey
 from metaq.wire.record import copied_from, encode_batch
-from tests.broker.staging import T, batch, bodies, commit, refused, run_steps, seal_of, stage, stored, whole_part
+from tests.broker.staging import (
+    T,
+    batch,
+    bodies,
+    commit,
+    let_files_go,
+    refused,
+    run_steps,
+    seal_of,
+    stage,
+    stored,
+    whole_part,
+)
 from tests.broker.support import BORN_HOST, STORE_HOST, open_broker, small_store
 
 MOST = 2 << 20
@@ -174,18 +186,7 @@ def test_a_large_chunk_outlasts_its_log_file(tmp_path, clock):
     chunk, part = whole_part("p", "orders", 0, body)
     with open_broker(tmp_path, clock, SMALL_MOST, staged_seconds_max=1_000_000) as broker:
         stage(broker, chunk)
-        end = broker.store.log_end
-        while broker.store.min_log < end:
-            for _ in range(8):
-                broker.sends.send(
-                    Send(topic="fill", queue_id=0, body=b"x" * 15_000, born_ms=clock.now_ms(), born_host=BORN_HOST)
-                )
-            clock.advance(2 * 3600)
-            for _ in range(20):
-                broker.store.retain(clock.now_ms(), at_once=True)
-                broker.tick()
-                run_steps(broker)
-                broker.store.flush()
+        let_files_go(broker, clock)
         [renewed] = stored(broker, STAGE_TOPIC, 0)
         assert copied_from(renewed.prepared_offset) is not None
     with open_broker(tmp_path, clock, SMALL_MOST, staged_seconds_max=1_000_000) as broker:

@@ -19,7 +19,7 @@ from metaq.model.system import STAGE_TOPIC, TXN_TOPIC
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.testing import FaultyDisk
 from metaq.wire.record import copied_from
-from tests.broker.staging import T, bodies, commit, decide, rollback, run_steps, stage, stored, whole_part
+from tests.broker.staging import T, bodies, commit, decide, let_files_go, rollback, run_steps, stage, stored, whole_part
 from tests.broker.support import BORN_HOST, open_broker
 
 SMALL = {"mapped_file_size_commit_log": 64 * 1024, "max_message_size": 20_000, "file_reserved_time": 1}
@@ -28,22 +28,6 @@ SMALL = {"mapped_file_size_commit_log": 64 * 1024, "max_message_size": 20_000, "
 @pytest.fixture
 def clock():
     return FakeClock()
-
-
-def let_files_go(broker, clock):
-    """Time passes and messages come until nothing of what was there is in the log's first file; only what is owed stays."""
-    end = broker.store.log_end
-    while broker.store.min_log < end:
-        for _ in range(8):
-            send = Send(topic="fill", queue_id=0, body=b"x" * 15_000, born_ms=clock.now_ms(), born_host=BORN_HOST)
-            broker.sends.send(send)
-        clock.advance(2 * 3600)
-        for _ in range(20):
-            broker.store.retain(clock.now_ms(), at_once=True)
-            broker.tick()
-            run_steps(broker)
-            broker.store.flush()
-        assert broker.store.log_end < 100 * 64 * 1024, "the files do not go"
 
 
 def kinds(broker):
