@@ -34,6 +34,16 @@ def patient_clients() -> Iterator[None]:
         yield
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, whatever the tests before have left; a failure then says what that was."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    if before is not signal.default_int_handler:
+        print(f"SIGINT was left to {before!r}")
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.hookimpl(tryfirst=True)  # before pytest-xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Say what shares a worker and when a test hangs, and let the longest begin first.

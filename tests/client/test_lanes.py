@@ -603,6 +603,7 @@ def test_a_failing_send_of_a_closing_producer_gets_its_other_tries(cluster):
     assert bodies(cluster).count(b"held") == 1
 
 
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_send_and_nothing_else(cluster, producer):
     """Ctrl-C while the broker thinks: KeyboardInterrupt at once, the lane is gone, and sends, flush and close go on."""
     come, _ = held(cluster)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import asyncio
-import signal
 import socket
 import threading
 from collections.abc import Iterator
@@ -157,14 +156,6 @@ def test_cut_ends_the_wait_of_another_thread(ends: tuple[DirectStream, socket.so
     stream.cut()
     thread.join(PATIENCE)
     assert failed
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """SIGINT raises KeyboardInterrupt, whatever the tests before have left."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
