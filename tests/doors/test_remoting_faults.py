@@ -21,6 +21,7 @@ from metaq.wire import hot
 from metaq.wire.codes import RequestCode, ResponseCode
 from metaq.wire.command import Command
 from tests.doors.support import Client, open_door, pull_header, send_header
+from tests.support import eventually
 
 RETRIED = {ResponseCode.SYSTEM_ERROR, ResponseCode.SYSTEM_BUSY, ResponseCode.SERVICE_NOT_AVAILABLE}
 
@@ -168,3 +169,21 @@ def test_answers_without_memory_close_their_connection_and_never_reach_another(
             monkeypatch.setattr(door.workspace, name, kept)
             assert door.workspace.current is None
             assert other.ask(RequestCode.GET_MAX_OFFSET, {"topic": "known", "queueId": "0"}).code == 0
+
+
+@pytest.mark.skipif(not hot.NATIVE, reason="the plain twin writes in place")
+def test_a_log_that_cannot_be_written_stops_the_store(tmp_path: pathlib.Path) -> None:
+    """SYNC_FLUSH: nobody knows how far the records are in the file, so nothing is acknowledged any more, and it is said why."""
+    with open_door(tmp_path, store={"flush_disk_type": "SYNC_FLUSH"}) as (broker, door):
+        client, log = Client(door), broker.store.log
+        client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("known"), b"stored"))
+        eventually(lambda: [answer.code for answer in client.received()] == [0])
+        reading = os.open(log.run.files[-1].path, os.O_RDONLY)
+        os.dup2(reading, log._descriptor)
+        os.close(reading)
+        client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("known"), b"lost"))
+        assert "records could not be written to the commit log: Bad file descriptor" in broker.store.failed
+        client.feed(client.frame(RequestCode.SEND_MESSAGE_V2, send_header("known"), b"late"))
+        answers = eventually(client.received)
+        assert {answer.code for answer in answers} <= RETRIED
+        assert any("could not be written" in answer.remark for answer in answers)

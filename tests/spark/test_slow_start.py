@@ -39,6 +39,9 @@ class Looked:
     def behind(self, messages: int | None) -> None:
         pass
 
+    def wake(self) -> None:
+        pass
+
 
 def run(*faults: str | None) -> int:
     """How often it was started; each start fails as told, the last of `faults` stands for all that follow."""

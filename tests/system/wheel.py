@@ -15,7 +15,7 @@ import pytest
 from tests.support import ROOT, WHOLE_PATIENCE
 
 SOURCES = ["src", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"]
-_MADE = shutil.ignore_patterns("*.so", "_hot.c", "__pycache__", "*.egg-info")
+_MADE = shutil.ignore_patterns("*.so", "_hot.c", "_sweep.c", "_syncing.c", "__pycache__", "*.egg-info")
 
 
 def distributions() -> Path:

@@ -684,6 +684,7 @@ def test_a_run_that_cannot_be_written_is_an_error(tmp_path):
         tails = WrittenTails(NATIVE, file, descriptor=reading.fileno())
         with pytest.raises(OSError, match="Bad file descriptor"):
             tails.append(send(b"lost"))
+        assert tails.log.lost
         assert bytes(tails.log_bytes[:100]) == bytes(100)
         # What is made in place, by the slow lanes, goes on as ever.
         tails.log.attach(tails.log_bytes, 0, len(tails.log_bytes), 0)

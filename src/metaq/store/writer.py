@@ -244,7 +244,9 @@ class Writer:
                     )  # fmt: skip
                     self._append_rest(run, now_ms, outcome)
             except OSError as error:
-                raise self._not_written(error) from error
+                if log.lost:
+                    raise self._not_written(error) from error
+                raise
         if log.end > self._populator.due_at:
             self._populator.wake()
 
@@ -270,7 +272,9 @@ class Writer:
             try:
                 hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
             except OSError as error:
-                raise self._not_written(error) from error
+                if log.lost:
+                    raise self._not_written(error) from error
+                raise
         if log.end > self._populator.due_at:
             self._populator.wake()
 
@@ -306,7 +310,9 @@ class Writer:
 
                     self._append_rest(run, now_ms, outcome)
             except OSError as error:
-                raise self._not_written(error) from error
+                if log.lost:
+                    raise self._not_written(error) from error
+                raise
         if log.end > self._populator.due_at:
             self._populator.wake()
         return used

@@ -40,6 +40,7 @@ class LogTail:
         "end",
         "id_prefix",
         "limit",
+        "lost",
         "message_bytes_max",
         "store_host",
         "store_ms",
@@ -53,6 +54,7 @@ class LogTail:
         self.end = self.store_ms = 0
         self.view = memoryview(b"")
         self.base = self.limit = 0
+        self.lost = False
 
     def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:  # noqa: ARG002  in place
         view = memoryview(buffer).cast("B")

@@ -39,6 +39,7 @@ cdef class LogTail:
     cdef readonly int64_t message_bytes_max
     cdef public int64_t end
     cdef public int64_t store_ms
+    cdef readonly bint lost
     cdef bytes cluster  # the whole CLUSTER pair, b"" without a cluster
     cdef uint8_t host_hex[16]
     cdef Exported file
@@ -110,6 +111,7 @@ cdef class LogTail:
             not write_all(self.descriptor, self.ahead.data + 4, self.end - start - 4, place + 4)
             or not write_all(self.descriptor, self.ahead.data, 4, place)
         ):
+            self.lost = True
             PyErr_SetFromErrno(OSError)
         return 0
 

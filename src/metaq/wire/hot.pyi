@@ -134,6 +134,8 @@ class LogTail:
     """LogOffset of the next record."""
     store_ms: int
     """Store time of the newest record; append never goes below it."""
+    lost: bool
+    """A run could not be written through the descriptor: `end` covers records that the file does not have."""
     def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
         """`store_host`: 8 bytes (or 20, IPv6). `cluster`: value of the CLUSTER property added to plain sends."""
     def attach(self, buffer: Buffer, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:

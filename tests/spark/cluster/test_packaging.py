@@ -79,7 +79,7 @@ def submit(copies):
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=WHOLE_PATIENCE, check=False, env=env, cwd=copies.folder
         )
-        assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
+        assert done.returncode == 0, f"{done.stdout[-2000:]}{done.stderr[:6000]}\n[...]\n{done.stderr[-1000:]}"
         times = 2 if way == ("found",) else 1  # By a batch, and by a stream.
         assert sorted(message.body.decode() for message in copies.read(copies.target)) == sorted(copies.sent * times)
         (seen,) = (line.removeprefix("seen ") for line in done.stdout.splitlines() if line.startswith("seen "))

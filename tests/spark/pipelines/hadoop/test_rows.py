@@ -67,7 +67,7 @@ def test_ids_are_those_of_each_file_also_where_a_batch_is_of_several(dedupe):
     for number, place in enumerate(places[:2]):
         rows = [row for row in range(count) if row % 2 == number]
         make, column = (key_ids_of, keys) if dedupe == "key" else (ids_of, messages)
-        expected = make(column.take(pa.array(rows)), ms[rows], np.array(rows))
+        expected = make(column.take(pa.array(rows)), ms[rows], np.array(rows)).in_order()
         for name in ("high", "low", "store_ms", "queue_offset"):
             assert getattr(found[place], name).tolist() == getattr(expected, name).tolist()
 
