@@ -128,17 +128,14 @@ def _batch_cpu(bench: Bench) -> Measured:
     load = {"batch": 100, "body": 100, "count": bench.count(20_000, 100), "outstanding": 16}
 
     def ours() -> Measured:
-        with processes.metaq_up(bench.disk) as server:
-            processes.memory_at_hand()
-            with costs.spent(server) as spent:
-                result = processes.load(bench.cache, "batch", server.address, **load)
+        with processes.metaq_up(bench.disk) as server, costs.spent(server) as spent:
+            result = processes.load(bench.cache, "batch", server.address, **load)
         each = spent.each(result["messages"])
         return {**result, **each, "value": each["cpu_us"]}
 
     def kafka() -> float:
         with _kafka(bench) as server:
             processes.load(bench.cache, "produce", server.address, generator="kafkaload", **load)  # Java's compiler
-            processes.memory_at_hand()
             with costs.spent(server) as spent:
                 result = processes.load(bench.cache, "produce", server.address, generator="kafkaload", **load)
         return spent.each(result["messages"])["cpu_us"]

@@ -1,7 +1,6 @@
 """The servers and generators of a measurement: started on fresh files, stopped by their own id, always on loopback."""
 
 import json
-import mmap
 import os
 import re
 import shutil
@@ -83,16 +82,6 @@ parent, end = os.getppid(), time.monotonic() + 120
 while os.getppid() == parent and time.monotonic() < end:
     sum(range(2000))
 """
-
-
-def memory_at_hand(size: int = 2 << 30) -> None:
-    """Touch so much memory and let it go again: what is measured next finds it free, and its own.
-
-    The host of a virtual machine takes free memory back after some seconds, and to hand out a page again costs it 4-9 µs, ten times as much
-    as the kernel's own work with it. Who writes hundreds of megabytes would be measured by that, and by who ran before him.
-    """
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | getattr(mmap, "MAP_POPULATE", 0)
-    mmap.mmap(-1, size, flags=flags).close()
 
 
 @contextmanager
