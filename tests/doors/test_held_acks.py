@@ -72,11 +72,15 @@ def replica():
     return Replica()
 
 
-@pytest.fixture
-def held(log, clock, replica):
+def made(log, clock, replica, call_soon):
     store_options = SimpleNamespace(flush_disk_type="SYNC_FLUSH")
     policy = AckPolicy(SimpleNamespace(store=log, store_options=store_options), replica)
-    return HeldAcks(policy, log, clock, lambda act: act(), 5.0)
+    return HeldAcks(policy, log, clock, call_soon, 5.0)
+
+
+@pytest.fixture
+def held(log, clock, replica):
+    return made(log, clock, replica, lambda act: act())
 
 
 def disk(log_end: int) -> Due:
@@ -98,8 +102,7 @@ def test_answers_wait_for_their_bytes(held, log):
 def test_one_call_of_the_loop_serves_a_whole_group(log, clock, replica):
     """Each event asks, so that the next sync begins with all of them; they are released together."""
     calls = []
-    policy = AckPolicy(SimpleNamespace(store=log, store_options=SimpleNamespace(flush_disk_type="SYNC_FLUSH")), replica)
-    held = HeldAcks(policy, log, clock, calls.append, 5.0)
+    held = made(log, clock, replica, calls.append)
     for n in range(50):
         held.hold(FakePeer(), disk(n + 1), b"")
     log.flush(30)

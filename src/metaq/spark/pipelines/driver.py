@@ -71,9 +71,8 @@ def watch(query: Any, run: Run) -> None:
 
 def _wake_at_end(query: Any, run: Run) -> None:
     """Without it the folder would be free, and `metaq pipeline run` end, only at the next look."""
-    with contextlib.suppress(
-        Exception
-    ):  # What it failed with is asked by who watches; or Spark is gone, and nobody asks.
+    # What it failed with is asked by who watches; or Spark is gone, and nobody asks.
+    with contextlib.suppress(Exception):
         query.awaitTermination()
     run.wake()
 
