@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from metaq.client.conversation.call import FAULTS
-from metaq.client.conversation.offsets import GetPosition, SetPosition
+from metaq.client.conversation.offsets import GetPosition, SetPosition, beginners
 from metaq.client.conversation.retry import Purpose, judge
 from metaq.client.core import ClientCore
 from metaq.client.together import in_thread, together
@@ -84,6 +84,8 @@ class BrokerOffsets:
     def __init__(self, core: ClientCore, group: str) -> None:
         self._core, self._group = core, group
         self._kept: dict[MessageQueue, int] = {}
+        self._begun: set[tuple[str, str]] = set()
+        """Brokers and topics that have kept progress of ours."""
 
     async def load(self, queue: MessageQueue) -> int | None:
         position = await self._core.ask_broker(queue.broker, GetPosition(self._group, queue))
@@ -95,8 +97,10 @@ class BrokerOffsets:
         return self._kept.get(queue)
 
     async def persist(self, offsets: Mapping[MessageQueue, int]) -> None:
-        changed = [(queue, offset) for queue, offset in offsets.items() if self._kept.get(queue) != offset]
-        await together(self._keep, changed, COMMITS_AT_ONCE)
+        changed = {queue: offset for queue, offset in offsets.items() if self._kept.get(queue) != offset}
+        first = [(queue, changed.pop(queue)) for queue in beginners(changed, self._begun)]
+        await together(self._keep, first, COMMITS_AT_ONCE)
+        await together(self._keep, list(changed.items()), COMMITS_AT_ONCE)
 
     async def _keep(self, progress: tuple[MessageQueue, int]) -> None:
         queue, offset = progress
@@ -109,6 +113,7 @@ class BrokerOffsets:
             )
         else:
             self._kept[queue] = offset
+            self._begun.add((queue.broker, queue.topic))
 
 
 class LocalOffsets:

@@ -15,7 +15,7 @@ from metaq.client.conversation.call import At, Call, Consultation
 from metaq.client.conversation.driver import converse, converse_all
 from metaq.client.conversation.groups import LeaveGroup, SendHeartbeat
 from metaq.client.conversation.name_servers import NameServers, parse_addresses
-from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition
+from metaq.client.conversation.offsets import GetMaxOffset, GetMinOffset, GetPosition, SetPosition, beginners
 from metaq.client.conversation.pulling import Pull
 from metaq.client.conversation.retry import Patience, Purpose
 from metaq.client.conversation.sizes import Sample, sample_sizes
@@ -103,6 +103,8 @@ class ClusterClient:
         self.replicas = Replicas(read_from)
         self._introduced: set[tuple[str, str]] = set()
         """Groups and brokers, of those whose progress was reported."""
+        self._begun: dict[str, set[tuple[str, str]]] = {}
+        """Group → brokers and topics that have kept progress of it."""
 
     # -------------------------------------------------------------- routes
     def topics(self, pattern: str) -> list[str]:
@@ -223,7 +225,10 @@ class ClusterClient:
         Queues that are no longer there are passed over. `seconds` as in `ends`.
         """
         calls = {queue: SetPosition(group, queue, offset) for queue, offset in positions.items()}
-        self.of_those_there(calls, functools.partial(self._ask, seconds=seconds))
+        begun = self._begun.setdefault(group, set())
+        for some in ({queue: calls.pop(queue) for queue in beginners(calls, begun)}, calls):
+            kept = self.of_those_there(some, functools.partial(self._ask, seconds=seconds))
+            begun |= {(queue.broker, queue.topic) for queue in kept}
         for broker, queue in {queue.broker: queue for queue in positions}.items():
             if (group, broker) not in self._introduced:
                 self._introduced.add((group, broker))  # Only once: the progress itself is stored.

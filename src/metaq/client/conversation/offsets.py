@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Iterable
+
 from metaq.client.conversation.call import Call, Order
 from metaq.model import MessageQueue
 from metaq.wire import headers
@@ -88,6 +90,20 @@ class SetPosition(Order, frozen=True):
             broker_name=queue.broker,
         )
         return request(RequestCode.UPDATE_CONSUMER_OFFSET, header)
+
+
+def beginners(queues: Iterable[MessageQueue], begun: Container[tuple[str, str]]) -> list[MessageQueue]:
+    """Those whose progress must be kept before that of the others is sent: one of each broker and topic not in `begun`.
+
+    A RocketMQ makes the table of a group and topic with the first progress it is sent, and has no lock around that: of
+    several at once, the last one's table stays, and what was acknowledged of the others is gone. `begun` has pairs of
+    broker and topic.
+    """
+    first: dict[tuple[str, str], MessageQueue] = {}
+    for queue in queues:
+        if (queue.broker, queue.topic) not in begun:
+            first.setdefault((queue.broker, queue.topic), queue)
+    return list(first.values())
 
 
 def _queue_header(queue: MessageQueue) -> headers.QueueHeader:
