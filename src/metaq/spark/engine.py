@@ -40,9 +40,14 @@ _PYTHON_LOGS = ("SQLQueryContextLogger", "DataFrameQueryContextLogger")
 
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
+_UI = "spark.ui.enabled"
+_KEPT_FOR_PAGES = ("spark.ui.retainedJobs", "spark.ui.retainedStages", "spark.sql.ui.retainedExecutions")
+"""What Spark remembers for its pages, which are off: a thousand of each, some 15 MB that a stream fills in its first hours."""
+
 LOCAL: Mapping[str, str] = {
-    "spark.ui.enabled": "false",
+    _UI: "false",
     "spark.ui.showConsoleProgress": "false",
+    **dict.fromkeys(_KEPT_FOR_PAGES, "50"),
     "spark.driver.memory": "1g",
     "spark.sql.shuffle.partitions": "2",  # A state store per partition: 200, the default, costs 80 s on a laptop.
     "spark.python.unix.domain.socket.enabled": "true",  # Up to a quarter more rows per second from the workers.
@@ -92,6 +97,8 @@ def session(
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         interpreter.check_choice()
     given = dict(conf or {})
+    if given.get(_UI) == "true":
+        settings = {name: value for name, value in settings.items() if name not in _KEPT_FOR_PAGES}
     if _JAVA_OPTIONS in given and _JAVA_OPTIONS in settings:
         given[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
     settings |= given

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import Counter
 from pathlib import Path
@@ -25,7 +26,7 @@ from metaq.spark.pipelines.compacting import Compactor, bins, small_files
 from metaq.spark.pipelines.compacting_options import CompactOptions
 from metaq.spark.pipelines.run import Run
 from tests.spark.pipelines.archive_support import DATE, planned, publish, seen_by_plan, seen_plainly
-from tests.support import eventually
+from tests.support import PATIENCE, eventually, process
 
 QUEUES = [MessageQueue("orders", f"broker-{broker}", number) for broker in "ab" for number in range(2)]
 NOW_MS = 1_772_496_000_000  # 2026-03-03
@@ -441,3 +442,35 @@ def test_a_job_that_is_asked_to_end_ends_between_two_steps(tmp_path):
         found = compacting.compact(CompactOptions(folder=str(folder.path)), run, FakeClock(NOW_MS))
     assert found.figures["merged"] == 8
     assert seen_by_plan(planned(folder.path)) == everything(folder)
+
+
+_MERGES = """
+import os, sys
+from pathlib import Path
+import pyarrow as pa, pyarrow.parquet as pq
+from metaq.spark.pipelines import merging
+
+def anonymous_mb():
+    return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) / 1000
+
+folder, files = Path(sys.argv[1]), []
+for i in range(40):
+    rows = pa.table({"broker": ["a"] * 1000, "queue_id": [i % 4] * 1000, "queue_offset": range(i * 1000, i * 1000 + 1000),
+                     "body": [os.urandom(1000).hex() for _ in range(1000)]})
+    files.append(folder / f"{i}.parquet")
+    pq.write_table(rows, files[-1])
+for kept in anonymous_mb, anonymous_mb:
+    merging.merge(files, folder / "whole.parquet")
+    print(kept())
+pa.default_memory_pool().release_unused()
+print(anonymous_mb())
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is told by Linux's /proc")
+def test_what_a_merge_has_used_is_given_back(tmp_path):
+    """Arrow's allocator would keep more than 100 MB of it, in a driver that runs for months."""
+    with process(sys.executable, "-c", _MERGES, str(tmp_path)) as child:
+        said, _ = child.communicate(timeout=PATIENCE)
+    *after, least = map(float, said.split())
+    assert max(after) < least + 30, said
