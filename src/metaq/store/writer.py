@@ -243,10 +243,8 @@ class Writer:
                         replies=replies, outcome=outcome,
                     )  # fmt: skip
                     self._append_rest(run, now_ms, outcome)
-            except OSError as error:
-                if log.lost:
-                    raise self._not_written(error) from error
-                raise
+            except hot.RunLost as error:
+                raise self._not_written(error) from error
         if log.end > self._populator.due_at:
             self._populator.wake()
 
@@ -271,10 +269,8 @@ class Writer:
             now_ms = self._clock.now_ms()
             try:
                 hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
-            except OSError as error:
-                if log.lost:
-                    raise self._not_written(error) from error
-                raise
+            except hot.RunLost as error:
+                raise self._not_written(error) from error
         if log.end > self._populator.due_at:
             self._populator.wake()
 
@@ -309,10 +305,8 @@ class Writer:
                         left = left[outcome.messages :]
 
                     self._append_rest(run, now_ms, outcome)
-            except OSError as error:
-                if log.lost:
-                    raise self._not_written(error) from error
-                raise
+            except hot.RunLost as error:
+                raise self._not_written(error) from error
         if log.end > self._populator.due_at:
             self._populator.wake()
         return used
@@ -470,7 +464,7 @@ class Writer:
             return queue.tail.room() >= outcome.needed
         return self._make_room(outcome, now_ms)
 
-    def _not_written(self, error: OSError) -> StoreError:
+    def _not_written(self, error: hot.RunLost) -> StoreError:
         """The log's end covers records of which nobody knows how far they are in the file: the store stops."""
         self._state.fail(f"records could not be written to the commit log: {os.strerror(error.errno or 0)}")
         return self._state.refusal()
