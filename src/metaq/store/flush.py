@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from metaq.compiled import compiled
 from metaq.store.commit_log import CommitLog
 from metaq.store.disk import Disk, Mapped, pages
 from metaq.store.mapped_file import MappedFile
@@ -235,14 +236,5 @@ class Beside:
         os.close(self.told)
 
 
-def _compiled() -> type[Syncs] | None:
-    if os.environ.get("METAQ_HOT", "1") == "0":
-        return None
-    try:
-        from metaq.store._syncing import Syncs
-    except ImportError:  # nobody has built it, or this is no Linux
-        return None
-    return Syncs
-
-
-_Syncs = _compiled()
+_compiled, _ = compiled("metaq.store._syncing")
+_Syncs: type[Syncs] | None = _compiled.Syncs if _compiled else None
