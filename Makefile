@@ -32,8 +32,8 @@ SOURCES := $(wildcard src tests bench examples demo fuzz)
 SEEDS ?= 100
 FIRST ?= 1
 
-# What decides whether an environment is still right. The hot module is built while installing.
-INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/net/_sweep.pyx src/metaq/store/_syncing.pyx src/metaq/store/_syncing_c.h src/metaq/wire/_hot.pyx src/metaq/wire/_hot_c.h src/metaq/wire/_hot_*.pxi)
+# What decides whether an environment is still right. The compiled modules are built while installing.
+INSTALLED_FROM := pyproject.toml setup.py $(wildcard src/metaq/*/_*.pyx src/metaq/*/_*.pxi src/metaq/*/_*.h)
 
 ##@ Run
 
@@ -103,7 +103,7 @@ wheel: $(VENV)/has-lint  ## build a source distribution and a wheel into dist
 
 clean:  ## remove the environment, caches and results
 	rm -rf $(VENV) .cache build dist demo-out .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db
-	rm -f src/metaq/wire/_hot*.so src/metaq/wire/_hot.c src/metaq/net/_sweep*.so src/metaq/net/_sweep.c src/metaq/store/_syncing*.so src/metaq/store/_syncing.c derby.log
+	rm -f src/metaq/*/_*.so $(patsubst %.pyx,%.c,$(wildcard src/metaq/*/_*.pyx)) derby.log
 
 help:  ## this list
 	@$(PYTHON) -c 'import re; [print("\n" + line[4:] if line.startswith("##@") else "  make {:<12} {}".format(*match.groups())) \

@@ -24,6 +24,8 @@ from tests.forked import forks
 Value = TypeVar("Value")
 
 ROOT = pathlib.Path(__file__).parent.parent
+MADE_ANEW = ("__pycache__", "*.so", "*.egg-info", "_*.c")
+"""Names of what runs and builds leave among the sources; the C is what Cython generates."""
 
 PATIENCE = 300.0
 """Seconds to wait for what comes by itself: so far beyond what a starved machine needs that only a fault ends the wait."""

@@ -17,8 +17,8 @@ from tests.support import PATIENCE, environment
 
 SOURCE = pathlib.Path(__file__).parent.parent / "src"
 
-GROUND = {"errors", "clock", "log", "option_table", "options"}
-"""What every layer may import: errors, time and chance, logging, the option tables."""
+GROUND = {"compiled", "errors", "clock", "log", "option_table", "options"}
+"""What every layer may import: compiled modules, errors, time and chance, logging, the option tables."""
 
 SERVICE_BYTES = {"wire.hot", "wire.record"}
 """The bytes that services and store work on: records and batches. Commands, headers, codes and bodies are a door's."""
@@ -32,6 +32,7 @@ class Rule(NamedTuple):
 
 
 RULES: dict[str, Rule] = {
+    "compiled": Rule(set(), "whoever has a compiled module asks here whether it is taken"),
     "errors": Rule(set(), "everybody raises and catches them, so they know nobody"),
     "clock": Rule(set(), "the only place that asks what time it is; a test hands in another"),
     "log": Rule(set(), "rate limits need the clock and nothing else"),
@@ -170,6 +171,7 @@ ONLY_IN: dict[str, set[str]] = {
 """Module of others → the only places of ours that may import it."""
 
 NO_FILES = {
+    "compiled",
     "errors",
     "clock",
     "log",

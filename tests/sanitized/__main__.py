@@ -20,12 +20,11 @@ import sysconfig
 import time
 from collections.abc import Sequence
 
-from tests.support import ROOT
+from tests.support import MADE_ANEW, ROOT
 
 FOLDER = ROOT / ".cache/sanitized"
 TREE, BUILT, STAMP = FOLDER / "tree", FOLDER / "built", FOLDER / "built-from"
 COPIED = ("src", "tests", "fuzz", "setup.py", "pyproject.toml", "README.md", "LICENSE")
-NOT_COPIED = shutil.ignore_patterns("__pycache__", "*.so", "*.egg-info", "_hot.c", "_sweep.c", "_syncing.c")
 COMPILER = "cc"
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider")
 HOT_TESTS = [
@@ -81,7 +80,7 @@ def copy() -> None:
     TREE.mkdir(parents=True)
     for name in COPIED:
         if (ROOT / name).is_dir():
-            shutil.copytree(ROOT / name, TREE / name, ignore=NOT_COPIED)
+            shutil.copytree(ROOT / name, TREE / name, ignore=shutil.ignore_patterns(*MADE_ANEW))
         else:
             shutil.copy2(ROOT / name, TREE)
 

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from metaq.store import flush as flush_module
+from metaq.store import sync_thread
 from metaq.testing.faults import FaultyDisk
 from tests.store.support import open_store, put, read_all
 from tests.support import PATIENCE, eventually
 
-pytestmark = pytest.mark.skipif(flush_module._Syncs is None, reason="the compiled module is not there")
+pytestmark = pytest.mark.skipif(sync_thread._Syncs is None, reason="the compiled module is not there")
 SYNCED = {"flush_disk_type": "SYNC_FLUSH"}
 
 
@@ -114,7 +114,7 @@ def test_a_wait_reaches_over_the_end_of_a_file(store, loop):
 
 def test_a_long_stretch_is_synced_in_steps(store, loop, monkeypatch):
     """Who waits for its begin is told before its end is durable."""
-    monkeypatch.setattr(flush_module, "_STEP_BYTES", 10_000)
+    monkeypatch.setattr(sync_thread, "STEP_BYTES", 10_000)
     ends = [put(store, "T", 0, b"x" * 4_000).log_end for _ in range(12)]
     told = []
     for end in ends:
@@ -156,7 +156,7 @@ def test_a_log_that_was_cut_goes_on(store, loop):
 
 def test_a_failed_sync_is_final(store, loop, monkeypatch):
     """The errno of msync itself: memory that is not mapped any more. Nobody is acknowledged, nothing more is taken."""
-    monkeypatch.setattr(flush_module, "pages", lambda *_: (nowhere(), mmap.PAGESIZE))
+    monkeypatch.setattr(sync_thread, "pages", lambda *_: (nowhere(), mmap.PAGESIZE))
     done = put(store, "T", 0, b"x")
     waits = [done.log_end, done.log_end]
     told = []
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_mapped_stops_the_store(tmp_path, loop, monkeypatc
         def refuse(self, flushed):
             raise OSError(12, "no")
 
-        monkeypatch.setattr(flush_module.Beside, "ask", refuse)
+        monkeypatch.setattr(sync_thread.SyncThread, "ask", refuse)
         told = []
         store.when_flushed(done.log_end, told.append)
         eventually(lambda: told == [False])
@@ -215,7 +215,7 @@ def test_a_disk_of_a_tests_own_syncs_itself(tmp_path, loop):
 def test_what_is_asked_for_replaces_what_has_not_begun(tmp_path):
     """And the end comes after it; a wait for more than was asked for returns."""
     told = os.eventfd(0)
-    syncs = flush_module._Syncs(told, 0)
+    syncs = sync_thread._Syncs(told, 0)
     memory = mmap.mmap(-1, 4 * mmap.PAGESIZE)
     address = ctypes.addressof(ctypes.c_char.from_buffer(memory))
     for place in (10, 20, 30):

@@ -11,10 +11,11 @@ import zipfile
 
 import pytest
 
-from tests.support import WHOLE_PATIENCE, process, read_line
+from tests.support import ROOT, WHOLE_PATIENCE, process, read_line
 from tests.system.wheel import distributions, run
 
-GENERATED = "metaq/wire/_hot.c"
+WRITTEN = (".pyx", ".pxi", ".h")
+"""What the compiled modules are made of."""
 pytestmark = [pytest.mark.xdist_group("wheel"), pytest.mark.all, pytest.mark.long]  # one build for both
 
 
@@ -29,12 +30,14 @@ def test_what_the_build_makes_anew_is_not_shipped(built):
     """Neither the wheel nor the source distribution carries the generated C; the wheel none of its sources either."""
     (wheel,), (archive,) = built.glob("*.whl"), built.glob("*.tar.gz")
     held = zipfile.ZipFile(wheel).namelist()
-    assert not [name for name in held if name.endswith((".c", ".pyx", ".pxi", ".h"))]
+    assert not [name for name in held if name.endswith((".c", *WRITTEN))]
     assert not shutil.which("cc") or [name for name in held if name.endswith(".so")]
     with tarfile.open(archive) as source:
         names = source.getnames()
-    assert not [name for name in names if name.endswith((GENERATED, ".so")) or "/tests/" in name]
-    assert [name for name in names if name.endswith("metaq/wire/_hot_append.pxi")]
+    assert not [name for name in names if name.endswith((".c", ".so")) or "/tests/" in name]
+    written = {str(path.relative_to(ROOT)) for kind in WRITTEN for path in (ROOT / "src").rglob(f"*{kind}")}
+    assert written == {name.partition("/")[2] for name in names if name.endswith(WRITTEN)}
+    assert {"src/metaq/wire/_hot_append.pxi", "src/metaq/store/_syncing_c.h", "src/metaq/net/_sweep.pyx"} <= written
 
 
 @pytest.mark.slow

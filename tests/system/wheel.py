@@ -12,10 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.support import ROOT, WHOLE_PATIENCE
+from tests.support import MADE_ANEW, ROOT, WHOLE_PATIENCE
 
 SOURCES = ["src", "LICENSE", "MANIFEST.in", "README.md", "pyproject.toml", "setup.py"]
-_MADE = shutil.ignore_patterns("*.so", "_hot.c", "_sweep.c", "_syncing.c", "__pycache__", "*.egg-info")
 
 
 def distributions() -> Path:
@@ -29,7 +28,7 @@ def distributions() -> Path:
         shutil.rmtree(new, ignore_errors=True)
         for name in SOURCES:
             if (ROOT / name).is_dir():
-                shutil.copytree(ROOT / name, new / "copy" / name, ignore=_MADE)
+                shutil.copytree(ROOT / name, new / "copy" / name, ignore=shutil.ignore_patterns(*MADE_ANEW))
             else:
                 shutil.copy(ROOT / name, new / "copy" / name)
         folder = cache / f"dist-{_digest(new / 'copy')}"

@@ -239,7 +239,7 @@ class Appender:
         record: bytes | None = None,
         carrying: bool = False,
     ) -> None:
-        """Append copies of a chunk's messages from `row` on (see `Writer.expand`).
+        """Append copies of a chunk's messages from `row` on (see `MessageStore.expand`).
 
         Raises Refused as `put` does; messages before `outcome.row` are delivered.
         """
@@ -255,7 +255,7 @@ class Appender:
             self._grew(outcome.touched, outcome.messages, outcome.size)
 
     def expand_all(self, places: Sequence[int], gates: Mapping[bytes, TopicGate], outcome: AppendOutcome) -> int:
-        """Append copies of these chunks as far as that is simple. Returns how many are there (see `Writer.expand_all`).
+        """Append copies of these chunks as far as that is simple. Returns how many are there (see `MessageStore.expand_all`).
 
         Raises Refused as `put` does: nothing was appended.
         """

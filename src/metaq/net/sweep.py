@@ -6,7 +6,7 @@ watches one descriptor for all of them, and one native pass reads each that is r
 whoever handles the sweep: it marks how much of each it has used, hands in the answers of all, and what is left
 goes the usual way, through `Member.take`.
 
-A sweep needs epoll and the compiled module (`METAQ_HOT=0` goes without, see `metaq.wire.hot`). A part is a row of six 32-bit numbers:
+A sweep needs epoll and the compiled module (`METAQ_HOT=0` goes without, see `metaq.compiled`). A part is a row of six 32-bit numbers:
 
     slot, life      whose it is; `life` tells apart those that had the slot one after the other
     start, end      its bytes in `Sweep.buffer`; none at a connection's end or fault: its member is to leave
@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, Protocol
+
+from metaq.compiled import compiled
 
 if TYPE_CHECKING:
     from metaq.net import _sweep
@@ -54,17 +55,9 @@ class Member(Protocol):
         ...
 
 
-def _compiled() -> tuple[type[_sweep.Sweep], Callable[[int, bytes], int]] | tuple[None, None]:
-    if os.environ.get("METAQ_HOT", "1") == "0":
-        return None, None
-    try:
-        from metaq.net._sweep import Sweep, send_now
-    except ImportError:  # nobody has built it, or this is no Linux
-        return None, None
-    return Sweep, send_now
-
-
-_NATIVE, send_now = _compiled()
+_compiled, _ = compiled("metaq.net._sweep")
+_NATIVE: type[_sweep.Sweep] | None = _compiled.Sweep if _compiled else None
+send_now: Callable[[int, bytes], int] | None = _compiled.send_now if _compiled else None
 """`send_now(descriptor, data)`: send on a socket what it takes without waiting, and return how many bytes that was. None where
 there are no sweeps."""
 

@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
 
 from metaq.store.commit_log import CommitLog
-from metaq.store.disk import Disk, Mapped, pages
-from metaq.store.mapped_file import MappedFile
 from metaq.store.parts import State
+from metaq.store.sync_thread import STEP_BYTES, SyncThread
 from metaq.store.worker import Worker
 
-if TYPE_CHECKING:
-    from metaq.store._syncing import Syncs
-
 log = logging.getLogger(__name__)
-_STEP_BYTES: Final = 64 * 1024 * 1024
 
 
 class Flusher:
@@ -35,7 +28,7 @@ class Flusher:
         self._syncing = threading.Lock()
         self._waiters: list[tuple[int, Callable[[bool], None]]] = []
         self._stopping = False
-        self._beside: Beside | None = None
+        self._beside: SyncThread | None = None
         state.flushed = commit_log.end  # recovery has seen to it
         self.worker = Worker("flush", self.flush, lambda: self._interval_ms() / 1000, state.fail)
         state.when_failed(lambda _why: self.worker.wake())  # nothing is durable any more: whoever waits is told
@@ -49,10 +42,10 @@ class Flusher:
         Args: look_at(descriptor, call): call whenever the descriptor is readable: `loop.add_reader`. forget: the end of that.
         Returns whether there is such a thread: not without the compiled module, nor on a disk that is not the machine's.
         """
-        if not self._state.takes or not Beside.possible(self._log.run.disk):
+        if not self._state.takes or not SyncThread.possible(self._log.run.disk):
             return False
         with self._syncing, self._lock:
-            self._beside = Beside(self._log, self._state.flushed, forget)
+            self._beside = SyncThread(self._log, self._state.flushed, forget)
         look_at(self._beside.told, self._look)
         return True
 
@@ -88,14 +81,14 @@ class Flusher:
         try:
             start = self._state.flushed
             while start < end:  # in steps: waiters for the first bytes need not wait for the last
-                stop = min(end, start + _STEP_BYTES)
+                stop = min(end, start + STEP_BYTES)
                 self._log.sync(start, stop)
                 start = self._state.flushed = stop
                 self._tell()
         except OSError as error:
             self._fail(error.errno or 0)
 
-    def _wait(self, beside: Beside) -> None:
+    def _wait(self, beside: SyncThread) -> None:
         end = self._log.end
         while self._state.failed is None and self._state.flushed < end:
             self._ask(beside)
@@ -113,7 +106,7 @@ class Flusher:
         if self._waiters:
             self._ask(beside)  # of the next file, of the next step, or of what came since
 
-    def _ask(self, beside: Beside) -> None:
+    def _ask(self, beside: SyncThread) -> None:
         try:
             with self._lock:
                 if self._state.failed is None:
@@ -121,7 +114,7 @@ class Flusher:
         except OSError as error:
             self._fail(error.errno or 0)
 
-    def _settle(self, beside: Beside) -> None:
+    def _settle(self, beside: SyncThread) -> None:
         with self._lock:
             done, error = beside.look()
             self._state.flushed = max(self._state.flushed, done)
@@ -167,82 +160,3 @@ class Flusher:
             beside.stop()
         for end, done in waiters:
             done(self._state.failed is None and end <= self._state.flushed)
-
-
-class Beside:
-    """The thread that syncs without the interpreter. All but `wait` and `heard` is for one at a time."""
-
-    def __init__(self, commit_log: CommitLog, flushed: int, forget: Callable[[int], object]) -> None:
-        self._log, self._forget = commit_log, forget
-        self.told = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
-        assert _Syncs is not None, "`possible` says so"
-        self._syncs = _Syncs(self.told, flushed)
-        self._asked = flushed
-        self._file: MappedFile | None = None
-        self._mapped: Mapped | None = None
-        """Held while it is synced: the file may let go of it."""
-        self._thread = threading.Thread(target=self._syncs.run, name="metaq-sync", daemon=True)
-        self._thread.start()
-
-    @staticmethod
-    def possible(disk: Disk) -> bool:
-        """Whether the module is there, and syncing is what this disk does, and nothing of a test's own."""
-        return _Syncs is not None and type(disk).sync_range is Disk.sync_range
-
-    def ask(self, flushed: int) -> None:
-        """Sync what is there from `flushed` on, of one file, as soon as what is under way is over.
-
-        Raises OSError: the file cannot be mapped.
-        """
-        end, file = self._log.end, self._file
-        if file is None or not file.start <= flushed < file.end:
-            # Whatever was asked for before is over: it was of another file, and `flushed` is behind it.
-            file = next((file for file in self._log.run.files if file.end > flushed), None)
-            self._file, self._mapped = file, None if file is None else file.mapped
-        if file is None or self._mapped is None or file.start >= end:
-            address, size, stop = 0, 0, end  # the log begins anew behind `flushed`: there is nothing to sync
-        else:
-            start = max(flushed, file.start)
-            stop = min(end, file.end, start + _STEP_BYTES)  # who waits for the first bytes need not wait for the last
-            address, size = pages(self._mapped, start - file.start, stop - file.start)
-        if stop > self._asked:
-            self._asked = stop
-            self._syncs.ask(address, size, stop)
-
-    def wait(self) -> None:
-        """Until what was asked for is over."""
-        self._syncs.wait(self._asked)
-
-    def look(self) -> tuple[int, int]:
-        """Up to where the log is durable, and the errno of the sync that failed, or 0."""
-        return self._syncs.look()
-
-    def heard(self) -> None:
-        """Take what is told by `told`: it is not readable any more."""
-        with contextlib.suppress(BlockingIOError):
-            os.eventfd_read(self.told)
-
-    def cut(self, log_end: int) -> None:
-        """The log ends there now. Returns when nothing is under way any more."""
-        self._syncs.rewind(log_end)
-        self._asked, self._file, self._mapped = min(self._asked, log_end), None, None
-
-    def stop(self) -> None:
-        """Nobody asks or waits any more."""
-        self._forget(self.told)
-        self._syncs.end()
-        self._thread.join()
-        os.close(self.told)
-
-
-def _compiled() -> type[Syncs] | None:
-    if os.environ.get("METAQ_HOT", "1") == "0":
-        return None
-    try:
-        from metaq.store._syncing import Syncs
-    except ImportError:  # nobody has built it, or this is no Linux
-        return None
-    return Syncs
-
-
-_Syncs = _compiled()

@@ -14,6 +14,7 @@ from metaq.store.commit_log import CommitLog
 from metaq.store.consume_queue import ConsumeQueue
 from metaq.store.disk import Disk, reserving
 from metaq.store.dispatch import delays_of
+from metaq.store.fast_lane import FastLane
 from metaq.store.floors import Ask, Holding
 from metaq.store.flush import Flusher
 from metaq.store.folder import StoreFolder
@@ -104,13 +105,14 @@ class MessageStore:
         self._flusher = Flusher(self.log, lambda: parts.options.flush_interval_commit_log, state)
         self._populator = Populator(self.log, self.clock, pages=not synced)
         writer = self._writer = Writer(parts, self._populator)
+        fast_lane = FastLane(parts, self._populator, writer)
         self._housekeeper = Housekeeper(parts, writer, self._flusher)
         self._repairs = Repairs(self.log, self.delays_ms, self._housekeeper.work)
         puller = self._puller = Puller(self.log, self._queues, options, self._repairs)
-        self.put, self.append_rows, self.deliver = writer.put, writer.append_rows, writer.deliver
-        self.give_back = writer.give_back
-        self.append_raw, self.expand, self.expand_all = writer.append_raw, writer.expand, writer.expand_all
-        self.append_parts, self.append_puts = writer.append_parts, writer.append_puts
+        self.put, self.append_raw = writer.put, writer.append_raw
+        self.append_rows, self.append_parts = fast_lane.append_rows, fast_lane.append_parts
+        self.append_puts, self.deliver, self.give_back = fast_lane.append_puts, fast_lane.deliver, fast_lane.give_back
+        self.expand, self.expand_all = fast_lane.expand, fast_lane.expand_all
         self.pull, self.in_memory = puller.pull, puller.is_recent
         self.pull_lane, self.pulls_are_plain = puller.lane, puller.are_plain
         self.when_failed, self.fail = state.when_failed, state.fail

@@ -2,15 +2,14 @@
 
 Whoever appends holds the lock from the first byte of a record to the last entry of its index, so that between two
 appends everything below the log's end is in its queue and in the index. `Snapshot` is such a moment as a value.
+What is appended many at a time, by native code, is in `fast_lane.py`.
 """
 
 from __future__ import annotations
 
-import functools
-import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +18,6 @@ from msgspec import Struct
 from metaq.errors import MessageIllegal, Refused, StoreError
 from metaq.model.message import TRANSACTION_MASK, SysFlag
 from metaq.model.properties import PAIR_END, PROPERTIES_BYTES_MAX
-from metaq.model.system import SCHEDULE_TOPIC
 from metaq.model.topic import check_partition_topic
 from metaq.store.checkpoint import IndexMark
 from metaq.store.commit_log import BLANK_BYTES
@@ -33,7 +31,6 @@ from metaq.store.raw import Appended, groups, runs_of
 from metaq.wire import hot
 from metaq.wire.record import RECORD_BYTES_MIN
 
-_SCHEDULE: Final = SCHEDULE_TOPIC.encode()
 _HOSTS_V6_MORE: Final = 24
 _PAIR_END: Final = PAIR_END.encode()
 
@@ -111,7 +108,8 @@ class Writer:
         self._clock, self._state, self._queues = parts.clock, parts.state, parts.queues
         self._log, self._index = parts.log, parts.index
         self._index_tail = parts.index.tail if parts.index else None
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()
+        """Of all that goes into the log. Held by whoever calls `roll`."""
 
     # ------------------------------------------------------------------ one by one
 
@@ -136,7 +134,7 @@ class Writer:
                 f"{self._log.file_bytes} (mappedFileSizeCommitLog)"
             )
         now_ms = self._clock.now_ms()
-        with self._lock:
+        with self.lock:
             if not (self._state.takes or (carrying and self._state.carries)):
                 raise self._state.refusal()
             queue = self._queues.made(first.topic, first.queue_id) if is_queued(first.sys_flag) else None
@@ -145,7 +143,7 @@ class Writer:
             if self._index and keys > self._index.tail.room():
                 self._index.grow(keys, now_ms)
             if bytes_in_log + BLANK_BYTES > self._log.tail.room():
-                self._roll()
+                self.roll()
             queue_offset = queue.max_offset if queue else 0
             log_offset = self._log.end
             row = 0
@@ -213,302 +211,6 @@ class Writer:
             for key in record.keys:
                 self._index.put(key, offset, self._log.tail.store_ms, now_ms)
 
-    # ------------------------------------------------------------------ in runs
-
-    def append_rows(
-        self,
-        table: hot.FrameTable,
-        row: int,
-        end: int,
-        gates: Mapping[bytes, hot.TopicGate],
-        born_host: bytes,
-        replies: hot.Replies,
-        outcome: hot.AppendOutcome,
-    ) -> None:
-        """Append the plain rows of [row, end) of a frame table, until STOP_END or STOP_SLOW (see `hot.append`).
-
-        Raises: StoreFull, StoreFailed: `outcome.row` is the first row not appended; those before it are stored and
-        answered in `replies`. `outcome.touched`, `.messages`, `.size` cover the whole run also then.
-        """
-        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
-        with self._lock:
-            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-            if not self._state.takes:
-                raise self._state.refusal()
-            try:
-                hot.append(table, row, end, gates, log, index, now_ms, born_host, replies, outcome)
-                if outcome.stop > hot.STOP_SLOW:
-                    run = functools.partial(  # a closure would make cells of all arguments, for each run: 0.1 us
-                        hot.append, table, end=end, gates=gates, log=log, index=index, now_ms=now_ms, born_host=born_host,
-                        replies=replies, outcome=outcome,
-                    )  # fmt: skip
-                    self._append_rest(run, now_ms, outcome)
-            except OSError as error:
-                if log.lost:
-                    raise self._not_written(error) from error
-                raise
-        if log.end > self._populator.due_at:
-            self._populator.wake()
-
-    def append_parts(
-        self,
-        data: memoryview,
-        parts: memoryview,
-        senders: Sequence[tuple[Mapping[bytes, hot.TopicGate], bytes] | None],
-        table: hot.FrameTable,
-        replies: hot.Replies,
-        outcome: hot.AppendOutcome,
-    ) -> None:
-        """Append the plain sends of many connections (see `hot.append_parts`), as far as the attached files have room.
-
-        Raises StoreFull, StoreFailed: nothing is appended.
-        """
-        log = self._log.tail
-        with self._lock:
-            outcome.touched, outcome.messages, outcome.size = [], 0, 0
-            if not self._state.takes:
-                raise self._state.refusal()
-            now_ms = self._clock.now_ms()
-            try:
-                hot.append_parts(data, parts, senders, table, log, self._index_tail, now_ms, replies, outcome)
-            except OSError as error:
-                if log.lost:
-                    raise self._not_written(error) from error
-                raise
-        if log.end > self._populator.due_at:
-            self._populator.wake()
-
-    def append_puts(
-        self,
-        data: memoryview,
-        start: int,
-        gates: dict[bytes, hot.PartitionGate],
-        ids: range,
-        born_host: bytes,
-        replies: hot.Replies,
-        outcome: hot.AppendOutcome,
-    ) -> list[hot.PartitionGate]:
-        """Append the plain puts of MetaQ 1.x at the start of `data[start:]`, with these ids (see `hot.put_lines`).
-
-        Returns the gates that they went through. Raises as `append_rows` does, and `outcome` says the same.
-        """
-        now_ms, log, used = self._clock.now_ms(), self._log.tail, list[hot.PartitionGate]()
-        with self._lock:
-            outcome.row, outcome.touched, outcome.messages, outcome.size = start, [], 0, 0
-            if not self._state.takes:
-                raise self._state.refusal()
-            try:
-                hot.put_lines(data, start, gates, log, ids.start, len(ids), now_ms, born_host, replies, outcome, used)
-                if outcome.stop > hot.STOP_SLOW:
-                    left = ids[outcome.messages :]
-
-                    def run(place: int) -> None:
-                        nonlocal left
-                        first, count = left.start, len(left)
-                        hot.put_lines(data, place, gates, log, first, count, now_ms, born_host, replies, outcome, used)
-                        left = left[outcome.messages :]
-
-                    self._append_rest(run, now_ms, outcome)
-            except OSError as error:
-                if log.lost:
-                    raise self._not_written(error) from error
-                raise
-        if log.end > self._populator.due_at:
-            self._populator.wake()
-        return used
-
-    def deliver(
-        self,
-        records: bytes | memoryview,
-        units: bytes,
-        row: int,
-        end: int,
-        level_queue: int,
-        gates: Mapping[bytes, hot.TopicGate],
-        outcome: hot.AppendOutcome,
-    ) -> None:
-        """Append copies of delayed records where they belong, until STOP_END or STOP_SLOW (see `hot.deliver`).
-
-        Raises as `append_rows` does, and `outcome` says the same.
-        """
-        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
-
-        def run(row: int) -> None:
-            hot.deliver(records, units, row, end, _SCHEDULE, level_queue, gates, log, index, now_ms, outcome)
-
-        with self._lock:
-            outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-            if not self._state.takes:
-                raise self._state.refusal()
-            run(row)
-            if outcome.stop > hot.STOP_SLOW:
-                self._append_rest(run, now_ms, outcome)
-        if log.end > self._populator.due_at:
-            self._populator.wake()
-
-    def give_back(
-        self,
-        delays: hot.DelayGate,
-        log_offset: int,
-        topic: bytes,
-        queue_id: int,
-        retries_max: int,
-        level: int,
-        outcome: hot.AppendOutcome,
-    ) -> tuple[Put, int] | None:
-        """Append what stands for a record that a consumer gave back (see `hot.give_back`), and its delay level.
-
-        None: it has to be put as any other record, which the caller does or is told why not.
-        """
-        log, index = self._log.tail, self._index_tail
-        now_ms = self._clock.now_ms()
-        with self._lock:
-            if not self._state.takes:
-                return None
-            done = hot.give_back(log, index, delays, log_offset, topic, queue_id, retries_max, level, now_ms, outcome)
-            log_end = log.end
-        if done is None:
-            return None
-        if log_end > self._populator.due_at:
-            self._populator.wake()
-        offset, queue_offset, store_ms, level = done
-        return Put(offset, log_end, queue_offset, store_ms), level
-
-    def expand(
-        self,
-        place: int,
-        row: int,
-        gates: Mapping[bytes, hot.TopicGate],
-        outcome: hot.AppendOutcome,
-        *,
-        record: bytes | None = None,
-        carrying: bool = False,
-    ) -> None:
-        """Append copies of a chunk's messages from `row` on, until STOP_END or STOP_SLOW (see `hot.expand`).
-
-        They lie back to back and in one log file if any file has room for them, and either all or none are appended then.
-
-        Args: place: LogOffset of the chunk. record: the chunk; without it, one in the file that is written to is read there,
-              and any other is STOP_SLOW. carrying: see `put`.
-        Raises as `append_rows` does, and `outcome` says the same.
-        """
-        now_ms, log = self._clock.now_ms(), self._log.tail
-        outcome.row, outcome.touched, outcome.messages, outcome.size = row, [], 0, 0
-        with self._lock:
-            if not (self._state.takes or (carrying and self._state.carries)):
-                raise self._state.refusal()
-            data = self._log.recent(place) if record is None else record
-            if data is None:
-                outcome.stop = hot.STOP_SLOW
-                return
-            index = self._index_tail
-            hot.expand(data, place, row, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
-            if outcome.stop > hot.STOP_SLOW:
-                self._expand_rest(data, place, gates, now_ms, outcome)
-        if log.end > self._populator.due_at:
-            self._populator.wake()
-
-    def expand_all(
-        self, places: Sequence[int], gates: Mapping[bytes, hot.TopicGate], outcome: hot.AppendOutcome
-    ) -> int:
-        """Append copies of these chunks, each whole and as long as that is simple: they are in the current log file, and so is
-        room for the copies. Returns how many chunks are there; of the next one, `outcome.row` messages.
-
-        `outcome` covers all of them. Raises StoreFull, StoreFailed: nothing was appended.
-        """
-        now_ms, log, index = self._clock.now_ms(), self._log.tail, self._index_tail
-        touched, messages, size, done = list[hot.QueueTail](), 0, 0, 0
-        with self._lock:
-            outcome.row = 0
-            if not self._state.takes:
-                raise self._state.refusal()
-            try:
-                for place in places:
-                    data = self._log.recent(place)
-                    if data is None:
-                        break
-                    hot.expand(data, place, 0, gates, log, index, whole=True, now_ms=now_ms, outcome=outcome)
-                    messages += outcome.messages
-                    size += outcome.size
-                    touched += outcome.touched
-                    if outcome.stop != hot.STOP_END:
-                        break
-                    done += 1
-                    outcome.row = 0
-            except MemoryError:  # some messages of a chunk may be there: the caller goes on behind them
-                messages += outcome.messages
-                size += outcome.size
-            outcome.touched, outcome.messages, outcome.size = touched, messages, size
-        if log.end > self._populator.due_at:
-            self._populator.wake()
-        return done
-
-    def _expand_rest(
-        self,
-        record: bytes | memoryview,
-        place: int,
-        gates: Mapping[bytes, hot.TopicGate],
-        now_ms: int,
-        outcome: hot.AppendOutcome,
-    ) -> None:
-        """Go on where a file has no room for the whole chunk; message by message if none has."""
-        run = functools.partial(
-            hot.expand, record, place, gates=gates, log=self._log.tail, index=self._index_tail, now_ms=now_ms,
-            outcome=outcome,
-        )  # fmt: skip
-        whole = True
-        while whole and outcome.stop > hot.STOP_SLOW:
-            whole = self._make_room_ahead(outcome, now_ms)
-            run(outcome.row, whole=whole)
-        if outcome.stop > hot.STOP_SLOW:
-            self._append_rest(functools.partial(run, whole=False), now_ms, outcome)
-
-    def _make_room_ahead(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
-        """The same as `_make_room`; units that reach into further queue files are reserved there."""
-        if outcome.stop == hot.STOP_QUEUE_FULL and (queue := self._queue_of(outcome)):
-            queue.prepare(outcome.needed)
-            return queue.tail.room() >= outcome.needed
-        return self._make_room(outcome, now_ms)
-
-    def _not_written(self, error: OSError) -> StoreError:
-        """The log's end covers records of which nobody knows how far they are in the file: the store stops."""
-        self._state.fail(f"records could not be written to the commit log: {os.strerror(error.errno or 0)}")
-        return self._state.refusal()
-
-    def _append_rest(self, run: Callable[[int], None], now_ms: int, outcome: hot.AppendOutcome) -> None:
-        """Go on where a file was full, as often as one is; `outcome` then covers all of it."""
-        touched, messages, size = outcome.touched, outcome.messages, outcome.size
-        try:
-            while outcome.stop > hot.STOP_SLOW:
-                if not self._make_room(outcome, now_ms):
-                    outcome.stop = hot.STOP_SLOW
-                    return
-                run(outcome.row)
-                messages += outcome.messages
-                size += outcome.size
-                touched += [queue for queue in outcome.touched if queue not in touched]
-        finally:
-            outcome.touched, outcome.messages, outcome.size = touched, messages, size
-
-    def _make_room(self, outcome: hot.AppendOutcome, now_ms: int) -> bool:
-        """Give the stopped row the room that it needs; False if only the slow lane can. Raises StoreFull."""
-        if outcome.stop == hot.STOP_LOG_FULL:
-            if outcome.needed > self._log.file_bytes:
-                return False
-            self._roll()
-            return True
-        if outcome.stop == hot.STOP_INDEX_FULL:
-            assert self._index is not None, "only an index can be full"
-            return self._index.grow(outcome.needed, now_ms)
-        queue = self._queue_of(outcome)
-        return queue is not None and queue.grow(outcome.needed)
-
-    def _queue_of(self, outcome: hot.AppendOutcome) -> ConsumeQueue | None:
-        """The queue that is full; None: it was deleted."""
-        assert outcome.queue is not None, "STOP_QUEUE_FULL names its queue"
-        queue = self._queues.get(outcome.queue.topic.decode(), outcome.queue.queue_id)
-        return queue if queue is not None and queue.tail is outcome.queue else None
-
     # ------------------------------------------------------------------ as another log has them
 
     def append_raw(self, data: bytes | memoryview, log_offset: int) -> Appended:
@@ -520,7 +222,7 @@ class Writer:
         appended. StoreFull, StoreFailed: `log_end` says how far it came; go on from there.
         """
         view = memoryview(data).cast("B")
-        with self._lock:
+        with self.lock:
             if not self._state.takes:
                 raise self._state.refusal()
             self._refuse_gap(log_offset)
@@ -528,7 +230,7 @@ class Writer:
             restarts = self._follow([head for run in runs for head in run.heads])
             if runs and not self._log.is_attached:  # it is empty, or ends where a file does
                 self._log.start_at(log_offset)
-                self._roll()
+                self.roll()
             now_ms, touched = self._clock.now_ms(), set[QueueKey]()
             keys_max = self._index.entries_max - 1 if self._index else 1 << 62
             for run in runs:
@@ -606,7 +308,7 @@ class Writer:
 
     def snapshot_below(self, log_offset: int) -> Snapshot:
         """Where everything would stand if the log ended at `log_offset`. Raises StoreError: no record begins or ends there."""
-        with self._lock:
+        with self.lock:
             return self._snapshot_below(log_offset)
 
     def _snapshot_below(self, log_offset: int) -> Snapshot:
@@ -634,7 +336,7 @@ class Writer:
         A part of `MessageStore.truncate`, which sees to it that a crash in between does no harm. Raises StoreError: as
         `below`. OSError: how much of it was done is unknown.
         """
-        with self._lock:
+        with self.lock:
             left = self._snapshot_below(log_offset)
             ends = {end.queue: end.max_offset for end in left.queues}
             for queue in self._queues.all():  # first: nobody is to be led to records that go
@@ -656,7 +358,8 @@ class Writer:
 
     # ------------------------------------------------------------------ files
 
-    def _roll(self) -> None:
+    def roll(self) -> None:
+        """Go on in the next log file. Raises StoreFull."""
         self._log.roll()
         self._rolled()
 
@@ -669,7 +372,7 @@ class Writer:
 
         Returns where their files are now, which may be deleted; None: there were none. Raises OSError.
         """
-        with self._lock:
+        with self.lock:
             self._deleted[topic] = self._log.end if place is None else place
             return self._queues.remove(topic)
 
@@ -677,7 +380,7 @@ class Writer:
         """Forget index files that point wholly below the log's begin; returns them: `Index.drop_below`."""
         if self._index is None:
             return []
-        with self._lock:
+        with self.lock:
             return self._index.drop_below(log_min)
 
     def snapshot(self) -> Snapshot:
@@ -688,7 +391,7 @@ class Writer:
         that the next start would not look for their units. And a unit that is read later may be of a queue that has
         taken the name of a deleted one.
         """
-        with self._lock:
+        with self.lock:
             log_end = self._log.end
             newest: ConsumeQueue | None = None
             ends = []
@@ -707,7 +410,7 @@ class Writer:
 
     def close(self) -> None:
         """Let go of all files. The caller has seen to it that the state is closed and everything durable."""
-        with self._lock:
+        with self.lock:
             self._log.detach()
             self._queues.close()
             if self._index:

@@ -61,6 +61,11 @@ cdef struct PutLine:
     int64_t opaque
     const uint8_t *body
     int64_t body_size
+    Py_ssize_t tag  # bytes of the attribute that its body begins with and that becomes TAGS; 0: there is none
+    uint32_t tags_code
+    uint8_t number[20]  # its id in decimal
+    int digits
+    int text_size
 
 
 cdef inline const uint8_t *number_at(const uint8_t *at, const uint8_t *end, int64_t *out) noexcept nogil:
@@ -141,24 +146,8 @@ def put_lines(
     data, Py_ssize_t start, dict gates not None, LogTail log not None, int64_t first_id, Py_ssize_t ids, int64_t now_ms,
     bytes born_host not None, Replies replies not None, AppendOutcome outcome not None, list used not None,
 ):
-    global runs_begun
     cdef Exported held = Exported()
-    cdef PutLine p
-    cdef PartitionGate gate = None
-    cdef QueueTail queue
-    cdef PositionTail positions
-    cdef const uint8_t *end
-    cdef uint8_t *record
-    cdef uint8_t *at
-    cdef uint8_t number[20]
-    cdef Py_ssize_t taken, tag, text_size, topic_size, cluster_size = PyBytes_GET_SIZE(log.cluster)
-    cdef int64_t size, offset, first_end = log.end, store_ms = max(now_ms, log.store_ms)
-    cdef uint32_t code
-    cdef int digits
-    runs_begun += 1
-    outcome.touched = []
-    outcome.queue = None
-    outcome.stop, outcome.needed, outcome.messages, outcome.size = END, 0, 0, 0
+    begin_run(outcome, log)
     outcome.row = start
     held.hold(data, PyBUF_SIMPLE)
     if not 0 <= start <= held.size:
@@ -166,96 +155,123 @@ def put_lines(
     if PyBytes_GET_SIZE(born_host) != 8 or PyBytes_GET_SIZE(log.store_host) != 8:
         outcome.stop = SLOW
         return
-    end = held.data + held.size
     try:
-        while outcome.messages < ids and outcome.row < held.size:
-            taken = plain_put(held.data + outcome.row, end, &p)
-            if taken == 0:
-                outcome.stop = SLOW
-                break
-            if gate is None or not same(p.topic, p.topic_size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
-                gate = gates.get(to_bytes(p.topic, p.topic_size))
-                if gate is None:
-                    outcome.stop = SLOW
-                    break
-            if p.partition == -1:
-                p.partition = gate.any_queue()
-            if not 0 <= p.partition < PyTuple_GET_SIZE(gate.queues) or p.body_size > min(gate.body_bytes_max, log.message_bytes_max):
-                outcome.stop = SLOW
-                break
-            tag = 0
-            if p.flag & 1:
-                tag = simple_tag(p.body, p.body_size)
-                if tag == 0:
-                    outcome.stop = SLOW
-                    break
-            queue, positions = <QueueTail>gate.queues[p.partition], gate.positions[p.partition]
-            if (
-                positions is None or positions.next_offset != queue.next_offset or positions.left() < 1
-                or p.checksum != -1 and p.checksum != <int64_t>crc31_of(p.body, p.body_size)
-            ):
-                outcome.stop = SLOW
-                break
-            size = p.body_size - (tag + 4 if tag else 0)
-            digits = decimal(number, first_id + outcome.messages)
-            text_size = 9 + digits + (tag + 6 if tag else 0) + (cluster_size + 1 if cluster_size else 0)
-            topic_size = PyBytes_GET_SIZE(gate.topic)
-            size += RECORD_BYTES_MIN + topic_size + text_size
-            if size + BLANK_BYTES_MIN > log.left():
-                outcome.stop, outcome.needed = LOG_FULL, size + BLANK_BYTES_MIN
-                break
-            if queue.left() < 1:
-                outcome.stop, outcome.needed, outcome.queue = QUEUE_FULL, 1, queue
-                break
-            grow(&replies.out, PUT_ANSWER_BYTES)
-            if not gate.listed:
-                used.append(gate)
-                gate.listed = True
-            code = 0
-            if tag:
-                continue_hash(&code, p.body + 4, tag)
-            offset = log.end
-            log.make_room(size)
-            record = log.out + (offset - log.out_base)
-            log.store_ms = store_ms
-            at = put_head(
-                record, p.body + (tag + 4 if tag else 0), <int32_t>(p.body_size - (tag + 4 if tag else 0)), queue.queue_id,
-                <int>(p.flag & ~1), queue.next_offset, offset, 0, now_ms, <const uint8_t *>PyBytes_AS_STRING(born_host), 8,
-                store_ms, <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, 0, 0,
-            )
-            at[0] = <uint8_t>topic_size
-            memcpy(at + 1, PyBytes_AS_STRING(gate.topic), topic_size)
-            at += 1 + topic_size
-            put16(at, <int>text_size)
-            at += 2
-            if tag:
-                memcpy(at, b"TAGS\x01", 5)
-                memcpy(at + 5, p.body + 4, tag)
-                at[5 + tag] = 2
-                at += 6 + tag
-            memcpy(at, b"METAQ_ID\x01", 9)
-            memcpy(at + 9, number, digits)
-            at += 9 + digits
-            if cluster_size:
-                at[0] = 2
-                memcpy(at + 1, PyBytes_AS_STRING(log.cluster), cluster_size)
-            store_barrier()
-            put32(record, <int32_t>size)
-            log.end = offset + size
-            queue.write(offset, <int32_t>size, <int32_t>code)
-            put_answer(&replies.out, p.opaque, number, digits, p.partition, positions.next_position)
-            positions.write(FRAME_HEAD_BYTES + p.body_size)
-            gate.grown[p.partition] += 1
-            gate.puts += 1
-            gate.put_bytes += p.body_size
-            outcome.messages += 1
-            outcome.row += taken
-            outcome.size = log.end - first_end
-            if queue.watched and queue.run != runs_begun:
-                queue.run = runs_begun
-                outcome.touched.append(queue)  # may lack the memory: the message is counted before
+        put_each(held, gates, log, first_id, ids, now_ms, born_host, replies, outcome, used)
     finally:
         log.write_out()
+
+
+cdef int put_each(
+    Exported held, dict gates, LogTail log, int64_t first_id, Py_ssize_t ids, int64_t now_ms, bytes born_host,
+    Replies replies, AppendOutcome outcome, list used,
+) except -1:
+    """The lines from `outcome.row` on."""
+    cdef PutLine p
+    cdef PartitionGate gate = None
+    cdef QueueTail queue
+    cdef PositionTail positions
+    cdef const uint8_t *end = held.data + held.size
+    cdef Py_ssize_t taken
+    cdef int64_t size, store_ms = max(now_ms, log.store_ms)
+    while outcome.messages < ids and outcome.row < held.size:
+        taken = plain_put(held.data + outcome.row, end, &p)
+        if taken == 0:
+            outcome.stop = SLOW
+            break
+        if gate is None or not same(p.topic, p.topic_size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
+            gate = gates.get(to_bytes(p.topic, p.topic_size))
+        if gate is None or not may_pass(&p, gate, log):
+            outcome.stop = SLOW
+            break
+        queue, positions = <QueueTail>gate.queues[p.partition], gate.positions[p.partition]
+        if (
+            positions is None or positions.next_offset != queue.next_offset or positions.left() < 1
+            or p.checksum != -1 and p.checksum != <int64_t>crc31_of(p.body, p.body_size)
+        ):
+            outcome.stop = SLOW
+            break
+        size = put_size(&p, gate, log, first_id + outcome.messages)
+        if size + BLANK_BYTES_MIN > log.left():
+            outcome.stop, outcome.needed = LOG_FULL, size + BLANK_BYTES_MIN
+            break
+        if queue.left() < 1:
+            outcome.stop, outcome.needed, outcome.queue = QUEUE_FULL, 1, queue
+            break
+        grow(&replies.out, PUT_ANSWER_BYTES)
+        if not gate.listed:
+            used.append(gate)
+            gate.listed = True
+        p.tags_code = 0
+        if p.tag:
+            continue_hash(&p.tags_code, p.body + 4, p.tag)
+        log.make_room(size)
+        log.store_ms = store_ms
+        write_put(&p, size, log, queue, gate, now_ms, <const uint8_t *>PyBytes_AS_STRING(born_host))
+        put_answer(&replies.out, p.opaque, p.number, p.digits, p.partition, positions.next_position)
+        positions.write(FRAME_HEAD_BYTES + p.body_size)
+        gate.grown[p.partition] += 1
+        gate.puts += 1
+        gate.put_bytes += p.body_size
+        outcome.messages += 1
+        outcome.row += taken
+        outcome.size = log.end - outcome.first_end
+        if queue.watched and queue.run != runs_begun:
+            queue.run = runs_begun
+            outcome.touched.append(queue)  # may lack the memory: the message is counted before
+    return 0
+
+
+cdef inline bint may_pass(PutLine *p, PartitionGate gate, LogTail log) noexcept:
+    """Choose the partition if any will do, and see what the body begins with. False: not plain."""
+    if p.partition == -1:
+        p.partition = gate.any_queue()
+    if not 0 <= p.partition < PyTuple_GET_SIZE(gate.queues) or p.body_size > min(gate.body_bytes_max, log.message_bytes_max):
+        return False
+    p.tag = simple_tag(p.body, p.body_size) if p.flag & 1 else 0
+    return p.tag != 0 or not p.flag & 1
+
+
+cdef inline int64_t put_size(PutLine *p, PartitionGate gate, LogTail log, int64_t number) noexcept:
+    """TOTALSIZE of the record of a put with this id."""
+    cdef Py_ssize_t cluster_size = PyBytes_GET_SIZE(log.cluster)
+    p.digits = decimal(p.number, number)
+    p.text_size = <int>(9 + p.digits + (p.tag + 6 if p.tag else 0) + (cluster_size + 1 if cluster_size else 0))
+    return RECORD_BYTES_MIN + PyBytes_GET_SIZE(gate.topic) + p.body_size - (p.tag + 4 if p.tag else 0) + p.text_size
+
+
+cdef void write_put(
+    const PutLine *p, int64_t size, LogTail log, QueueTail queue, PartitionGate gate, int64_t now_ms, const uint8_t *born_host
+) noexcept:
+    """Record and unit of a put, whose room was looked at."""
+    cdef int64_t offset = log.end
+    cdef uint8_t *record = log.out + (offset - log.out_base)
+    cdef uint8_t *at
+    cdef Py_ssize_t tag = p.tag, topic_size = PyBytes_GET_SIZE(gate.topic), cluster_size = PyBytes_GET_SIZE(log.cluster)
+    at = put_head(
+        record, p.body + (tag + 4 if tag else 0), <int32_t>(p.body_size - (tag + 4 if tag else 0)), queue.queue_id,
+        <int>(p.flag & ~1), queue.next_offset, offset, 0, now_ms, born_host, 8, log.store_ms,
+        <const uint8_t *>PyBytes_AS_STRING(log.store_host), 8, 0, 0,
+    )
+    at[0] = <uint8_t>topic_size
+    memcpy(at + 1, PyBytes_AS_STRING(gate.topic), topic_size)
+    at += 1 + topic_size
+    put16(at, p.text_size)
+    at += 2
+    if tag:
+        memcpy(at, b"TAGS\x01", 5)
+        memcpy(at + 5, p.body + 4, tag)
+        at[5 + tag] = 2
+        at += 6 + tag
+    memcpy(at, b"METAQ_ID\x01", 9)
+    memcpy(at + 9, p.number, p.digits)
+    at += 9 + p.digits
+    if cluster_size:
+        at[0] = 2
+        memcpy(at + 1, PyBytes_AS_STRING(log.cluster), cluster_size)
+    store_barrier()
+    put32(record, <int32_t>size)
+    log.end = offset + size
+    queue.write(offset, <int32_t>size, <int32_t>p.tags_code)
 
 
 cdef inline void put_answer(

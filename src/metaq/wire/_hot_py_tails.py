@@ -33,6 +33,10 @@ _INDEX_HEADER = struct.Struct(">qqqqii")
 _INDEX_ENTRY = struct.Struct(">iqii")
 
 
+class RunLost(OSError):
+    """Never raised here: what is made in place is in the file."""
+
+
 class LogTail:
     __slots__ = (
         "base",
@@ -40,7 +44,6 @@ class LogTail:
         "end",
         "id_prefix",
         "limit",
-        "lost",
         "message_bytes_max",
         "store_host",
         "store_ms",
@@ -54,7 +57,6 @@ class LogTail:
         self.end = self.store_ms = 0
         self.view = memoryview(b"")
         self.base = self.limit = 0
-        self.lost = False
 
     def attach(self, buffer: Any, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:  # noqa: ARG002  in place
         view = memoryview(buffer).cast("B")

@@ -34,12 +34,15 @@ cdef int32_t MAGIC = <int32_t>0xDAA320A7u
 cdef int32_t BLANK_MAGIC = <int32_t>0xCBD43194u
 
 
+class RunLost(OSError):
+    pass
+
+
 cdef class LogTail:
     cdef readonly bytes store_host
     cdef readonly int64_t message_bytes_max
     cdef public int64_t end
     cdef public int64_t store_ms
-    cdef readonly bint lost
     cdef bytes cluster  # the whole CLUSTER pair, b"" without a cluster
     cdef uint8_t host_hex[16]
     cdef Exported file
@@ -101,7 +104,7 @@ cdef class LogTail:
     cdef int write_out(self) except -1:
         """Write what was made ahead; the size of the first record last: until then nobody takes any of them for a record.
 
-        Nobody else runs meanwhile: `end` covers what is not in the file yet. Raises OSError: it is unknown what is.
+        Nobody else runs meanwhile: `end` covers what is not in the file yet. Raises RunLost: it is unknown what is.
         """
         cdef int64_t start = self.out_base, place = start - self.base
         if self.out == self.file.data:
@@ -111,8 +114,7 @@ cdef class LogTail:
             not write_all(self.descriptor, self.ahead.data + 4, self.end - start - 4, place + 4)
             or not write_all(self.descriptor, self.ahead.data, 4, place)
         ):
-            self.lost = True
-            PyErr_SetFromErrno(OSError)
+            PyErr_SetFromErrno(RunLost)
         return 0
 
     cdef inline int64_t left(self) noexcept:

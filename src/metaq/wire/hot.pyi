@@ -127,6 +127,10 @@ def pull_reply(
     """Length, type and header of the answer to a pull; the caller writes the body of `body_bytes` behind it."""
 
 # ------------------------------------------------------------------ store: tails that native code writes into
+class RunLost(OSError):
+    """Of a run, some could not be written through the log's descriptor: `end` covers records that the file may not have, and what
+    the run reports is not stored. Nobody may append behind them. `errno` says why."""
+
 class LogTail:
     """The writable end of the commit log: one mapped file and the position in it."""
 
@@ -134,15 +138,13 @@ class LogTail:
     """LogOffset of the next record."""
     store_ms: int
     """Store time of the newest record; append never goes below it."""
-    lost: bool
-    """A run could not be written through the descriptor: `end` covers records that the file does not have."""
     def __init__(self, store_host: bytes, cluster: bytes, message_bytes_max: int) -> None:
         """`store_host`: 8 bytes (or 20, IPv6). `cluster`: value of the CLUSTER property added to plain sends."""
     def attach(self, buffer: Buffer, file_offset: int, file_bytes: int, end: int, descriptor: int = -1) -> None:
         """Write into `buffer` (the whole file) whose first byte is LogOffset `file_offset`; the next record goes to `end`.
 
         `descriptor`: of the same file, for writing. Then a run of plain records may be written through it at its end: pages that
-        are changed through a mapping cost a sync more. A run that raises OSError has not written what it reports.
+        are changed through a mapping cost a sync more.
         """
     def detach(self) -> None: ...
     def room(self) -> int:
@@ -303,6 +305,8 @@ def append(
 
     A batch is contiguous in log and queue, all in one file. TOTALSIZE is written
     last of a record, the unit after the record. The store time is the larger of `now_ms` and log.store_ms.
+
+    Raises RunLost.
     """
 
 def append_parts(
@@ -323,7 +327,7 @@ def append_parts(
     frame begins that is not plain, not whole or has no room, and `answered` to the bytes in `replies` behind the part's
     answers. What is left of a part does not stop the next one; one whose end is not behind its start has no bytes.
 
-    Raises IndexError: no such slot. ValueError: a part is not in `data`. The parts before it are done then.
+    Raises IndexError: no such slot. ValueError: a part is not in `data`. The parts before it are done then. RunLost.
     """
 
 def deliver(
@@ -544,6 +548,8 @@ def put_lines(
     has room. Numbers have at most ten digits. The ids of the messages are first_id, first_id + 1 ...
 
     `outcome.row` is the place behind the last one. A gate of which something is to be taken by take_grown() is in `used`, once. STOP_END: the end of the data is reached, or `ids` are used.
+
+    Raises RunLost.
     """
 
 # ------------------------------------------------------------------ records
