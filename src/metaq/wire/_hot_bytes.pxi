@@ -99,6 +99,10 @@ cdef inline int32_t index_hash_of(uint32_t hash) noexcept:
     return 0 if size == 0x80000000u else <int32_t>size
 
 
+def unwritten(Py_ssize_t size):
+    return PyByteArray_FromStringAndSize(NULL, size)
+
+
 def java_hash(bytes text not None):
     cdef uint32_t hash = 0
     continue_hash(&hash, <const uint8_t *>PyBytes_AS_STRING(text), PyBytes_GET_SIZE(text))

@@ -73,6 +73,8 @@ from metaq.wire._hot_py_tails import (
 )
 from metaq.wire.hashing import crc31, index_hash, java_hash
 
+unwritten = bytearray
+
 __all__ = [
     "END_BAD", "END_BLANK", "END_CLEAN", "END_SHORT", "END_ZERO", "KIND_BACK", "KIND_BATCH", "KIND_ENDING", "KIND_OTHER", "KIND_PULL", "KIND_SEND",
     "SIZES_COMPRESSED", "SIZES_DAMAGED", "SIZES_ELSEWHERE", "SIZES_END",
@@ -81,5 +83,5 @@ __all__ = [
     "TransactionGate",
     "answer_held", "answer_pulls", "append", "append_parts", "append_record", "append_records", "check", "check_batch", "crc31", "decode_columns", "decode_records", "deliver", "expand", "expand_bodies",
     "find_position", "frame_columns", "frame_run", "frame_sizes", "frames", "gather", "give_back", "index_hash", "java_hash",
-    "position_of", "position_units", "property_pairs", "pull_key", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift",
+    "position_of", "position_units", "property_pairs", "pull_key", "pull_reply", "put_lines", "read", "record_run", "rewind_index", "scan_records", "select", "sift", "unwritten",
 ]  # fmt: skip

@@ -26,6 +26,9 @@ def java_hash(text: bytes) -> int:
 def crc31(data: Buffer) -> int:
     """CRC-32 (IEEE) masked to 31 bits, as BODYCRC."""
 
+def unwritten(size: int) -> bytearray:
+    """Memory that is written before it is read: what it holds is whatever was there."""
+
 # ------------------------------------------------------------------ server: frames of one read event
 KIND_SEND: Final = 1  # 310 or 10, JSON or binary header, header understood, no batch flag
 KIND_BATCH: Final = 2  # 320, or 310 with m=true
