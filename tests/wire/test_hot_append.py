@@ -600,6 +600,15 @@ def test_crc31(hot, data):
     assert hot.crc31(memoryview(data)[3:]) == zlib.crc32(data[3:]) & 0x7FFFFFFF
 
 
+@both
+@pytest.mark.parametrize("size", [0, 1, 3 << 20])
+def test_memory_that_is_not_written_yet_is_of_the_size_and_takes_all(hot, size):
+    memory = hot.unwritten(size)
+    assert (type(memory), len(memory)) == (bytearray, size)
+    memory[:] = b"x" * size
+    assert memory.count(b"x") == size
+
+
 names = st.sampled_from(["KEYS", "TAGS", "UNIQ_KEY", "WAIT", "CLUSTER", "a", "名", "DELAY", "WAI", "TAGSS"])
 values = st.one_of(
     st.sampled_from(["true", "false", "k1 k2", " k1  k2 ", UNIQUE_ID, "TagA", "é", "x" * 40]), st.text(max_size=8)
