@@ -14,7 +14,8 @@ its small files as it goes, so that every part of it is at work all the time. Sa
   broker    RssAnon of the broker
 
 The first part of the run (`--warm`, of all) is left out: the window of ids fills for the archive's `dedupeSeconds`, the JVM
-compiles. Of the rest the slope is Theil's: the median of the slopes between all pairs of samples, which no single jump moves. Writes
+compiles. Of the rest the slope is Theil's: the median of the slopes between all pairs of points, which no single jump moves. A point is
+the least sample of two minutes: what is kept. What a merge takes for its seconds, and gives back, is in `most`. Writes
 memory.csv and memory.png into `--output`, prints a table and, as the last line, one JSON object. Ends with 1 where a line grows
 by more than `--most` percent of its median in an hour and by more than MB_LEAST, or where the archive does not have what was sent.
 """
@@ -42,6 +43,7 @@ QUEUES = 4
 SERIES = ("driver", "jvm", "live", "workers", "broker")
 MB_LEAST = 10.0
 """What grows by less in an hour is called flat, however small it is: an allocator takes such steps."""
+KEPT_SECONDS = 120.0
 PAIRS_SAMPLES_MAX = 400
 """Of more samples every so manieth is taken for the slope: its pairs are their square."""
 
@@ -127,6 +129,14 @@ class Sampler:
 # ------------------------------------------------------------------ what it comes to
 
 
+def kept(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """The least point of each `KEPT_SECONDS`: what somebody holds is in every sample, what work takes for a moment is not."""
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for point in points:
+        spans.setdefault(int(point[0] // KEPT_SECONDS), []).append(point)
+    return [min(span, key=lambda point: point[1]) for span in spans.values()]
+
+
 def slope(times: Sequence[float], values: Sequence[float]) -> float:
     """Theil's slope: the median of those between all pairs of points; NaN with fewer than two."""
     step = max(1, len(times) // PAIRS_SAMPLES_MAX)
@@ -142,9 +152,9 @@ def judged(samples: Sequence[dict[str, float]], warm: float, most: float) -> lis
         points = [(one["s"], one[name]) for one in samples if one["s"] >= warm and one[name] == one[name]]
         if len(points) < 4:
             continue
-        times, values = zip(*points, strict=True)
+        values = [value for _, value in points]
         quarter = max(1, len(values) // 4)
-        middle, hourly = statistics.median(values), slope(times, values) * 3600
+        middle, hourly = statistics.median(values), slope(*zip(*kept(points), strict=True)) * 3600
         found.append({
             "name": name, "median": middle, "least": min(values), "most": max(values),
             "first_quarter": statistics.median(values[:quarter]), "last_quarter": statistics.median(values[-quarter:]),
