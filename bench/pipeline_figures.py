@@ -155,6 +155,7 @@ class Figures:
         self.scale, self.rate, self.trigger, self.seconds = (
             arguments.scale, arguments.rate, arguments.trigger, arguments.seconds,
         )  # fmt: skip
+        self.bodies = [int(body) for body in arguments.bodies.split(",")]
         self.found: dict[str, list[float | None]] = {}
         self.fresh = 0
         self.jvm = spark_memory.jvm_of(os.getpid())
@@ -180,7 +181,7 @@ class Figures:
     # ---------------------------------------------------------------- archive
     @cached_property
     def topics(self) -> dict[int, str]:
-        made = {body: f"rows-{body}" for body in ROWS}
+        made = {body: f"rows-{body}" for body in self.bodies}
         for body, topic in made.items():
             fill(self.namesrv, topic, self.count(ROWS[body]), body)
         return made
@@ -455,6 +456,9 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default=",".join(PARTS), help=f"of {', '.join(PARTS)}")
+    parser.add_argument(
+        "--bodies", default=",".join(map(str, ROWS)), help="of archive: bytes of the bodies; all by default"
+    )
     parser.add_argument("--rate", type=int, default=10_000, help="of latency: messages a second")
     parser.add_argument("--trigger", type=float, default=0.5, help="of latency: seconds between two looks")
     parser.add_argument("--seconds", type=float, default=30.0, help="of latency: how long it is sent")
@@ -463,6 +467,8 @@ def main() -> None:
     parts = arguments.only.split(",")
     if unknown := set(parts) - set(PARTS):
         parser.error(f"no such parts: {', '.join(sorted(unknown))}")
+    if "compact" in parts and "1000" not in arguments.bodies.split(","):
+        parser.error("compact merges files of bodies of 1000 bytes: --bodies must have them")
     paths = [str(processes.ROOT / "src"), *filter(None, [os.environ.get("PYTHONPATH")])]
     os.environ["PYTHONPATH"] = os.pathsep.join(paths)
     folder = arguments.disk.absolute() / f"pipeline-figures-{os.getpid()}"
@@ -485,7 +491,7 @@ def main() -> None:
             name: [value and round(value, 2) for value in values[1:] or values]
             for name, values in figures.found.items()
         }
-        for body in ROWS if "archive" in parts else ():
+        for body in figures.bodies if "archive" in parts else ():
             for other in ("writer", "stream"):
                 faster = ratio(rounds[f"archive_{body}"], rounds[f"{other}_{body}"])
                 cheaper = ratio(rounds[f"{other}_cpu_{body}"], rounds[f"archive_cpu_{body}"])

@@ -7,7 +7,8 @@
 A process of its own sends at the rate. The archive (`metaq.spark.pipelines.archive`) looks every `--trigger` seconds and merges
 its small files as it goes, so that every part of it is at work all the time. Sampled every `--every` seconds:
 
-  driver    RssAnon of this process: PySpark's driver, with the archive's window of unique ids
+  driver    RssAnon of this process: PySpark's driver, with the archive's window of unique ids; its garbage is collected every `--collect`
+            seconds
   jvm       RssAnon of Spark's JVM, whose whole heap (`--heap`) is touched at its start: what grows lies outside of the heap
   live      MB of the JVM's heap that are in use behind a full collection, which is asked for every `--collect` seconds
   workers   Pss of all Python processes below the JVM together: daemons, workers, planners
@@ -22,6 +23,7 @@ by more than `--most` percent of its median in an hour and by more than MB_LEAST
 
 import argparse
 import csv
+import gc
 import json
 import os
 import statistics
@@ -114,6 +116,7 @@ class Sampler:
         live = float("nan")
         if time.monotonic() - self._collected >= self._collect:
             self._collected = time.monotonic()
+            gc.collect()  # seldom by itself, in a process of so many old objects
             self._java.System.gc()
             live = self._java.management.ManagementFactory.getMemoryMXBean().getHeapMemoryUsage().getUsed() / 1e6
         workers = [field(Path(f"/proc/{pid}/smaps_rollup"), "Pss") for pid in below(self._jvm)]

@@ -66,6 +66,16 @@ ALWAYS: Mapping[str, str] = {
 }
 
 
+def settled(ours: Mapping[str, str], given: Mapping[str, str]) -> dict[str, str]:
+    """Ours, and what was given, which beats them; but JVM options are added to ours, and pages that are on have Spark's memory."""
+    both = {**ours, **given}
+    if _JAVA_OPTIONS in ours and _JAVA_OPTIONS in given:
+        both[_JAVA_OPTIONS] = f"{ours[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
+    if both.get(_UI, "").lower() == "true":
+        both = {name: value for name, value in both.items() if name not in _KEPT_FOR_PAGES or name in given}
+    return both
+
+
 def session(
     app: str = "metaq",
     *,
@@ -96,12 +106,7 @@ def session(
         settings[_JAVA_OPTIONS] = f"-Dlog4j2.configurationFile={_log4j_file(log_level)}"
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
         interpreter.check_choice()
-    given = dict(conf or {})
-    if given.get(_UI) == "true":
-        settings = {name: value for name, value in settings.items() if name not in _KEPT_FOR_PAGES}
-    if _JAVA_OPTIONS in given and _JAVA_OPTIONS in settings:
-        given[_JAVA_OPTIONS] = f"{settings[_JAVA_OPTIONS]} {given[_JAVA_OPTIONS]}"
-    settings |= given
+    settings = settled(settings, conf or {})
     if not os.environ.get("PYSPARK_GATEWAY_PORT"):
         java = find_java()
         for notice in java.notices:
