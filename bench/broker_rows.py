@@ -134,7 +134,7 @@ def _batch_cpu(bench: Bench) -> Measured:
         0.5 µs a message, whoever writes it.
         """
         with processes.metaq_up(bench.disk) as server:
-            processes.load(bench.cache, "batch", server.address, **{**load, "count": 2 * load["count"]})
+            processes.load(bench.cache, "batch", server.address, **(load | {"count": 2 * load["count"]}))
 
     def ours() -> Measured:
         with processes.metaq_up(bench.disk) as server:

@@ -46,6 +46,7 @@ SERIES = ("driver", "jvm", "live", "workers", "broker")
 MB_LEAST = 10.0
 """What grows by less in an hour is called flat, however small it is: an allocator takes such steps."""
 KEPT_SECONDS = 120.0
+KEPT_PARTS = 20
 PAIRS_SAMPLES_MAX = 400
 """Of more samples every so manieth is taken for the slope: its pairs are their square."""
 
@@ -133,10 +134,14 @@ class Sampler:
 
 
 def kept(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
-    """The least point of each `KEPT_SECONDS`: what somebody holds is in every sample, what work takes for a moment is not."""
+    """The least point of each `KEPT_SECONDS`: what somebody holds is in every sample, what work takes for a moment is not.
+
+    In a run that is too short for it, of each `KEPT_PARTS`th of the time.
+    """
+    seconds = min(KEPT_SECONDS, (points[-1][0] - points[0][0]) / KEPT_PARTS)
     spans: dict[int, list[tuple[float, float]]] = {}
     for point in points:
-        spans.setdefault(int(point[0] // KEPT_SECONDS), []).append(point)
+        spans.setdefault(int(point[0] // seconds), []).append(point)
     return [min(span, key=lambda point: point[1]) for span in spans.values()]
 
 

@@ -459,9 +459,9 @@ for i in range(40):
                      "body": [os.urandom(1000).hex() for _ in range(1000)]})
     files.append(folder / f"{i}.parquet")
     pq.write_table(rows, files[-1])
-for kept in anonymous_mb, anonymous_mb:
+for _ in range(2):
     merging.merge(files, folder / "whole.parquet")
-    print(kept())
+    print(anonymous_mb())
 pa.default_memory_pool().release_unused()
 print(anonymous_mb())
 """
