@@ -124,6 +124,7 @@ def test_few_rows_are_in_memory_at_once(tmp_path, monkeypatch):
     """However many there are: groups are written when they are full, batches are cut by their bytes."""
     monkeypatch.setattr(merging, "GROUP_BYTES", 200_000)
     monkeypatch.setattr(merging, "BATCH_BYTES", 20_000)
+    monkeypatch.setattr(merging, "_THICK_BYTES", 20_000)
     folder = ArchiveFolder(tmp_path / "out")
     for batch in range(1, 9):
         publish(folder, batch, {QUEUES[0]: range(batch * 100, batch * 100 + 100)}, body=os.urandom(1000))
@@ -136,6 +137,45 @@ def test_few_rows_are_in_memory_at_once(tmp_path, monkeypatch):
     merging.merge(sources, tmp_path / "merged.parquet")
     assert sum(written) == 800
     assert max(written) <= 220
+
+
+def test_small_batches_are_put_together_before_they_wait(tmp_path, monkeypatch):
+    """A batch of one row takes as much of its own as one of a thousand, and a group may be of 200 000."""
+    folder = filled(tmp_path / "out", batches=50, rows=2)
+    written = []
+    real_write = merging._write
+    monkeypatch.setattr(
+        merging, "_write", lambda writer, waiting: written.append(len(waiting)) or real_write(writer, waiting)
+    )
+    target = tmp_path / "merged.parquet"
+    assert merging.merge(sorted(folder.path.rglob("*.parquet")), target) == 4 * 50 * 2
+    assert written == [1]
+    rows = pq.read_table(target).select(merging.KEY).to_pylist()
+    assert rows == sorted(rows, key=lambda row: tuple(row.values()))
+
+
+def test_a_batch_that_waits_is_weighed_a_few_times_only(monkeypatch):
+    """However many wait with it: of 3 000 small files that was most of a merge's time."""
+    weighed = [0]
+
+    class Batch:
+        def __len__(self):
+            return 1
+
+        @property
+        def nbytes(self):
+            weighed[0] += 1
+            return 1
+
+    monkeypatch.setattr(merging, "_joined", lambda _thin: Batch())
+    list(merging._groups(merging._thick(Batch() for _ in range(1000))))
+    assert weighed[0] <= 2 * 1000
+
+
+def test_large_rows_are_not_gathered_to_many(monkeypatch):
+    monkeypatch.setattr(merging, "_THICK_BYTES", 20_000)
+    batches = [merging.pa.record_batch({"body": [b"b" * size]}) for size in (10, 30_000, 5_000, 10_000, 10_000, 10)]
+    assert [len(batch) for batch in merging._thick(iter(batches))] == [2, 3, 1]
 
 
 def test_only_one_source_is_open_where_they_follow_each_other(tmp_path, monkeypatch):

@@ -24,6 +24,9 @@ GROUP_BYTES = 64 * 1024 * 1024
 BATCH_ROWS = 20_000
 BATCH_BYTES = 8 * 1024 * 1024
 """About: by the mean size of a row."""
+_THIN_MANY = 64
+_THICK_BYTES = 1024 * 1024
+"""So many batches are made one, or fewer of so many bytes."""
 _PAGE_BYTES = 1024 * 1024
 """Column chunks are read in such pieces, not whole."""
 KEY = ["broker", "queue_id", "queue_offset"]
@@ -44,7 +47,7 @@ def merge(sources: Sequence[Path], target: Path) -> int:
     """
     try:
         with parquet_writer(target, schema_of(sources[0])) as writer:
-            rows = sum(_write(writer, group) for group in _groups(in_order(sources)))
+            rows = sum(_write(writer, group) for group in _groups(_thick(_thick(in_order(sources)))))
     finally:
         # Arrow's allocator keeps what was freed, some 100 MB here, in ever other places: a driver would have it until it ends.
         pa.default_memory_pool().release_unused()
@@ -52,14 +55,38 @@ def merge(sources: Sequence[Path], target: Path) -> int:
     return rows
 
 
+def _thick(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """The same rows in fewer batches: each takes some 50 KB of its own, and of small files there are thousands in a group."""
+    thin: list[pa.RecordBatch] = []
+    size = 0
+    for batch in batches:
+        thin.append(batch)
+        size += batch.nbytes
+        if len(thin) >= _THIN_MANY or size >= _THICK_BYTES:
+            yield _joined(thin)
+            thin, size = [], 0
+    if thin:
+        yield _joined(thin)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    if len(batches) == 1:
+        return batches[0]
+    (whole,) = pa.Table.from_batches(batches).combine_chunks().to_batches()
+    return whole
+
+
 def _groups(batches: Iterator[pa.RecordBatch]) -> Iterator[list[pa.RecordBatch]]:
     """What is written at a time."""
     waiting: list[pa.RecordBatch] = []
+    rows = size = 0
     for batch in batches:
         waiting.append(batch)
-        if sum(map(len, waiting)) >= GROUP_ROWS or sum(one.nbytes for one in waiting) >= GROUP_BYTES:
+        rows += len(batch)
+        size += batch.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
             yield waiting
-            waiting = []
+            waiting, rows, size = [], 0, 0
     yield waiting
 
 
@@ -114,7 +141,9 @@ class _Stream:
     def _next(self) -> pa.RecordBatch | None:
         if self._file is None:
             self._file = _opened(self._path)
-            self._batches = self._file.iter_batches(batch_rows(self._file.metadata, BATCH_ROWS, BATCH_BYTES))
+            most = batch_rows(self._file.metadata, BATCH_ROWS, BATCH_BYTES)
+            # Arrow's threads gain nothing here, and each would keep memory that only it can give back.
+            self._batches = self._file.iter_batches(most, use_threads=False)
         try:
             while self._left is None or not len(self._left):
                 self._left = next(self._batches)
@@ -130,7 +159,7 @@ def first_key(path: Path) -> Key | None:
     """The key of a file's first row; None: it has none. Raises StoreCorrupt: it is no Parquet file."""
     with _opened(path) as file:
         try:
-            batch = next(file.iter_batches(1, columns=KEY), None)
+            batch = next(file.iter_batches(1, columns=KEY, use_threads=False), None)
         except (pa.ArrowException, OSError) as fault:
             raise StoreCorrupt(f"{path} cannot be read: {fault}") from fault
     return None if batch is None or not len(batch) else _key(batch)
