@@ -55,8 +55,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Messages left out because their unique id had been archived within the window."""
     positions: dict[str, Any]
     """Offsets JSON: how far the archive has come in every queue, this batch included."""
-    ids: dict[str, str] = {}
-    """Per topic, the file of this batch's unique ids, relative to the archive."""
+    ids: dict[str, str | list[str]] = {}
+    """Per topic, the file of this batch's unique ids, or several, relative to the archive."""
     newest_ms: int = 0
     """Newest store time of the batch, or of the one before where nobody looked for repeats in it."""
     partition_by: str = "date"
@@ -67,6 +67,13 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         return manifest_name(self.query, self.batch)
+
+    @property
+    def id_files(self) -> dict[str, str]:
+        """The files of ids, and of which topic each is."""
+        return {
+            path: topic for topic, paths in self.ids.items() for path in ([paths] if isinstance(paths, str) else paths)
+        }
 
     @property
     def end(self) -> Positions:

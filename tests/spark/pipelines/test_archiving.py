@@ -21,8 +21,9 @@ from metaq.model.offsets import Slice
 from metaq.model.queue import MessageQueue
 from metaq.spark import table
 from metaq.spark.pipelines import archiving as archives
+from metaq.spark.pipelines import outputs
 from metaq.spark.pipelines.archiving import archive
-from metaq.spark.pipelines.dedupe import Rooms, ids_of
+from metaq.spark.pipelines.dedupe import Ids, IdWindow, Rooms, ids_of
 from metaq.spark.pipelines.driver import root_text
 from metaq.spark.pipelines.outputs import LocalOutput, Staged
 from metaq.spark.slow_start import run_through
@@ -281,15 +282,69 @@ def test_a_broker_s_clock_that_jumps_costs_no_message(spark, cluster, tmp_path):
     assert days == {"date=2023-11-14", "date=2023-11-15", "date=2123-11-16"}
 
 
-def test_one_broker_s_wrong_clock_does_not_end_the_search_for_repeats(tmp_path, monkeypatch):
-    """A message from the next century, and then from brokers whose clock is right: their repeats are found as before it."""
+def bare_archiver(path: Path, monkeypatch) -> archives._Archiver:
+    """What looks for repeats, without a query; no file is changed."""
     archiver = object.__new__(archives._Archiver)
-    archiver._output, archiver._dedupe = (
-        LocalOutput(ArchiveFolder(tmp_path / "out")),
-        archives._Dedupe("unique_id", 600.0),
-    )
+    archiver._output, archiver._dedupe = LocalOutput(ArchiveFolder(path)), archives._Dedupe("unique_id", 600.0)
     archiver._windows, archiver._newest_ms, archiver._rooms = {}, 0, Rooms()
     monkeypatch.setattr(archiver._output, "drop", lambda _: None)
+    return archiver
+
+
+def test_ids_of_large_files_stay_where_their_tasks_wrote_them(tmp_path, monkeypatch):
+    """Of a batch of two large files, a small one and a large one with a repeat: two are kept, what is left of the others is saved."""
+    monkeypatch.setattr(outputs, "KEPT_LEAST", 10)
+    archiver = bare_archiver(tmp_path / "out", monkeypatch)
+    (staged := tmp_path / "staged").mkdir()
+
+    def file(number: int, first: int, count: int) -> Staged:
+        """A file of a queue of its own whose messages have the ids from `first` on."""
+        text = pa.array([f"{one:032X}" for one in range(first, first + count)])
+        found = ids_of(text, np.full(count, TODAY), np.arange(count)).in_order()
+        path = staged / f"{number}.ids"
+        found.save(path)
+        wanted = Slice(MessageQueue("orders", "broker-a", number), 0, count)
+        return Staged(
+            wanted=wanted, date="2023-11-14", part="", path="", rows=count, ids=Ids.load(path), ids_path=str(path)
+        )
+
+    batch = [file(0, 0, 20), file(1, 100, 5), file(2, 19, 15), file(3, 200, 10)]
+    names = archiver._drop_repeats("q" * 36, 1, batch)["orders"]
+    assert [len(Ids.load(tmp_path / "out" / name)) for name in names] == [20, 10, 5 + 14]
+    assert [one.repeats for one in batch] == [0, 0, 1, 0]
+    assert len(list(staged.iterdir())) == 2
+    for window in (archiver._windows["orders"], again(tmp_path / "out", names)):
+        asked = ids_of(pa.array([f"{one:032X}" for one in range(300)]), np.full(300, TODAY), np.arange(300))
+        assert window.repeats(asked).tolist() == [*range(34), *range(100, 105), *range(200, 210)]
+    archiver._newest_ms = TODAY + 700_000
+    archiver._expire()
+    assert not list((tmp_path / "out" / "_ids").iterdir())
+
+
+def again(output: Path, names: list[str]) -> IdWindow:
+    """The window as a run that comes later takes it up."""
+    window = IdWindow(600.0)
+    for name in names:
+        window.restore(name, Ids.load(output / name))
+    return window
+
+
+def test_a_run_takes_up_ids_in_several_files_of_a_batch(spark, cluster, tmp_path, monkeypatch):
+    monkeypatch.setattr(outputs, "KEPT_LEAST", 1)
+    twice = "UNIQ_KEY\x01" + "AB" * 16
+    cluster.put("orders", 0, [b"first"], TODAY + 1000, twice)
+    run(spark, cluster, tmp_path / "out", dedupe_seconds=60)
+    (manifest,) = ArchiveFolder(tmp_path / "out").manifests()
+    assert len(manifest.ids["orders"]) == len(manifest.files) == 4
+    assert all((tmp_path / "out" / path).exists() for path in manifest.id_files)
+    cluster.put("orders", 1, [b"again"], TODAY + 3000, twice)
+    assert [(r.rows, r.repeats) for r in run(spark, cluster, tmp_path / "out", dedupe_seconds=60)] == [(0, 1)]
+    assert archived(tmp_path / "out") == everything(cluster) - Counter([(1, 500)])
+
+
+def test_one_broker_s_wrong_clock_does_not_end_the_search_for_repeats(tmp_path, monkeypatch):
+    """A message from the next century, and then from brokers whose clock is right: their repeats are found as before it."""
+    archiver = bare_archiver(tmp_path / "out", monkeypatch)
     wanted = Slice(MessageQueue("orders", "broker-a", 0), 0, 1)
 
     def repeats(batch: int, number: int, store_ms: int) -> int:

@@ -96,9 +96,10 @@ def test_equal_keys_of_different_ids_are_not_repeats():
 
 
 @given(
-    st.lists(st.lists(st.tuples(st.sampled_from([A, B, C, "x", "yy"]), st.integers(0, 300)), max_size=12), max_size=5)
+    st.lists(st.lists(st.tuples(st.sampled_from([A, B, C, "x", "yy"]), st.integers(0, 300)), max_size=12), max_size=5),
+    st.data(),
 )
-def test_it_finds_what_a_simple_search_finds(batches):
+def test_it_finds_what_a_simple_search_finds(batches, data):
     """Against the obvious quadratic search, over several batches."""
     window, archived = IdWindow(60), []
     for number, messages in enumerate(batches):
@@ -111,8 +112,15 @@ def test_it_finds_what_a_simple_search_finds(batches):
             else:
                 fresh.append((name, at))
         assert window.repeats(batch).tolist() == sorted(expected)
+        cut = data.draw(st.integers(0, len(batch)))
+        first, second = batch.take(np.arange(cut)), batch.take(np.arange(cut, len(batch)))
+        assert window.repeats(first, second).tolist() == sorted(expected)  # The same, in whatever parts it comes.
         archived += fresh
-        add(window, str(number), batch.without(np.array(expected, int)))
+        kept = batch.without(np.array(expected, int))
+        if data.draw(st.booleans()):
+            add(window, str(number), kept)
+        else:
+            window.restore(str(number), kept.in_order())
 
 
 def test_keys_make_an_id_and_messages_without_one_have_none():

@@ -12,6 +12,7 @@ from metaq.archive import parquet
 from metaq.archive.parquet import ROW_GROUP_BYTES
 from metaq.spark.pipelines import slices
 from metaq.spark.pipelines.archived_rows import SCHEMA, chosen
+from metaq.spark.pipelines.dedupe import Ids, ids_of
 from metaq.spark.pipelines.slices import _DayFile
 
 
@@ -22,8 +23,8 @@ def batch(first: int, rows: int, body: int) -> pa.RecordBatch:
 
 
 def written(path, batches, most=ROW_GROUP_BYTES) -> pq.ParquetFile:
-    with ThreadPoolExecutor(1) as helper:
-        file = _DayFile(path, SCHEMA, helper)
+    with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor(1) as disk:
+        file = _DayFile(path, SCHEMA, helper, disk)
         for one in batches:
             file.add(one, None, most)
         file.close()
@@ -59,8 +60,8 @@ def test_a_file_is_closed_though_its_rest_cannot_be_written(tmp_path, monkeypatc
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with ThreadPoolExecutor(1) as helper:
-        file = _DayFile(tmp_path / "f", SCHEMA, helper)
+    with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor(1) as disk:
+        file = _DayFile(tmp_path / "f", SCHEMA, helper, disk)
         file.add(batch(0, 3, 10), None, ROW_GROUP_BYTES)
         monkeypatch.setattr(file._writer, "write_table", full)
         with pytest.raises(OSError, match="No space left"):
@@ -75,8 +76,8 @@ def test_bodies_come_as_views_and_lie_in_the_file_as_bytes(tmp_path, monkeypatch
         monkeypatch.setattr(parquet, "_writes_views", lambda writes=writes: writes)
         schema = parquet.with_views(SCHEMA)
         assert (schema.field("body").type == pa.binary_view()) is writes
-        with ThreadPoolExecutor(1) as helper:
-            file = _DayFile(tmp_path / f"{writes}", schema, helper)
+        with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor(1) as disk:
+            file = _DayFile(tmp_path / f"{writes}", schema, helper, disk)
             file.add(batch(0, 50, 2000).cast(schema), None, ROW_GROUP_BYTES)
             file.add(batch(50, 50, 5).cast(schema), None, ROW_GROUP_BYTES)
             file.close()
@@ -103,10 +104,60 @@ def test_a_fault_of_the_disk_is_told_by_what_comes_next(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    with ThreadPoolExecutor(1) as helper:
-        file = _DayFile(tmp_path / "f", SCHEMA, helper)
+    with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor(1) as disk:
+        file = _DayFile(tmp_path / "f", SCHEMA, helper, disk)
         monkeypatch.setattr(file._writer, "write_table", full)
         file.add(batch(0, 3, 10), None, 1)
         with pytest.raises(OSError, match="No space left"):
             file.add(batch(3, 3, 10), None, 1)
         file.close()
+
+
+def test_the_disk_is_set_to_work_before_a_file_is_whole(tmp_path, monkeypatch):
+    """Else a task would wait for all of its file at the end, and do nothing meanwhile."""
+    sizes = []
+
+    def sync(path):
+        sizes.append(path.stat().st_size)
+
+    monkeypatch.setattr(slices, "_FORCED_BYTES", 1)
+    monkeypatch.setattr(slices, "sync_file", sync)
+    written(tmp_path / "f", [batch(3 * number, 3, 10_000) for number in range(20)], most=1)
+    assert len(sizes) > 1
+    assert sizes[0] < sizes[-1] == (tmp_path / "f").stat().st_size
+
+
+def test_what_the_disk_did_not_take_before_the_end_fails_the_file(tmp_path, monkeypatch):
+    """A system tells of it once: the next sync succeeds, and what was to be written is lost."""
+    faults = iter([OSError(5, "Input/output error")])
+
+    def sync(_path):
+        for fault in faults:
+            raise fault
+
+    monkeypatch.setattr(slices, "_FORCED_BYTES", 1)
+    monkeypatch.setattr(slices, "sync_file", sync)
+    with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor(1) as disk:
+        file = _DayFile(tmp_path / "f", SCHEMA, helper, disk)
+        with pytest.raises(OSError, match="Input/output error"):
+            file.add(batch(0, 3, 10), None, 1)
+            file.add(batch(3, 3, 10), None, 1)
+            file.close()
+            file.settle()
+
+
+def test_ids_of_many_messages_are_safe_from_a_power_cut_and_those_of_few_are_the_driver_s_to_save(
+    tmp_path, monkeypatch
+):
+    synced = []
+    monkeypatch.setattr(slices, "sync_file", lambda path: synced.append(path.suffix))
+    monkeypatch.setattr(slices, "KEPT_LEAST", 50)
+    for rows in (49, 50):
+        with ThreadPoolExecutor(1) as helper, ThreadPoolExecutor(1) as disk:
+            file = _DayFile(tmp_path / f"{rows}.parquet", SCHEMA, helper, disk)
+            found = ids_of(pa.array([f"{number:032X}" for number in range(rows)]), [1] * rows, range(rows))
+            file.add(batch(0, rows, 10), found, ROW_GROUP_BYTES)
+            file.close()
+            assert len(Ids.load(file.save_ids())) == rows
+            file.settle()
+    assert synced.count(".ids") == 1

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -317,7 +318,7 @@ class _Archiver:
         known: dict[str, str] = {}
         last = None
         for last in self._records.manifests():
-            known |= {name: topic for topic, name in last.ids.items()}
+            known |= last.id_files
         if last is not None:
             self._output.finish(last, self._replaced)
             self._positions, self._newest_ms = last.end, last.newest_ms
@@ -431,32 +432,40 @@ class _Archiver:
                 )
 
     # -------------------------------------------------------------- repeats
-    def _drop_repeats(self, query: str, batch: int, files: list[Staged]) -> dict[str, str]:
+    def _drop_repeats(self, query: str, batch: int, files: list[Staged]) -> dict[str, str | list[str]]:
         """Take messages out of the staged files whose id is archived already, or comes twice in this batch; keep the others' ids.
 
-        Returns: per topic, the file of its ids. Files get their new count, and `repeats`.
+        Returns: per topic, the files of its ids. Files get their new count, and `repeats`.
         """
-        names: dict[str, str] = {}
+        names: dict[str, str | list[str]] = {}
         newest: list[int] = []
         found: list[tuple[Staged, Any]] = []
-        for topic in sorted({file.wanted.queue.topic for file in files}):
-            mine = [file for file in files if file.wanted.queue.topic == topic]
-            parts = [file.ids if file.ids is not None else Ids.join(()) for file in mine]
+        numbers = itertools.count()
+        by_topic: dict[str, list[tuple[Staged, Ids]]] = {}
+        for file in files:
+            if file.ids is not None and len(file.ids):
+                by_topic.setdefault(file.wanted.queue.topic, []).append((file, file.ids))
+        for topic, mine in sorted(by_topic.items()):
             window = self._window(topic)
-            joined = window.join(parts)
-            if not len(joined):
-                continue
-            drop = window.repeats(joined)
-            begin = 0
-            for file, part in zip(mine, parts, strict=True):
-                hits = drop[(drop >= begin) & (drop < begin + len(part))] - begin
-                begin += len(part)
+            drop = window.repeats(*(ids for _, ids in mine))
+            newest.append(max(int(ids.store_ms.max()) for _, ids in mine))
+            begin, kept, rest = 0, [], []
+            for file, ids in mine:
+                hits = drop[(drop >= begin) & (drop < begin + len(ids))] - begin
+                begin += len(ids)
                 if len(hits):
-                    found.append((file, part.queue_offset[hits]))
+                    found.append((file, ids.queue_offset[hits]))
                     file.repeats = len(hits)
-            newest.append(int(joined.store_ms.max()))
-            names[topic] = name = self._output.ids_name(query, batch, len(names))
-            window.add(name, self._output.save_ids(name, window.ordered(joined.without(drop))))
+                name = self._output.ids_name(query, batch, next(numbers))
+                if not len(hits) and self._output.keep_ids(name, file):
+                    window.restore(name, ids)
+                    kept.append(name)
+                else:
+                    rest.append(ids.without(hits))
+            if rest:
+                kept.append(name := self._output.ids_name(query, batch, next(numbers)))
+                window.add(name, self._output.save_ids(name, window.ordered(window.join(rest))))
+            names[topic] = kept[0] if len(kept) == 1 else kept
         # Of this batch alone: after a broker's clock that jumped forwards and back, ids would be forgotten at once for years.
         self._newest_ms = max(newest, default=self._newest_ms)
         self._output.drop(found)

@@ -15,6 +15,7 @@ import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -36,6 +37,8 @@ _SPREAD = np.uint64(0xD6E8FEB86659FD93)
 """Ids of one producer count up: the high bits of this product differ for all of them."""
 _SIEVE_BITS_PER_ID = 16
 _SIEVE_LOG2_MIN = 16
+KEPT_LEAST = 100_000
+"""Ids of so many messages stay in the file that their task wrote. Those of fewer are put together: a window is to be few files."""
 _BLOCK = 1 << 15
 """Rows at a time: what is computed of them stays in the processor's cache."""
 
@@ -261,6 +264,27 @@ class _Sieve:
         return (spread >> np.uint64(3)).view(np.int64), (spread & np.uint64(7)).astype(np.uint8)
 
 
+class _Parts:
+    """The ids of a batch as its tasks wrote them, one behind the other; put together only where that is needed."""
+
+    def __init__(self, parts: Sequence[Ids], rooms: Rooms) -> None:
+        self._parts, self._rooms = parts, rooms
+
+    def __len__(self) -> int:
+        return sum(map(len, self._parts))
+
+    def keys_in(self, room: Numbers) -> Numbers:
+        begin = 0
+        for part in self._parts:
+            part.keys_in(room[begin : begin + len(part)])
+            begin += len(part)
+        return room
+
+    @cached_property
+    def joined(self) -> Ids:
+        return self._parts[0] if len(self._parts) == 1 else Ids.join(self._parts, self._rooms.joined)
+
+
 class _Remembered(NamedTuple):
     name: str
     ids: Ids
@@ -279,24 +303,26 @@ class IdWindow:
         """The ids of a batch that come in parts. They are overwritten by the next one of these rooms."""
         return Ids.join(parts, self._rooms.joined)
 
-    def repeats(self, batch: Ids) -> Numbers:
-        """Row numbers of `batch` whose id is in the window, or in a row of the batch that was stored earlier.
+    def repeats(self, *parts: Ids) -> Numbers:
+        """Row numbers of a batch, counted through its parts, whose id is in the window, or in a row of the batch that was stored
+        earlier.
 
         Of several copies the one that is archived already stays, else the one stored first (by time, then by row).
         """
+        batch = _Parts(parts, self._rooms)
         drop = np.zeros(len(batch), bool)
         keys = batch.keys_in(self._rooms.keys.of(len(batch)))
         rows = self._sieve.left(keys)
         order = rows[np.argsort(keys[rows])]
         for known in (one.ids for one in self._batches if len(order)):
             for row, place in _candidates(keys, order, known.keys_in(self._rooms.others.of(len(known)))):
-                near = abs(int(batch.store_ms[row]) - int(known.store_ms[place])) <= self._ms
-                drop[row] |= near and _same(batch, row, known, place)
+                near = abs(int(batch.joined.store_ms[row]) - int(known.store_ms[place])) <= self._ms
+                drop[row] |= near and _same(batch.joined, row, known, place)
         ordered = self._rooms.others.of(len(batch))
         ordered[:] = keys
         ordered.sort(kind="stable")  # Of a few runs that are in order a fifth of what any other takes.
         if np.any(ordered[1:] == ordered[:-1]):
-            self._mark_inside(batch, keys, np.argsort(keys, kind="stable"), drop)
+            self._mark_inside(batch.joined, keys, np.argsort(keys, kind="stable"), drop)
         return np.flatnonzero(drop)
 
     def ordered(self, batch: Ids) -> Ids:
@@ -313,7 +339,7 @@ class IdWindow:
         self._batches.append(_Remembered(name, kept, newest_ms))
 
     def restore(self, name: str, saved: Ids) -> None:
-        """Take up what an earlier run saved."""
+        """Take up a file of ids that are in the order of their keys: an earlier run's, or a task's."""
         self._sieve_in(saved.keys_in(self._rooms.keys.of(len(saved))))
         self.add(name, saved)
 

@@ -17,7 +17,7 @@ from metaq.model.queue import MessageQueue
 from metaq.spark import schema
 from metaq.spark.fetch import FetchSettings
 from metaq.spark.pipelines.decoding import BodyColumns, corrupt_in
-from metaq.spark.pipelines.dedupe import OFF, Ids
+from metaq.spark.pipelines.dedupe import KEPT_LEAST, OFF, Ids
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.pipelines.slices import WRITTEN, SliceWriter
 
@@ -47,6 +47,8 @@ class Staged:
     size: int = 0
     """Bytes; known when the file is sealed."""
     ids: Ids | None = None
+    ids_path: str = ""
+    """Where its task wrote them, and synced them if they are many (`slices.SliceWriter`)."""
     repeats: int = 0
     """Messages that were taken out of it."""
     corrupt: int = 0
@@ -75,6 +77,13 @@ class Output(Protocol):
 
     def ids_name(self, query: str, batch: int, number: int) -> str:
         """Where the ids of a batch's messages of a topic are kept, relative to the archive."""
+        ...
+
+    def keep_ids(self, path: str, file: Staged) -> bool:
+        """Let the ids of a staged file be kept as its task wrote them. Safe from a power cut when files are sealed.
+
+        Returns: whether it is so; else they are to be saved with others.
+        """
         ...
 
     def save_ids(self, path: str, ids: Ids) -> Ids:
@@ -141,6 +150,7 @@ class LocalOutput:
                 rows=row["rows"],
                 corrupt=row["corrupt"],
                 ids=None if wanted.dedupe == OFF else Ids.load(Path(row["ids"])),
+                ids_path=row["ids"],
             )
             for row in frame.mapInArrow(writer, schema.ddl(WRITTEN)).toArrow().to_pylist()
         ]
@@ -155,15 +165,23 @@ class LocalOutput:
             file.size = (self._folder.path / file.path).stat().st_size
         for staged in {self._folder.staging, *((self._folder.path / file.path).parent for file in files)}:
             sync_folder(staged)
+        if any(file.ids is not None and len(file.ids) for file in files):
+            sync_folder(self._folder.path / IDS)
 
     def ids_name(self, query: str, batch: int, number: int) -> str:
         return f"{IDS}/{query[:8]}-{batch:010d}-{number}.arrow"
+
+    def keep_ids(self, path: str, file: Staged) -> bool:
+        if file.ids is None or len(file.ids) < KEPT_LEAST:
+            return False
+        make_folder(self._folder.path / IDS)
+        Path(file.ids_path).rename(self._folder.path / path)
+        return True
 
     def save_ids(self, path: str, ids: Ids) -> Ids:
         make_folder(self._folder.path / IDS)
         ids.save(self._folder.path / path)
         sync_file(self._folder.path / path)
-        sync_folder(self._folder.path / IDS)
         return self.load_ids(path)
 
     def list_ids(self) -> frozenset[str]:

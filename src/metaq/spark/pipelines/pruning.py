@@ -29,7 +29,7 @@ class Batch(Struct, frozen=True):
 
     @classmethod
     def of(cls, manifest: Manifest) -> Batch:
-        return cls(tuple(file.path for file in manifest.files), tuple(manifest.ids.values()))
+        return cls(tuple(file.path for file in manifest.files), tuple(manifest.id_files))
 
 
 def batches_over(

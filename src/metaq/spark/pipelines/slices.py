@@ -28,7 +28,7 @@ from metaq.spark.cluster_client import client_of
 from metaq.spark.fetch import FetchSettings, read_slice
 from metaq.spark.pipelines.archived_rows import SCHEMA, archived_batch, chosen, with_prepared_offsets
 from metaq.spark.pipelines.decoding import BodyColumns
-from metaq.spark.pipelines.dedupe import KEY, OFF, Ids, ids_of, key_ids_of
+from metaq.spark.pipelines.dedupe import KEPT_LEAST, KEY, OFF, Ids, ids_of, key_ids_of
 from metaq.spark.pipelines.parting import Parting
 from metaq.spark.schema import SLICE_SCHEMA
 
@@ -47,6 +47,8 @@ WRITTEN = pa.schema(
 whose bodies did not decode.
 """
 
+_FORCED_BYTES = 32 << 20
+"""Behind so many the disk is set to work: nobody does anything else while the last of a file go there."""
 _DAY_MS = 86_400_000
 _EPOCH = dt.date(1970, 1, 1)
 
@@ -94,11 +96,11 @@ class SliceWriter:
         if self.decoding is not None:
             fetched = SCHEMA
             columns, schema = self.decoding.ready(), self.decoding.schema(SCHEMA)
-        with ThreadPoolExecutor(1, "metaq-archive") as helper:
+        with ThreadPoolExecutor(1, "metaq-archive") as helper, ThreadPoolExecutor(1, "metaq-archive-disk") as disk:
             try:
                 for one in found_in(wanted, self.name_servers, self.settings, self.parting, fetched):
                     if one.place not in files:
-                        files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema, helper)
+                        files[one.place] = _DayFile(self._stage(wanted, one.place[0], len(files)), schema, helper, disk)
                     batch = one.batch if columns is None else columns(one.batch)
                     files[one.place].add(
                         batch, self._ids(one.batch, one.store_ms, one.queue_offsets), ROW_GROUP_BYTES // len(files)
@@ -166,12 +168,15 @@ class _DayFile:
 
     A row group is encoded and written, and the whole file forced to the disk, in a thread of `helper`, while this one fetches
     what comes next: neither waits for the other as long as both have something to do, and a task that runs alone uses two cores.
+    The disk has begun by then: what is written goes to it piece by piece, by the thread of `disk`.
     """
 
-    def __init__(self, path: Path, schema: pa.Schema, helper: Executor) -> None:
+    def __init__(self, path: Path, schema: pa.Schema, helper: Executor, disk: Executor) -> None:
         self.path, self.rows, self.corrupt = path, 0, 0
-        self._helper = helper
+        self._helper, self._disk = helper, disk
         self._under_way: Future[None] | None = None
+        self._forced: Future[None] | None = None
+        self._unforced = 0
         self._ids: list[Ids] = []
         self._waiting: list[pa.RecordBatch] = []
         self._waiting_bytes = self._waiting_rows = 0
@@ -196,8 +201,23 @@ class _DayFile:
         waiting, self._waiting, self._waiting_bytes, self._waiting_rows = self._waiting, [], 0, 0
         self.settle()
         if waiting:
-            table = pa.Table.from_batches(waiting)
-            self._under_way = self._helper.submit(self._writer.write_table, table, row_group_size=ROW_GROUP_ROWS)
+            self._under_way = self._helper.submit(self._write_group, pa.Table.from_batches(waiting))
+
+    def _write_group(self, table: pa.Table) -> None:
+        self._writer.write_table(table, row_group_size=ROW_GROUP_ROWS)
+        self._unforced += table.nbytes
+        if self._unforced >= _FORCED_BYTES and (self._forced is None or self._forced.done()):
+            self._see_forced()
+            self._unforced, self._forced = 0, self._disk.submit(sync_file, self.path)
+
+    def _see_forced(self) -> None:
+        """Raises OSError: of what the disk did not take it tells once, and the next who asks hears that all is well."""
+        if self._forced is not None:
+            self._forced.result()
+
+    def _force(self) -> None:
+        self._see_forced()
+        sync_file(self.path)
 
     def settle(self) -> None:
         """Wait for what is under way: behind `close` that is the whole file, safe from a power cut. Raises OSError."""
@@ -212,11 +232,14 @@ class _DayFile:
             self.settle()
         finally:
             self._writer.close()
-        self._under_way = self._helper.submit(sync_file, self.path)
+        self._under_way = self._helper.submit(self._force)
 
     def save_ids(self) -> Path:
-        path = self.path.with_suffix(".ids")
-        Ids.join(self._ids).in_order().save(path)  # Here, side by side, and not by the driver, for which all wait.
+        """Here, side by side, and not by the driver, for which all wait. Safe from a power cut where they are to stay."""
+        path, ids = self.path.with_suffix(".ids"), Ids.join(self._ids)
+        ids.in_order().save(path)
+        if len(ids) >= KEPT_LEAST:
+            sync_file(path)
         return path
 
 

@@ -100,6 +100,9 @@ class HadoopOutput:
         # By chance too: a run that was taken for dead may save its own of the same batch.
         return f"{IDS}/{query[:8]}-{batch:010d}-{number}-{SYSTEM.token()[:8]}.arrow"
 
+    def keep_ids(self, path: str, file: Staged) -> bool:  # noqa: ARG002  it wrote none: they are read from its file
+        return False
+
     def save_ids(self, path: str, ids: Ids) -> Ids:
         data = ids.to_bytes()
         self._folder.files.write(path, data)
