@@ -226,9 +226,9 @@ def test_a_topic_subscribed_later_is_received(world: World) -> None:
 def test_what_is_given_back_by_hand_is_taken_or_refused(world: World) -> None:
     """36 for unknown groups and records, and with levels and limits of all kinds: code and what becomes of it."""
     topic = world.topic(queues=1)
+    world.known_group(topic)  # Before there is a message: its consumer might take it, and give it back as it ends.
     receipt = world.producer().send(topic, "again", tag="t", keys="k", queue=world.queue(topic, 0))
     offset = int(receipt["offset_message_id"][16:], 16)
-    world.known_group(topic)
     back = {"group": world.group(), "originTopic": topic, "delayLevel": 1, "offset": offset}
     world.note("no record there", world.ask(36, **{**back, "offset": 1 << 40}))
     world.note("negative offset", world.ask(36, **{**back, "offset": -1}))
