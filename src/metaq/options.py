@@ -94,7 +94,9 @@ class StoreOptions(OptionTable):
         40, "Percent of the machine's memory behind the log's end that counts as recent.", low=0, high=100, hot=True
     )
     hot_bytes: int = option(
-        256 * MIB, "Bytes behind the log's end that are read through the mapping; older ones by pread.", low=0
+        256 * MIB,
+        "Bytes behind the log's end that are read through the mapping; by pread what is older, or was there before the start.",
+        low=0,
     )
     default_query_max_num: int = option(32, "Records of a look-up by unique id.", low=1)
     max_msgs_num_batch: int = option(64, "Records of a look-up by key.", low=1)

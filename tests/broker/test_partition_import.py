@@ -19,7 +19,7 @@ from metaq.wire.metaq1_frame import frame, with_attribute
 from metaq.wire.record import decode_record
 from tests.broker.support import open_broker
 from tests.broker.test_partition_retention import settled
-from tests.store.support import copy_running, message
+from tests.store.support import answer, copy_running, message
 
 NOW_MS = 1_700_000_000_000
 POSITIVE = (NOW_MS - 5000 - ID_EPOCH_MS) << 22 | 3 << 12 | 9
@@ -64,7 +64,7 @@ def frames_of(broker, topic="test", partition=1):
     positions = settled(broker, lambda: broker.bases.touch(topic, partition))
     queue = broker.store.existing_queue(topic, partition)
     records = b"".join(
-        bytes(broker.store.pull(topic, partition, offset, 1).body)
+        bytes(answer(broker.store.pull(topic, partition, offset, 1)).body)
         for offset in range(queue.min_offset, queue.max_offset)
     )
     data, _, _ = hot.frames(records, 7, 0, 1 << 30, lambda body, _flag: body)

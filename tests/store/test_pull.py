@@ -80,6 +80,22 @@ def test_pulls_cross_log_and_queue_files_without_loss(store):
     assert read_all(store, "T", 0) == bodies
 
 
+def test_records_of_before_the_start_come_from_the_disk_though_they_are_new(tmp_path):
+    """Who started a moment ago has none of them in memory, and a page fault would stall everybody."""
+    disk = FaultyDisk()
+    with open_store(tmp_path) as store:
+        put(store, "T", 0, *[b"%d" % i for i in range(5)])
+    with open_store(tmp_path, disk=disk) as store:
+        put(store, "T", 0, b"fresh")
+        old = store.pull("T", 0, 0, 32)
+        assert old.status is ReadStatus.COLD
+        disk.cached = False
+        assert old.cached() is None
+        disk.cached = True
+        assert bodies_of(old.cached().body) == [b"0", b"1", b"2", b"3", b"4", b"fresh"]
+        assert bodies_of(store.pull("T", 0, 5, 32).body) == [b"fresh"]
+
+
 def test_a_batch_larger_than_the_rest_of_a_queue_file_is_contiguous(store):
     """90 units and then 250: one put, over three files."""
     put(store, "T", 0, *[b"a"] * 90)

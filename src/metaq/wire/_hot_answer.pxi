@@ -145,7 +145,7 @@ cdef bint answer_from(
         return False
     units = tail.units.data + (offset - tail.first) * UNIT_BYTES
     first_log = get64(units)
-    if not log.base <= first_log < log.end or log.end - first_log > lane.near_bytes:
+    if not max(log.base, lane.fresh_from) <= first_log < log.end or log.end - first_log > lane.near_bytes:
         return False
     count_max = max(1, min(count_max, lane.count_max))
     found.clear()

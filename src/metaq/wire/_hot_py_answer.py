@@ -108,7 +108,7 @@ def _answer_from(
     if not low <= offset < high or offset < tail.first or high > tail.limit or high - offset > lane.behind_max:
         return False
     (first_log,) = struct.unpack_from(">q", tail.view, (offset - tail.first) * UNIT_BYTES)
-    if not log.base <= first_log < log.end or log.end - first_log > lane.near_bytes:
+    if not max(log.base, lane.fresh_from) <= first_log < log.end or log.end - first_log > lane.near_bytes:
         return False
     count_max = max(1, min(count_max, lane.count_max))
     stop = min(high, offset + max(_SCAN_UNITS, count_max))
