@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import pathlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -35,6 +36,7 @@ class FakePeer:
         self.congested = self.closed = False
         self.why = ""
         self.writes: list[bytes] = []
+        self.jobs: deque[Callable[[], None]] = deque()
         self._inbox = Connection()
 
     def write(self, data: bytes | memoryview) -> None:
@@ -52,8 +54,8 @@ class FakePeer:
         while len(piece := source.take(lambda: None) or b""):
             self.write(piece)
 
-    def when_its_turn(self, job: Callable[[], None]) -> bool:
-        job()
+    def when_its_turn(self, job: Callable[[], None], cost: int = 0) -> bool:
+        self.jobs.append(job)
         return True
 
     swept = False
@@ -88,6 +90,8 @@ class Client:
         data = self._rest + data
         with memoryview(data) as view:
             used = self.session.data_received(view)
+        while self.peer.jobs:  # their turns, as the loop would give them
+            self.peer.jobs.popleft()()
         self._rest = data[used:]
         return len(self._rest)
 

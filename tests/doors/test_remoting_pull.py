@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter, deque
 
 import pytest
 
@@ -11,7 +12,7 @@ from metaq.broker.requests import COMMIT, FILTER, HOLD, PullRequest
 from metaq.clock import FakeClock
 from metaq.doors import pieces
 from metaq.doors.remoting_messages import pull_of
-from metaq.doors.remoting_session import CODE_OF, REMARK_OF
+from metaq.doors.remoting_session import CODE_OF, OLD_AT_ONCE, OLD_MAX, REMARK_OF
 from metaq.model import StoredMessage
 from metaq.store.pull import ReadStatus
 from metaq.testing import FaultyDisk
@@ -482,6 +483,33 @@ def test_old_messages_that_are_in_memory_are_answered_at_once(tmp_path):
         (found,) = client.pull("orders", offset=4)
         assert [message.body for message in messages(found)] == [b"%d" % n for n in range(4, 36)]
         assert offsets(found) == (36, 0, 40)
+
+
+def test_many_pulls_of_old_messages_are_answered_a_few_at_a_time(tmp_path):
+    """Others have their turns in between; and whoever asks for too many is told so, once for each."""
+    with open_door(tmp_path, store={"hot_bytes": 0}) as (_, door):
+        client = Client(door)
+        for n in range(40):
+            client.send("orders", b"%d" % n)
+        turns = []
+
+        class Watched(deque):
+            def popleft(self):
+                turns.append(len(client.peer.writes))
+                return super().popleft()
+
+        client.peer.jobs, client.peer.writes = Watched(), []
+        frames = [client.frame(RequestCode.PULL_MESSAGE, pull_header("orders", offset=n % 40)) for n in range(9)]
+        client.feed(b"".join(frames))
+        answers = client.received()
+        assert [offsets(one)[0] for one in answers] == [min(40, n + 32) for n in range(9)]
+        assert len(turns) == 4  # Two at once, and then two in each turn, in one write.
+        assert len(client.peer.writes) == 5
+
+        many = client.frame(RequestCode.PULL_MESSAGE, pull_header("orders", offset=0)) * (OLD_MAX + OLD_AT_ONCE + 3)
+        client.feed(many)
+        codes = Counter(one.code for one in client.received())
+        assert codes == {ResponseCode.SUCCESS: OLD_MAX + OLD_AT_ONCE, ResponseCode.SYSTEM_BUSY: 3}
 
 
 def test_old_messages_are_read_off_the_loop(tmp_path):

@@ -11,8 +11,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+from collections import deque
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
 from metaq.broker.broker import Broker
 from metaq.broker.channel import Told
@@ -29,7 +30,7 @@ from metaq.model.message import host_bytes
 from metaq.model.notices import MembersChanged, OffsetsReset, TransactionCheck
 from metaq.net.peer import Peer
 from metaq.net.sweep import Sweep
-from metaq.net.turns import Source
+from metaq.net.turns import TURN_BYTES, Source
 from metaq.saved import Saving
 from metaq.store.long_body import LONG_BYTES, ColdBody, LongBody
 from metaq.store.pull import ReadResult, ReadStatus
@@ -87,6 +88,13 @@ def reset_of(what: OffsetsReset) -> Command:
     return request(RequestCode.RESET_CONSUMER_CLIENT_OFFSET, header, write(what.offsets), oneway=True)
 
 
+OLD_AT_ONCE: Final = 2
+"""Pulls of old messages, 20 to 30 µs each, that a connection has answered before the others have a turn."""
+OLD_MAX: Final = 1024
+"""Such pulls of one connection that may wait."""
+MANY_TURNS: Final = "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the earlier ones first"
+
+
 class Workspace:
     """What the sessions of one door work with, one read event at a time."""
 
@@ -124,6 +132,10 @@ class BrokerSession(RemotingSession):
         super().__init__(peer, handling)
         self.born_host = host_bytes(peer.address[0].partition("%")[0] or "0.0.0.0", peer.address[1])  # noqa: S104  no address
         self._workspace = workspace
+        self._old: deque[tuple[Pull, ReadResult]] = deque()
+        """Pulls of old messages that wait for their turn."""
+        self._old_left = 0
+        """Such pulls that this read event may yet bring at once."""
         self._singles = 0
         """Plain requests that came one by one since the last that did not."""
         self.gates = workspace.broker.gates.of(self.identity)
@@ -132,7 +144,7 @@ class BrokerSession(RemotingSession):
         """Take every whole frame. Returns the bytes used. Raises RemoteProtocolError after answering what came before."""
         space = self._workspace
         table, start, end = space.table, 0, len(data)
-        space.current = self
+        space.current, self._old_left = self, OLD_AT_ONCE
         try:
             while True:
                 used = table.scan(data, start, end)
@@ -375,11 +387,7 @@ class BrokerSession(RemotingSession):
         if self.peer.turn_is_free:
             return False
         if not self.peer.when_its_turn(functools.partial(self._pull_in_turn, pull)):
-            raise Refused(
-                Reason.BUSY,
-                "[OVERLOAD]system busy: too many pulls of this connection wait for their turn; read the answers to the "
-                "earlier ones first",
-            )
+            raise Refused(Reason.BUSY, MANY_TURNS)
         return True
 
     def _pull_in_turn(self, pull: Pull) -> None:
@@ -389,6 +397,32 @@ class BrokerSession(RemotingSession):
             self.pull_failed(pull, error)
 
     def _read_cold(self, pull: Pull, pulled: ReadResult) -> None:
+        """Read old messages: a few pulls at once, the others in turns, or whoever asks for many would keep all waiting."""
+        if self._old_left > 0 and not self._old:
+            self._old_left -= 1
+            self._read_old(pull, pulled)
+            return
+        if len(self._old) >= OLD_MAX or not (self._old or self.peer.when_its_turn(self._old_in_turn, TURN_BYTES)):
+            raise Refused(Reason.BUSY, MANY_TURNS)
+        self._old.append((pull, pulled))
+
+    def _old_in_turn(self) -> None:
+        space = self._workspace
+        space.current = self
+        try:
+            for _ in range(min(OLD_AT_ONCE, len(self._old))):
+                pull, pulled = self._old.popleft()
+                try:
+                    self._read_old(pull, pulled)
+                except Exception as error:  # noqa: BLE001  the peer gets every failure as an answer, the others notice nothing
+                    self.pull_failed(pull, error)
+        finally:
+            if self._old:
+                self.peer.when_its_turn(self._old_in_turn, TURN_BYTES)
+            self._flush()
+            space.current = None
+
+    def _read_old(self, pull: Pull, pulled: ReadResult) -> None:
         """Old messages are read off the loop: a page that must come from the disk stalls only its own reader."""
         assert pulled.job is not None
         assert pulled.cached is not None

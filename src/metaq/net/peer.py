@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from metaq.net.sweep import Sweep
-from metaq.net.turns import Source
+from metaq.net.turns import JOB_COST, Source
 
 
 class Peer(Protocol):
@@ -46,9 +46,10 @@ class Peer(Protocol):
         """Nobody's long answers are waiting for a turn to be made or written."""
         ...
 
-    def when_its_turn(self, job: Callable[[], None]) -> bool:
+    def when_its_turn(self, job: Callable[[], None], cost: int = JOB_COST) -> bool:
         """Call `job` when others had their turns and this peer has read its earlier long answers. It must not raise.
 
+        Args: cost: how much of a turn of the loop it is, in bytes that could be written meanwhile.
         False: too many of this peer's jobs wait already.
         """
         ...

@@ -35,7 +35,7 @@ from metaq.errors import RemoteProtocolError
 from metaq.net.group import CONGESTED_BYTES, Group
 from metaq.net.peer import Peer, Session
 from metaq.net.sweep import Sweep, send_now
-from metaq.net.turns import Source
+from metaq.net.turns import JOB_COST, Source
 
 log = logging.getLogger("metaq.net")
 
@@ -53,8 +53,6 @@ TURNS_MAX = 1024
 """Jobs of one connection that may wait for their turn."""
 LEFTOVERS_MAX = 16
 """A connection of whose reads a sweep has left so many to the session leaves it: reading them twice saves nothing."""
-_JOB_COST = 256 * KIB
-"""Of a turn; the job's own writing comes on top."""
 _JOINED_BYTES_MAX = 64 * KIB
 """Longer writes go out at once: they are views of the log, which nobody wants copied."""
 
@@ -98,7 +96,7 @@ class Stream(asyncio.BufferedProtocol):
         self._source: Source | None = None
         """The long answer that is being written."""
         self._sources: deque[tuple[bytes, Source]] = deque()
-        self._jobs: deque[Callable[[], None]] = deque()
+        self._jobs: deque[tuple[int, Callable[[], None]]] = deque()
         self._queued: list[bytes] = []
         """Writes that came while a long answer was under way."""
         self._queued_bytes = 0
@@ -238,10 +236,10 @@ class Stream(asyncio.BufferedProtocol):
     def turn_is_free(self) -> bool:
         return self._group.turns.free and self._source is None and not self._jobs
 
-    def when_its_turn(self, job: Callable[[], None]) -> bool:
+    def when_its_turn(self, job: Callable[[], None], cost: int = JOB_COST) -> bool:
         if len(self._jobs) >= TURNS_MAX:
             return False
-        self._jobs.append(job)
+        self._jobs.append((cost, job))
         self._want_turn()
         return True
 
@@ -272,7 +270,7 @@ class Stream(asyncio.BufferedProtocol):
             self._write(transport, head)
             cost = self._take_piece(transport, self._source)
         elif self._jobs:
-            cost, job = _JOB_COST, self._jobs.popleft()
+            cost, job = self._jobs.popleft()
             self._want_turn()
             job()
         return cost

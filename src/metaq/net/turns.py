@@ -14,6 +14,8 @@ from typing import Protocol
 
 TURN_BYTES = 1024 * 1024
 """Of long answers in one turn of the loop: half a millisecond to a millisecond."""
+JOB_COST = 256 * 1024
+"""What a job takes of a turn; its own writing comes on top."""
 
 
 class Source(Protocol):
