@@ -98,7 +98,7 @@ class Place:
         self.hot = hot
         self.base = mostly(chance, 0, 1 << 30, 1 << 62)
         # What this process wrote the native module takes for whole; its twin looks at all of it.
-        self.is_old = chance.random() < 0.6
+        self.is_old = chance.random() < 0.25
         self.firsts = [mostly(chance, 0, 7, (1 << 60) - 1) for _ in range(QUEUES)]
         log, units = self._written(chance)
         used = max(1, len(log)) + mostly(chance, 9000, 0, 300)
