@@ -58,9 +58,10 @@ class Died(BaseException):
 
 
 class MortalStore(MessageStore):
-    """Dies behind so many more records, if `left` is above 0."""
+    """Dies behind so many more records, if `left` is above 0. From then on nothing is done: a killed process has no `finally`."""
 
     left = 0
+    dead = False
 
     def _open(self, tail: Any) -> None:
         super()._open(tail)
@@ -69,6 +70,8 @@ class MortalStore(MessageStore):
 
     def _mortal(self, append: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **named: Any) -> Any:
+            if self.dead:
+                raise Died
             begin = self.log.end
             try:
                 return append(*arguments, **named)
@@ -85,7 +88,7 @@ class MortalStore(MessageStore):
             self.left -= len(heads)
             return
         last = heads[self.left - 1]
-        self.left = 0
+        self.left, self.dead = 0, True
         if last.log_offset + last.size < self.log.end:
             self._writer.truncate(last.log_offset + last.size)
         raise Died
