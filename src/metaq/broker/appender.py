@@ -25,7 +25,7 @@ message, which somebody may have waited for before the queue was made. The log m
 messages: by the rest of a file that was full.
 """
 
-Sender: TypeAlias = tuple[Mapping[bytes, TopicGate], bytes]
+Sender: TypeAlias = tuple[dict[bytes, TopicGate], bytes]
 """The gates of a connection's client, and its host as records have it."""
 
 
@@ -119,7 +119,7 @@ class Appender:
         table: FrameTable,
         row: int,
         end: int,
-        gates: Mapping[bytes, TopicGate],
+        gates: dict[bytes, TopicGate],
         born_host: bytes,
         replies: Replies,
         outcome: AppendOutcome,

@@ -143,7 +143,7 @@ cdef bint answer_from(
     high = tail.next_offset
     if not low <= offset < high or not tail.first <= offset or high > tail.limit or high - offset > lane.behind_max:
         return False
-    units = tail.units.data + (offset - tail.first) * UNIT_BYTES
+    units = tail.units + (offset - tail.first) * UNIT_BYTES
     first_log = get64(units)
     if not max(log.base, lane.fresh_from) <= first_log < log.end or log.end - first_log > lane.near_bytes:
         return False

@@ -127,7 +127,7 @@ cdef void write_entries(
     cdef Py_ssize_t topic_size = PyBytes_GET_SIZE(gate.sized_topic), cluster_size = PyBytes_GET_SIZE(log.cluster), place
     cdef int64_t offset = log.end, number = queue.next_offset, tags_code
     cdef uint8_t *record = log.out + (offset - log.out_base)
-    cdef uint8_t *unit = queue.units.data + (number - queue.first) * UNIT_BYTES
+    cdef uint8_t *unit = queue.units + (number - queue.first) * UNIT_BYTES
     cdef uint8_t *at
     cdef int32_t size = 0
     cdef int which
@@ -209,7 +209,7 @@ cdef void begin_run(AppendOutcome outcome, LogTail log):
 
 
 def append(
-    FrameTable table not None, Py_ssize_t row, Py_ssize_t end, gates not None, LogTail log not None, IndexTail index,
+    FrameTable table not None, Py_ssize_t row, Py_ssize_t end, dict gates not None, LogTail log not None, IndexTail index,
     int64_t now_ms, bytes born_host not None, Replies replies not None, AppendOutcome outcome not None,
 ):
     begin_run(outcome, log)
@@ -219,22 +219,79 @@ def append(
         log.write_out()
 
 
+cdef enum:
+    ROWS_AHEAD = 16
+
+
+cdef inline PyObject *tail_of(const Row *r, PyObject *gate) noexcept:
+    """Borrowed. NULL: the topic has no such queue."""
+    if gate == NULL or not 0 <= r.queue_id < PyTuple_GET_SIZE((<TopicGate>gate).queues):
+        return NULL
+    return PyTuple_GET_ITEM((<TopicGate>gate).queues, r.queue_id)
+
+
+cdef Py_ssize_t find_gates(FrameTable table, Py_ssize_t row, Py_ssize_t end, dict gates, PyObject **found) except -1:
+    """The gates of the next rows, NULL where there is none; and have the processor fetch what an append to each will touch.
+
+    With thousands of queues nothing of theirs is in the cache: here the rows wait for it together, in the loop one by one.
+    Returns how many rows, at most ROWS_AHEAD, none behind one that is no send: the gates are borrowed, and the end of a
+    transaction runs Python code, which may take one out.
+    """
+    cdef Row *rows = &table.rows[row]
+    cdef Row *before = NULL
+    cdef PyObject *gate = NULL
+    cdef PyObject *tail
+    cdef Py_ssize_t place, count = 0
+    for place in range(min(end - row, <Py_ssize_t>ROWS_AHEAD)):
+        if rows[place].kind == OTHER or rows[place].kind == ENDING or rows[place].kind >= PULL:
+            break
+        count += 1
+        if before == NULL or not same(
+            table.text(&rows[place].topic), rows[place].topic.size,
+            <const char *>table.text(&before.topic), before.topic.size,
+        ):
+            before = &rows[place]
+            gate = PyDict_GetItemWithError(gates, table.bytes_of(&before.topic))
+            if gate != NULL and not isinstance(<object>gate, TopicGate):
+                raise TypeError(f"{<object>gate!r} is no TopicGate")
+        found[place] = gate
+        if gate != NULL:
+            prefetch(gate)
+            prefetch(<const uint8_t *>gate + 64)
+            prefetch(<const uint8_t *>gate + 128)
+    for place in range(count):
+        if found[place] != NULL:
+            prefetch(<PyObject *>(<TopicGate>found[place]).queues)
+            prefetch(<PyObject *>(<TopicGate>found[place]).sized_topic)
+    for place in range(count):
+        tail = tail_of(&rows[place], found[place])
+        if tail != NULL:
+            prefetch_write(tail)
+            prefetch_write(<const uint8_t *>tail + 64)
+    for place in range(count):
+        tail = tail_of(&rows[place], found[place])
+        if tail != NULL and (<QueueTail>tail).left():
+            prefetch_write((<QueueTail>tail).units + ((<QueueTail>tail).next_offset - (<QueueTail>tail).first) * UNIT_BYTES)
+    return count
+
+
 cdef int append_rows(
-    FrameTable table, Py_ssize_t row, Py_ssize_t end, gates, LogTail log, IndexTail index, int64_t now_ms, bytes born_host,
-    Replies replies, AppendOutcome outcome,
+    FrameTable table, Py_ssize_t row, Py_ssize_t end, dict gates, LogTail log, IndexTail index, int64_t now_ms,
+    bytes born_host, Replies replies, AppendOutcome outcome,
 ) except -1:
     """`append` as a part of a run that has begun."""
     cdef Target t
     cdef Row *r
-    cdef TopicGate gate = None
+    cdef PyObject *found[ROWS_AHEAD]  # the gates of the rows [found_first, found_end)
+    cdef Py_ssize_t found_first = row, found_end = row
+    cdef TopicGate gate
     cdef PyObject *target
     cdef QueueTail queue
     cdef Entry *entries
-    cdef const uint8_t *topic
     cdef Py_ssize_t count, place, keys, cluster_size = PyBytes_GET_SIZE(log.cluster)
     cdef int64_t size, queue_offset
     cdef uint8_t *ids
-    cdef bytes slow = None  # of the gates for which `shape` holds
+    cdef tuple slow = None  # of the gates for which `shape` holds
     cdef Shape shape
     outcome.stop, outcome.row = END, row
     if not 0 <= row <= end <= table.count:
@@ -257,15 +314,17 @@ cdef int append_rows(
         if r.kind == OTHER or r.kind >= PULL or r.sys_flag & SYS_FLAG_SLOW:
             outcome.stop = SLOW
             break
-        topic = table.text(&r.topic)
-        if gate is None or not same(topic, r.topic.size, PyBytes_AS_STRING(gate.topic), PyBytes_GET_SIZE(gate.topic)):
-            gate = gates.get(table.bytes_of(&r.topic))
-            if gate is not None and (slow is None or slow != gate.slow):
-                slow = gate.slow
-                shape.size, shape.made, shape.whole = 0, 0, False
+        if row >= found_end:
+            found_first, found_end = row, row + find_gates(table, row, end, gates, found)
+        if tail_of(r, found[row - found_first]) == NULL:
+            outcome.stop = SLOW
+            break
+        gate = <TopicGate>found[row - found_first]
+        if slow is not gate.slow_names:
+            slow = gate.slow_names
+            shape.size, shape.made, shape.whole = 0, 0, False
         if (
-            gate is None or not 0 <= r.queue_id < len(gate.queues)
-            or not 1 <= r.stop - r.body <= log.message_bytes_max
+            not 1 <= r.stop - r.body <= log.message_bytes_max
             or gate.retries and (r.kind == BATCH or r.reconsume_times >= min(r.retries_max, gate.retries_max))
             or not take_row(table, r, gate, &shape, &outcome.entries, cluster_size)
         ):
@@ -281,7 +340,7 @@ cdef int append_rows(
             outcome.stop = SLOW
             break
         else:
-            target, queue = <PyObject *>gate, <QueueTail>gate.queues[r.queue_id]
+            target, queue = <PyObject *>gate, <QueueTail>tail_of(r, <PyObject *>gate)
         count = outcome.entries.used // <Py_ssize_t>sizeof(Entry)
         size = count * (RECORD_BYTES_MIN + PyBytes_GET_SIZE((<TopicGate>target).topic))
         keys = 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from metaq.wire._hot_py_append import append
@@ -15,7 +15,7 @@ _COLUMNS = 6
 def append_parts(
     data: Any,
     parts: memoryview,
-    senders: Sequence[tuple[Mapping[bytes, TopicGate], bytes] | None],
+    senders: Sequence[tuple[dict[bytes, TopicGate], bytes] | None],
     table: FrameTable,
     log: LogTail,
     index: IndexTail | None,

@@ -163,7 +163,8 @@ cdef class QueueTail:
     cdef public int64_t log_end
     cdef public bint watched
     cdef uint64_t run
-    cdef Exported units
+    cdef Exported file
+    cdef uint8_t *units  # of the file: one cold line less than by way of it
     cdef int64_t first
     cdef int64_t limit
 
@@ -173,18 +174,21 @@ cdef class QueueTail:
         self.next_offset = self.log_end = self.first = self.limit = 0
         self.watched = False
         self.run = 0
-        self.units = Exported()
+        self.file = Exported()
+        self.units = NULL
 
     def attach(self, buffer, int64_t first_unit, int64_t units):
         cdef Exported fresh = Exported()
         fresh.hold(buffer, PyBUF_WRITABLE)
         if not 0 <= units <= fresh.size // UNIT_BYTES or not 0 <= first_unit < 1 << 60:
             raise ValueError(f"{units} units from {first_unit} in a buffer of {fresh.size} bytes")
-        self.units = fresh
+        self.file = fresh
+        self.units = fresh.data
         self.first, self.limit = first_unit, first_unit + units
 
     def detach(self):
-        self.units = Exported()
+        self.file = Exported()
+        self.units = NULL
         self.first = self.limit = 0
 
     cdef inline int64_t left(self) noexcept:
@@ -195,7 +199,7 @@ cdef class QueueTail:
 
     cdef inline void write(self, int64_t log_offset, int32_t size, int64_t tags_code) noexcept:
         """The next unit; the caller looked at left()."""
-        put_unit(self.units.data + (self.next_offset - self.first) * UNIT_BYTES, log_offset, size, tags_code)
+        put_unit(self.units + (self.next_offset - self.first) * UNIT_BYTES, log_offset, size, tags_code)
         self.next_offset += 1
         self.log_end = log_offset + size
 
@@ -405,7 +409,8 @@ cdef class TopicGate:
     cdef int retries_max
     cdef uint32_t key_prefix
     cdef bytes sized_topic  # as a record has it: behind its length
-    cdef bytes slow  # the names, each behind its length
+    cdef tuple slow_names  # of properties that the slow lane has to see
+    cdef bytes slow  # these names, each behind its length
     cdef uint64_t slow_sizes  # which lengths there are
 
     def __cinit__(
@@ -425,8 +430,8 @@ cdef class TopicGate:
         self.wait_is_slow = wait_is_slow
         self.transactions, self.delays = transactions, delays
         self.retries, self.retries_max = retries_max is not None, retries_max or 0
-        self.slow, self.slow_sizes = b"", 0
-        for name in slow:
+        self.slow_names, self.slow, self.slow_sizes = tuple(slow), b"", 0
+        for name in self.slow_names:
             if not 1 <= len(name) <= SLOW_NAME_BYTES_MAX:
                 raise ValueError(f"the property name {name!r} has {len(name)} bytes, allowed are 1 to {SLOW_NAME_BYTES_MAX}")
             self.slow += bytes([len(name)]) + name

@@ -145,7 +145,7 @@ cdef bint is_unit_of(QueueTail queue, int64_t number, Record *r) noexcept:
     cdef const uint8_t *unit
     if not queue.first <= number < queue.next_offset <= queue.limit:
         return False
-    unit = queue.units.data + (number - queue.first) * UNIT_BYTES
+    unit = queue.units + (number - queue.first) * UNIT_BYTES
     return get64(unit) == r.log_offset and get32(unit + 8) == r.size
 
 

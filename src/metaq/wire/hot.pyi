@@ -279,7 +279,7 @@ def append(
     table: FrameTable,
     row: int,
     end: int,
-    gates: Mapping[bytes, TopicGate],
+    gates: dict[bytes, TopicGate],
     log: LogTail,
     index: IndexTail | None,
     now_ms: int,
