@@ -111,7 +111,7 @@ def _row(axes: Any, place: int, row: dict[str, Any]) -> None:
     axes.text(
         MOST * 1.12, place, f"{_number(row['median'])} {row['unit']}", fontsize=9, color=INK, weight="bold", va="center"
     )
-    axes.text(MOST * 4.2, place, f"{bounds}  {beside}", fontsize=8, color=QUIET, va="center")
+    axes.text(MOST * 5.2, place, f"{bounds}  {beside}", fontsize=8, color=QUIET, va="center")
 
 
 def _better(row: dict[str, Any], value: float, peer: float | None) -> float:
@@ -125,7 +125,7 @@ def _within(value: float) -> float:
 
 
 def _short(work: str) -> str:
-    return work if len(work) <= 78 else work[:76] + " …"
+    return work if len(work) <= 68 else work[:66] + " …"
 
 
 def _number(value: float) -> str:

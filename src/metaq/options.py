@@ -237,7 +237,7 @@ class BrokerOptions(OptionTable):
     )
     busy_poll_micros: int | None = option(
         None,
-        "Microseconds to wait awake for the next request of a lone connection while that pays; 0: never. Unset: 20, or 0 on a "
+        "Microseconds to wait awake for the next request of a lone connection while that pays; 0: never. Unset: 50, or 0 on a "
         "single core.",
         low=0,
         high=1000,

@@ -16,8 +16,8 @@ from metaq.net.sweep import ANSWERED, COLUMNS, Member, Sweep
 from metaq.wire.frame import frame_bytes
 
 log = logging.getLogger(__name__)
-AWAKE_MICROS: Final = 20
-"""A producer of the same machine needs some ten for its next request. On a single core nobody could send it meanwhile."""
+AWAKE_MICROS: Final = 50
+"""A producer of the same machine needs 10 to 30 for its next request. On a single core nobody could send it meanwhile."""
 
 
 class SweptSends:
