@@ -268,15 +268,12 @@ def _spread(bench: Bench, topics: int) -> Measured:
     def ours(count: int) -> Measured:
         with processes.metaq_up(bench.disk, options=MANY_TOPICS) as server:
             made = topics_bench.run(server, count, 8, 64, "bench")
-            warm = partial(processes.load, bench.cache, "send", server.address, topics=count)
-            warm(count=4 * count, seconds=300)
-            warm(
-                count=10**9, seconds=bench.count(10, 1)
-            )  # what making the topics left to the disk has a row of its own
+            load = partial(processes.load, bench.cache, "send", server.address, topics=count)
+            load(count=4 * count, seconds=300)  # warms them
+            # What making the topics left to the disk has a row of its own.
+            load(count=10**9, seconds=bench.count(10, 1))
             with costs.spent(server) as spent:
-                result = processes.load(
-                    bench.cache, "send", server.address, topics=count, count=bench.count(2_000_000), seconds=120
-                )
+                result = load(count=bench.count(2_000_000), seconds=120)
         value = result["requests_per_s"] / 1000
         return {**result, **spent.each(result["requests"]), "made_per_s": made["topics_per_s"], "value": value}
 

@@ -10,13 +10,11 @@ import pytest
 import metaq
 from metaq.admin import Admin
 from metaq.errors import ConfigError, NotSupported
-from metaq.spark.pipelines import mirror
-from metaq.spark.pipelines.run import status_of
 from metaq.testing import EmbeddedBroker
 from tests.interop.servers import RocketmqServer
-from tests.spark.conftest import finished
+from tests.spark.pipelines.mirroring.mirror_support import bodies, consume, place_of, run, send, stored
 from tests.staged import send_empty
-from tests.support import PATIENCE, eventually
+from tests.support import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -26,42 +24,6 @@ def target():
     """The cluster that is written to."""
     with EmbeddedBroker() as broker:
         yield broker
-
-
-def stored(broker, topic: str) -> dict[int, list[metaq.ReceivedMessage]]:
-    """The messages of each queue, in order."""
-    found: dict[int, list[metaq.ReceivedMessage]] = {}
-    with metaq.Reader(broker.namesrv, topic, stop_at_end=True) as reader:
-        for message in reader:
-            found.setdefault(message.queue_id, []).append(message)
-    return {queue: sorted(messages, key=lambda one: one.queue_offset) for queue, messages in found.items()}
-
-
-def bodies(broker, topic: str) -> dict[int, list[bytes]]:
-    return {queue: [one.body for one in messages] for queue, messages in stored(broker, topic).items()}
-
-
-def send(broker, topic: str, count: int, prefix: bytes = b"") -> None:
-    with metaq.Producer(broker.namesrv) as producer:
-        futures = [
-            producer.submit(
-                topic, b"%s%d" % (prefix, i), tag="t", keys=[f"k{i}"], properties={"n": str(i)}, ordering_key=str(i)
-            )
-            for i in range(count)
-        ]
-        for future in futures:
-            future.result(PATIENCE)
-
-
-def run(spark, source, target, folder, **options) -> list[dict]:
-    told: list[dict] = []
-    config = {
-        "nameServers": source.namesrv, "to": target.namesrv, "folder": str(folder), "once": True, "sourceName": "a",
-        "targetName": "b", **options,
-    }  # fmt: skip
-    finished(lambda: mirror(spark, config, lambda _, figures: told.append(dict(figures))))
-    eventually(lambda: status_of(folder).state == "ended", what="the end of the run")
-    return told
 
 
 @pytest.mark.all
@@ -119,29 +81,10 @@ def test_large_and_empty_messages_are_mirrored_in_their_place(spark, metaq_broke
     assert bodies(target, "heavy") == bodies(metaq_broker, "heavy")
 
 
-def place_of(broker, group: str, topic: str) -> dict[int, int]:
-    """How far a group is, by queue id."""
-    with Admin(broker.namesrv) as admin:
-        return {
-            one.queue.queue_id: one.consumed for one in admin.group_progress(group).queues if one.queue.topic == topic
-        }
-
-
 def same(one: object, other: object) -> bool:
     """Says what they are where they differ."""
     assert one == other
     return True
-
-
-def consume(broker, group: str, topic: str, count: int) -> list[bytes]:
-    """So many messages, as a member of the group that then leaves."""
-    got: list[bytes] = []
-    with metaq.PullConsumer(broker.namesrv, group=group, topics=topic, start="earliest") as consumer:
-        consumer.wait_assigned(PATIENCE)
-        while len(got) < count:
-            got += [message.body for message in consumer.poll(timeout=1.0, count=count - len(got))]
-        consumer.commit()
-    return got
 
 
 def test_a_group_goes_on_in_the_target_where_it_was_in_the_source(spark, metaq_broker, target, tmp_path):

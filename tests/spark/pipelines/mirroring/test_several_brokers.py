@@ -8,13 +8,14 @@ import pytest
 
 import metaq
 from metaq.admin import Admin
-from metaq.spark.pipelines import mirror
 from metaq.testing import Cluster
-from tests.spark.conftest import finished
+from tests.spark.pipelines.mirroring.mirror_support import consume, run, send
 from tests.support import PATIENCE
 
 pytestmark = [pytest.mark.spark, pytest.mark.all, pytest.mark.spark_all]
 TOPIC, GROUP, COUNT = "two_sides", "two-sided", 2000
+SAVING = {"flushConsumerOffsetInterval": 10}
+"""Milliseconds: a group's progress of the last five seconds would be lost by a kill, as RocketMQ's is."""
 
 
 def by_queue(cluster: Cluster) -> list[list[bytes]]:
@@ -40,33 +41,21 @@ def consumed(cluster: Cluster) -> list[int]:
 
 def test_each_queue_has_its_own_though_a_broker_of_each_side_dies(spark, tmp_path):
     """One broker of each side is killed and started again while small batches are mirrored; the group goes along."""
-    with Cluster(brokers=2) as source, Cluster(brokers=2) as target:
+    with Cluster(brokers=2, options=SAVING) as source, Cluster(brokers=2, options=SAVING) as target:
         with Admin(source.namesrv) as admin:
             admin.create_topic(TOPIC, queues=2)
-        with metaq.Producer(source.namesrv) as producer:
-            futures = [producer.submit(TOPIC, b"%d" % number, ordering_key=str(number)) for number in range(COUNT)]
-            for future in futures:
-                future.result(PATIENCE)
-        with metaq.PullConsumer(source.namesrv, group=GROUP, topics=TOPIC, start="earliest") as consumer:
-            consumer.wait_assigned(PATIENCE)
-            got = 0
-            while got < COUNT:
-                got += len(consumer.poll(timeout=1.0, count=COUNT - got))
-            consumer.commit()
+        send(source, TOPIC, COUNT)
+        consume(source, GROUP, TOPIC, COUNT)
         assert all(by_queue(source))
         killed: list[threading.Thread] = []
 
-        def told(_: object, figures: dict) -> None:
+        def kill(_: dict) -> None:
             if len(killed) < 2:  # in the middle of the next batches
                 broker = (source, target)[len(killed)].brokers[len(killed)]
                 killed.append(threading.Thread(target=lambda: (broker.kill(), broker.start())))
                 killed[-1].start()
 
-        config = {
-            "nameServers": source.namesrv, "to": target.namesrv, "folder": str(tmp_path / "mirror"), "once": True,
-            "sourceName": "a", "targetName": "b", "topics": TOPIC, "groups": GROUP, "maxOffsetsPerTrigger": 200,
-        }  # fmt: skip
-        finished(lambda: mirror(spark, config, told))
+        run(spark, source, target, tmp_path / "mirror", tell=kill, topics=TOPIC, groups=GROUP, maxOffsetsPerTrigger=200)
         assert len(killed) == 2
         for thread in killed:
             thread.join(PATIENCE)
