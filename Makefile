@@ -52,7 +52,7 @@ test-interop: $(VENV)/has-test  ## foreign clients, brokers and databases agains
 	$(PYTEST) tests/interop -n 3 --dist loadgroup -m "not all" $(ARGS)
 
 test-all: $(VENV)/has-test  ## every test, also the ones that take long or install foreign servers
-	METAQ_FRESH_CLONE=1 $(PYTEST) $(BESIDE) $(ARGS)
+	METAQ_FRESH_CLONE=test $(PYTEST) $(BESIDE) $(ARGS)
 
 test-plain: $(VENV)/has-test  ## the tests of formats and store with the plain Python twin of the hot module
 	METAQ_HOT=0 $(PYTEST) $(BESIDE) $(wildcard tests/wire tests/store tests/doors/test_transaction_lanes.py tests/doors/test_delay_lanes.py) tests/system/test_first_whole.py $(ARGS)

@@ -69,5 +69,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def _place(item: pytest.Item) -> int:
-    """The groups first, those of Spark before the others: what is left at the end should be short."""
-    return 0 if item.get_closest_marker("spark") else 1 if item.get_closest_marker("xdist_group") else 2
+    """The groups first, those of Spark before the others, and the proof before them: what is left at the end should be short."""
+    if item.get_closest_marker("spark"):
+        return 0 if "proof" in item.path.parts else 1
+    return 2 if item.get_closest_marker("xdist_group") else 3

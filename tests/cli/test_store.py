@@ -1,4 +1,4 @@
-"""`metaq store` on files of MetaQ 1.x."""
+"""`metaq store` on store folders, and on files of MetaQ 1.x."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from metaq.saved import SavedTable, TableFile
 from metaq.store.journalled_file import JournalledFile
 from metaq.wire.files import TOPICS
 from metaq.wire.metaq1_frame import frame, with_attribute
+from tests.store.support import open_store, put
 from tests.support import PATIENCE, environment, eventually, metaq_command, run_metaq
 
 
@@ -39,6 +40,22 @@ def test_dump_prints_frames_of_each_kind_of_file_of_1x(tmp_path):
     torn = run_metaq("store", "dump", str(tmp_path))
     assert torn.returncode == 1
     assert f"{last} ends at position 74: 4 bytes that are no whole frame" in torn.stderr
+
+
+def test_dump_of_some_topics_has_every_message_of_theirs_and_no_other(tmp_path):
+    """In the order of the log, with what JSON must escape, and a body that is no text."""
+    texts = ['"\\\n', "\u2028é", "plain"]
+    with open_store(tmp_path) as store:
+        for number in range(600):
+            put(store, "abc"[number % 3], 0, b"\xff" if number == 500 else f"{number} {texts[number % 2]}".encode())
+    dumped = run_metaq("store", "dump", str(tmp_path), "--topic", "a", "--topic", "c")
+    shown = [json.loads(line) for line in dumped.stdout.rstrip("\n").split("\n")]
+    assert [(row["topic"], row["queue_offset"]) for row in shown] == [
+        ("abc"[number % 3], number // 3) for number in range(600) if number % 3 != 1
+    ]
+    wanted = [f"{number} {texts[number % 2]}" for number in range(600) if number % 3 != 1 and number != 500]
+    assert [row["body"] for row in shown if "body" in row] == wanted
+    assert [row["body_base64"] for row in shown if "body" not in row] == ["/w=="]
 
 
 def test_dump_of_a_folder_that_holds_neither_says_so(tmp_path):

@@ -103,7 +103,7 @@ def test_drivers_killed_at_every_point_read_each_message_once(metaq_broker, tmp_
     with driver(metaq_broker, topic, tmp_path, dict.fromkeys(queries, "")) as running:
         assert running.wait(WHOLE_PATIENCE) == 0, (tmp_path / "driver.log").read_text()[-3000:]
 
-    records = [(one.queue_id, one.queue_offset) for one in StoreReader(metaq_broker.data).records(topic=topic)]
+    records = [(one.queue_id, one.queue_offset) for one in StoreReader(metaq_broker.data).records(topics=[topic])]
     for query, points in zip(queries, KILLED_AT, strict=True):
         start = ends_of_batch_0(query / "checkpoint")
         assert sum(start.values()) >= EARLIER

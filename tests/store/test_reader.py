@@ -20,7 +20,8 @@ def test_reader_gives_every_record_in_log_order(tmp_path):
     bodies = [b"%d" % i * 100 for i in range(300)]
     assert [found[3] for found in dumped(tmp_path)] == bodies
     assert [m.body for m in StoreReader(tmp_path / "commitlog").records()] == bodies
-    assert [m.body for m in StoreReader(tmp_path).records(topic="U")] == bodies[1::2]
+    assert [m.body for m in StoreReader(tmp_path).records(topics=["U"])] == bodies[1::2]
+    assert [m.body for m in StoreReader(tmp_path).records(topics=["U", "T"])] == bodies
 
 
 def test_reader_starts_at_any_record(tmp_path):

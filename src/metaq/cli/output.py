@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
+import itertools
 import json
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any, Final
 
+import msgspec
 import typer
 
 from metaq.model import StoredMessage
@@ -34,12 +36,24 @@ def print_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False))
 
 
-_line = json.JSONEncoder(ensure_ascii=False).encode  # `json.dumps` makes an encoder for each call that asks for this.
+_LINES: Final = 128
+_encoder = msgspec.json.Encoder()
+
+
+def _line(value: Any) -> str:
+    return msgspec.json.format(_encoder.encode(value), indent=0).decode()
 
 
 def print_json_line(value: Any) -> None:
     """One JSON document on one line, at once: for streams."""
     print(_line(value), flush=True)
+
+
+def print_json_lines(values: Iterable[Any]) -> None:
+    """JSON documents, each on one line, that are all there already: a program that reads them gets many at a time."""
+    lines = map(_line, values)
+    while block := list(itertools.islice(lines, 1 if sys.stdout.isatty() else _LINES)):
+        print("\n".join(block), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
@@ -121,11 +135,11 @@ def message_json(message: StoredMessage) -> dict[str, Any]:
 
 def body_json(body: bytes) -> dict[str, str]:
     """A body for JSON output, as in `message_json`."""
-    import base64
-
     try:
         return {"body": body.decode("utf-8")}
     except UnicodeDecodeError:
+        import base64
+
         return {"body_base64": base64.b64encode(body).decode("ascii")}
 
 

@@ -16,15 +16,16 @@ from metaq.cli.output import (
     count,
     message_json,
     print_json,
-    print_json_line,
+    print_json_lines,
     print_table,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from metaq.store.segments import Segment
     from metaq.store.staged import StagedRecord
+    from metaq.wire.metaq1_frame import Frame
 
 app = typer.Typer(
     help="Look into store folders, and import those of MetaQ 1.x, without a broker.", no_args_is_help=True
@@ -49,7 +50,9 @@ def dump(
             help="a store's root folder; or a data folder of MetaQ 1.x, or a file of it or of an archive",
         ),
     ],
-    topic: Annotated[str | None, typer.Option(help="only this topic")] = None,
+    topics: Annotated[
+        list[str] | None, typer.Option("--topic", metavar="TOPIC", help="only this topic; may be given several times")
+    ] = None,
     start: Annotated[
         int | None, typer.Option("--from", min=0, metavar="OFFSET", help="first log offset, or first position of 1.x")
     ] = None,
@@ -66,15 +69,19 @@ def dump(
 
     del as_json
     if not holds_log(folder) and (segments := find_segments(folder)):
-        _dump_segments(segments, topic, start or 0)
+        _dump_segments(segments, topics or (), start or 0)
         return
     reader = StoreReader(folder)
-    for message in reader.records(start=start, topic=topic):
-        shown = message_json(message)
-        shown["log_offset"] = message.log_offset
-        if record := staged_record(message):
-            shown["staged"] = _staged_json(record)
-        print_json_line(shown)
+
+    def lines() -> Iterator[dict[str, Any]]:
+        for message in reader.records(start=start, topics=topics or ()):
+            shown = message_json(message)
+            shown["log_offset"] = message.log_offset
+            if record := staged_record(message):
+                shown["staged"] = _staged_json(record)
+            yield shown
+
+    print_json_lines(lines())
     print(f"end of the log at offset {reader.end}: {reader.why}", file=sys.stderr)
 
 
@@ -148,34 +155,35 @@ def fold(
         print(f"{name}: {'written, with what its journals say' if changed else 'has no journal'}")
 
 
-def _dump_segments(segments: Sequence[Segment], topic: str | None, start: int) -> None:
-    """Print the frames of data files of MetaQ 1.x."""
-    from metaq.store.segments import SegmentReader, frame_parts
+def _dump_segments(segments: Sequence[Segment], topics: Collection[str], start: int) -> None:
+    """Print the frames of data files of MetaQ 1.x, of all topics if none is named."""
+    from metaq.store.segments import SegmentReader
 
     damaged = 0
     for segment in segments:
-        if topic not in {None, segment.topic}:
+        if topics and segment.topic not in topics:
             continue
         reader = SegmentReader(segment)
-        for position, frame in reader:
-            if position < start:
-                continue
-            attribute, payload = frame_parts(frame)
-            print_json_line(
-                {
-                    "topic": segment.topic,
-                    "partition": segment.partition,
-                    "position": position,
-                    "message_id": frame.message_id,
-                    "flag": frame.flag,
-                    "attribute": None if attribute is None else attribute.decode("utf-8", "replace"),
-                    **body_json(payload),
-                }
-            )
+        print_json_lines(_frame_json(segment, position, frame) for position, frame in reader if position >= start)
         damaged += bool(reader.why)
         print(f"{segment.path} ends at position {reader.end}{': ' * bool(reader.why)}{reader.why}", file=sys.stderr)
     if damaged:
         raise typer.Exit(EXIT_FAILED)
+
+
+def _frame_json(segment: Segment, position: int, frame: Frame) -> dict[str, Any]:
+    from metaq.store.segments import frame_parts
+
+    attribute, payload = frame_parts(frame)
+    return {
+        "topic": segment.topic,
+        "partition": segment.partition,
+        "position": position,
+        "message_id": frame.message_id,
+        "flag": frame.flag,
+        "attribute": None if attribute is None else attribute.decode("utf-8", "replace"),
+        **body_json(payload),
+    }
 
 
 def _staged_json(record: StagedRecord) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
-from metaq.model.message import TRANSACTION_MASK, SysFlag
+from metaq.store.dispatch import is_queued
 from metaq.store.mapped_file import FileRun
 from metaq.wire import hot
 
@@ -90,7 +90,7 @@ class Judge:
         if head.store_ms < self.last_ms - BACKWARDS_MS_MAX and not self._has_unit(head):
             return f"a record stored {self.last_ms - head.store_ms} ms before the one in front of it"
         of_deleted = head.log_offset < self._deleted.get(head.topic, 0)
-        if not of_deleted and head.sys_flag & TRANSACTION_MASK in {0, SysFlag.COMMITTED}:
+        if not of_deleted and is_queued(head.sys_flag):
             key = (head.topic, head.queue_id)
             wanted = self._ends.get(key, 0)
             if head.queue_offset not in {wanted, 0}:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import subprocess
 from pathlib import Path
+from typing import Final
 
 import msgspec
 import numpy as np
@@ -22,9 +23,10 @@ from tests.support import environment, metaq_command
 TIME = pa.timestamp("ms", "UTC")
 
 
-class _Line(msgspec.Struct):
+class _Line(msgspec.Struct, gc=False):
     """What `metaq store dump` says of a message."""
 
+    topic: str
     queue_id: int
     queue_offset: int
     message_id: str
@@ -41,27 +43,53 @@ class DumpFailed(Exception):
     """`metaq store dump` failed."""
 
 
-def dumped(store: Path, topic: str) -> pa.Table:
-    """The messages of a topic, in the order of the log. Raises DumpFailed."""
-    lines = msgspec.json.Decoder(_Line)
-    columns: dict[str, list] = {name: [] for name in (*_Line.__struct_fields__[:7], "body", "origin")}
+_PLAIN = ("queue_id", "queue_offset", "message_id", "tag", "born_time", "store_time")
+_KINDS = {"queue_id": pa.int32(), "queue_offset": pa.int64(), "body": pa.binary()}
+_SOME: Final = 50_000
+"""Messages that lie in lists until they become a part of a table: the fewer, the less Python looks for garbage in."""
+
+
+class _Found:
+    """The messages of a topic so far."""
+
+    def __init__(self) -> None:
+        self._some: list[_Line] = []
+        self._parts: list[pa.RecordBatch] = []
+
+    def add(self, line: _Line) -> None:
+        self._some.append(line)
+        if len(self._some) == _SOME:
+            self._put()
+
+    def table(self) -> pa.Table:
+        self._put()
+        return pa.Table.from_batches(self._parts).combine_chunks()
+
+    def _put(self) -> None:
+        some, self._some = self._some, []
+        columns: dict[str, list] = {name: [getattr(line, name) for line in some] for name in _PLAIN}
+        columns["keys"] = [" ".join(line.keys) for line in some]
+        columns["body"] = [line.body.encode() or line.body_base64.encode() for line in some]
+        columns["origin"] = [line.properties.get(COPIED_FROM) for line in some]
+        made = {name: pa.array(column, _KINDS.get(name, pa.string())) for name, column in columns.items()}
+        times = {name: made[name].cast(TIME) for name in ("born_time", "store_time")}
+        self._parts.append(pa.record_batch({**made, **times}))
+
+
+def dumped(store: Path, *topics: str) -> list[pa.Table]:
+    """The messages of each topic, in the order of the log. Raises DumpFailed."""
+    lines, found = msgspec.json.Decoder(_Line), {topic: _Found() for topic in topics}
+    words = ["store", "dump", str(store), *(word for topic in topics for word in ("--topic", topic))]
     with subprocess.Popen(
-        metaq_command("store", "dump", str(store), "--topic", topic),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(),
-    ) as dump:  # fmt: skip
+        metaq_command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
+    ) as dump:
         for text in dump.stdout:
             line = lines.decode(text)
-            for name in _Line.__struct_fields__[:7]:
-                columns[name].append(getattr(line, name))
-            columns["body"].append(line.body.encode() or line.body_base64.encode())
-            columns["origin"].append(line.properties.get(COPIED_FROM))
+            found[line.topic].add(line)
         fault = dump.stderr.read().decode()
     if dump.returncode:
-        raise DumpFailed(f"metaq store dump {store} --topic {topic}: exit status {dump.returncode}: {fault}")
-    times = {name: pa.array(columns[name], pa.string()).cast(TIME) for name in ("born_time", "store_time")}
-    kinds = {"queue_id": pa.int32(), "queue_offset": pa.int64(), "keys": pa.list_(pa.string()), "body": pa.binary()}
-    made = {name: times.get(name, pa.array(column, kinds.get(name, pa.string()))) for name, column in columns.items()}
-    return pa.table({**made, "keys": _joined(made["keys"])})
+        raise DumpFailed(f"metaq {' '.join(words)}: exit status {dump.returncode}: {fault}")
+    return [one.table() for one in found.values()]
 
 
 def manifests(archive: Path) -> list[dict]:

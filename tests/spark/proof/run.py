@@ -399,9 +399,8 @@ class Run:
             int((states == one).sum()) for one in (ACKED, DOUBTFUL, REFUSED)
         )
         with ThreadPoolExecutor() as pool:
-            dumps = [pool.submit(dumped, store, topic) for topic in (SOURCE, TARGET)]
             survey = pool.submit(_survey, store)
-            stored, copies = (dump.result() for dump in dumps)
+            stored, copies = dumped(store, SOURCE, TARGET)
         batches = manifests(folder)
         plain = archived(sorted(folder.glob("**/*.parquet")))
         report.stored, report.copied, report.archived, report.batches = (

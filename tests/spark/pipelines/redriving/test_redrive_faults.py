@@ -171,7 +171,7 @@ def test_a_command_that_is_killed_again_and_again_sends_each_once(metaq_broker, 
     assert done.returncode == 0, done.stderr
     last = json.loads(done.stdout.splitlines()[-1])
     assert (last["left"], last["not_chosen"], last["sent"] + last["sent_before"]) == (0, 1, 9)
-    records = StoreReader(metaq_broker.data).records(topic=shop.topic)
+    records = StoreReader(metaq_broker.data).records(topics=[shop.topic])
     stored = [message.body for message in records if "REDRIVE_ID" in message.properties]
     assert Counter(stored) == Counter(body + b",again" for body in BODIES[1:])
 
