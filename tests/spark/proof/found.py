@@ -10,10 +10,10 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from tests.spark.proof.driver import COPIED_FROM
@@ -23,73 +23,41 @@ from tests.support import environment, metaq_command
 TIME = pa.timestamp("ms", "UTC")
 
 
-class _Line(msgspec.Struct, gc=False):
-    """What `metaq store dump` says of a message."""
-
-    topic: str
-    queue_id: int
-    queue_offset: int
-    message_id: str
-    tag: str | None
-    keys: list[str]
-    born_time: str
-    store_time: str
-    properties: dict[str, str]
-    body: str = ""
-    body_base64: str = ""
+_LINE = pa.schema({
+    "topic": pa.string(), "queue_id": pa.int32(), "queue_offset": pa.int64(), "message_id": pa.string(), "tag": pa.string(),
+    "keys": pa.list_(pa.string()), "born_time": pa.string(), "store_time": pa.string(), "body": pa.string(),
+    "properties": pa.struct({COPIED_FROM: pa.string()}),
+})  # fmt: skip
+"""What is wanted of a line of `metaq store dump`. Bodies of the proof are text."""
+_BLOCK_BYTES: Final = 4 << 20
 
 
 class DumpFailed(Exception):
     """`metaq store dump` failed."""
 
 
-_PLAIN = ("queue_id", "queue_offset", "message_id", "tag", "born_time", "store_time")
-_KINDS = {"queue_id": pa.int32(), "queue_offset": pa.int64(), "body": pa.binary()}
-_SOME: Final = 50_000
-"""Messages that lie in lists until they become a part of a table: the fewer, the less Python looks for garbage in."""
-
-
-class _Found:
-    """The messages of a topic so far."""
-
-    def __init__(self) -> None:
-        self._some: list[_Line] = []
-        self._parts: list[pa.RecordBatch] = []
-
-    def add(self, line: _Line) -> None:
-        self._some.append(line)
-        if len(self._some) == _SOME:
-            self._put()
-
-    def table(self) -> pa.Table:
-        self._put()
-        return pa.Table.from_batches(self._parts).combine_chunks()
-
-    def _put(self) -> None:
-        some, self._some = self._some, []
-        columns: dict[str, list] = {name: [getattr(line, name) for line in some] for name in _PLAIN}
-        columns["keys"] = [" ".join(line.keys) for line in some]
-        columns["body"] = [line.body.encode() or line.body_base64.encode() for line in some]
-        columns["origin"] = [line.properties.get(COPIED_FROM) for line in some]
-        made = {name: pa.array(column, _KINDS.get(name, pa.string())) for name, column in columns.items()}
-        times = {name: made[name].cast(TIME) for name in ("born_time", "store_time")}
-        self._parts.append(pa.record_batch({**made, **times}))
-
-
 def dumped(store: Path, *topics: str) -> list[pa.Table]:
     """The messages of each topic, in the order of the log. Raises DumpFailed."""
-    lines, found = msgspec.json.Decoder(_Line), {topic: _Found() for topic in topics}
     words = ["store", "dump", str(store), *(word for topic in topics for word in ("--topic", topic))]
     with subprocess.Popen(
         metaq_command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as dump:
-        for text in dump.stdout:
-            line = lines.decode(text)
-            found[line.topic].add(line)
+        try:
+            table = pj.read_json(
+                dump.stdout, pj.ReadOptions(block_size=_BLOCK_BYTES),
+                pj.ParseOptions(explicit_schema=_LINE, unexpected_field_behavior="ignore"),
+            )  # fmt: skip
+        except pa.ArrowInvalid as error:  # also of nothing at all
+            table, problem = None, str(error)
         fault = dump.stderr.read().decode()
-    if dump.returncode:
-        raise DumpFailed(f"metaq {' '.join(words)}: exit status {dump.returncode}: {fault}")
-    return [one.table() for one in found.values()]
+    if dump.returncode or table is None:
+        raise DumpFailed(f"metaq {' '.join(words)}: exit status {dump.returncode}: {fault or problem}")
+    made = {name: table[name] for name in ("queue_id", "queue_offset", "message_id", "tag")}
+    made |= {name: table[name].cast(TIME) for name in ("born_time", "store_time")}
+    made |= {"keys": _joined(table["keys"]), "body": table["body"].cast(pa.binary())}
+    made["origin"] = pc.struct_field(table["properties"], COPIED_FROM)
+    whole = pa.table(made)
+    return [whole.filter(pc.equal(table["topic"], topic)).combine_chunks() for topic in topics]
 
 
 def manifests(archive: Path) -> list[dict]:

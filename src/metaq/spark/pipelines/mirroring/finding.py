@@ -35,6 +35,11 @@ class Part(NamedTuple):
     length: int
     runs: tuple[Run, ...]
 
+    @property
+    def end(self) -> int:
+        """One past the source offset of its last message."""
+        return self.runs[-1].source + self.runs[-1].length
+
 
 def settings(retry_seconds: float) -> FetchSettings:
     """How the target is read. What is gone there needs no translation."""

@@ -49,6 +49,9 @@ _LOG = logging.getLogger(__name__)
 PERM_BOTH = 6
 ROUTE_SECONDS = 60.0
 """How long a topic that was made may take until the name servers know all of it."""
+FOUND_SECONDS = 30.0
+"""How long the last look waits for copies that the target has acknowledged and not yet put into their queues."""
+LOOK_SECONDS = 0.05
 
 
 def start(spark: Any, options: MirrorOptions, run: Run) -> Any:
@@ -106,6 +109,10 @@ class _Mirror:
         self._limits = message_limits.SENT
         self._remembered = False
         """Whether the target's coordinator was asked if it knows earlier batches."""
+        self._copied: dict[MessageQueue, int] = {}
+        """Per source queue, one past the last message that this run has copied."""
+        self._looked = False
+        """Whether the target was looked through since the start."""
         self._busy = threading.Lock()
         """Of who changes the state."""
         self._ended = threading.Event()
@@ -226,12 +233,43 @@ class _Mirror:
 
     def _find(self, copied: list[dict[str, Any]]) -> None:
         parts = [(self._state.queues[part.queue], part) for one in copied if (part := _part_of(one)) is not None]
+        for _, part in parts:
+            self._copied[part.queue] = max(part.end, self._copied.get(part.queue, 0))
         try:
             # Without transactions the messages of a slice need not lie together.
             known = parts if self._options.exact else []
             finding.look(self._target, self._state, {target for target, _ in parts}, known, self._looking)
         except (MetaqError, BrokerError) as fault:
-            _LOG.warning("where the last messages lie in the target is found with the next batch: %s", fault)
+            _LOG.warning("where the last messages lie in the target is found later: %s", fault)
+
+    def _find_rest(self, client: ClusterClient, seconds: float) -> None:
+        """Look for copies where their batch did not find them, and wait `seconds` for them: no other batch may come.
+
+        A RocketMQ acknowledges a message before it has a place in its queue. Raises as `finding.look`.
+        """
+        until = SYSTEM.monotonic() + seconds
+        while True:
+            with self._busy:
+                # The run before may have left some, too.
+                if targets := self._unfound() if self._looked else set(self._state.seen):
+                    finding.look(client, self._state, targets, (), self._looking)
+                    self._looked = True
+                left = self._unfound()
+            if not left or SYSTEM.monotonic() >= until:
+                break
+            threading.Event().wait(LOOK_SECONDS)
+        if left and seconds:
+            _LOG.warning(
+                "not found in %s within %.0f s, though acknowledged: the last copies. Groups are carried over as far as copies were "
+                "found; run the mirror again for the rest",
+                ", ".join(map(str, sorted(left))),
+                seconds,
+            )
+
+    def _unfound(self) -> set[MessageQueue]:
+        """Target queues of which copies were not found yet."""
+        state = self._state
+        return {state.queues[queue] for queue, end in self._copied.items() if state.tables[queue].end < end}
 
     def _tell(self, batch: int, figures: dict[str, int], seconds: float) -> None:
         left = "".join(
@@ -312,13 +350,14 @@ class _Mirror:
             going = True
             while going:
                 going = not self._ended.wait(self._options.group_seconds) and _is_active(query)
-                self._carry(carrier)
+                self._carry(carrier, target, 0.0 if going else FOUND_SECONDS)
         finally:
             source.close()
             target.close()
 
-    def _carry(self, carrier: Carrier) -> None:
+    def _carry(self, carrier: Carrier, target: ClusterClient, seconds: float) -> None:
         try:
+            self._find_rest(target, seconds)
             with self._busy:
                 told = carrier.carry(self._state)
             now = dt.datetime.fromtimestamp(SYSTEM.now_ms() / 1000, dt.UTC).isoformat(timespec="seconds")
