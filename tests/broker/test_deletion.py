@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import pathlib
 import random
@@ -20,6 +21,7 @@ from metaq.errors import ConfigError
 from metaq.model import TopicConfig
 from metaq.options import BrokerOptions
 from metaq.store.config_file import ConfigFile
+from metaq.store.disk import Disk
 from metaq.store.journalled_file import JournalledFile
 from metaq.store.message_store import MessageStore
 from metaq.testing import PowerLossDisk
@@ -182,8 +184,12 @@ def test_queues_that_a_crash_kept_from_going_are_removed_at_the_next_start(tmp_p
         assert stored(broker, "orders") == [b"new"]
 
 
-def test_a_deletion_is_forgotten_when_the_log_begins_behind_it(tmp_path):
+def test_a_deletion_is_forgotten_when_the_log_begins_behind_it(tmp_path, monkeypatch):
     """The file does not grow for ever; but a log file whose deletion a power cut may undo is still there, for this."""
+
+    def no_sync(disk, path):
+        raise OSError(errno.EIO, "Input/output error", str(path))
+
     clock = FakeClock()
     file = ConfigFile(tmp_path / "config" / "metaqDeleted.json")
     with open_broker(tmp_path, clock, {"mapped_file_size_commit_log": 64 << 10}) as broker:
@@ -197,7 +203,13 @@ def test_a_deletion_is_forgotten_when_the_log_begins_behind_it(tmp_path):
             while broker.store.log_end // (64 << 10) == end:
                 send(broker, "other", bytes(40_000))
             clock.advance(100 * 3600)
-            assert broker.store.retain(clock.now_ms(), at_once=True)
+            with monkeypatch.context() as patch:
+                if forgotten:
+                    assert broker.store.retain(clock.now_ms(), at_once=True)
+                else:
+                    patch.setattr(Disk, "resync_folder", no_sync)
+                    with pytest.raises(OSError, match="Input/output"):
+                        broker.store.retain(clock.now_ms(), at_once=True)
             broker.tick()
             assert ('"orders"' not in file.load()) is forgotten
         assert broker.deletions.marks.table == {}

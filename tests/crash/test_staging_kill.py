@@ -182,7 +182,7 @@ class Run:
             reader = StoreReader(broker.data)
             return broker.death != "" or any(
                 transaction in record.value
-                for record in map(staged_record, reader.records(topic=DECISIONS_TOPIC))
+                for record in map(staged_record, reader.records(topics=[DECISIONS_TOPIC]))
                 if record and record.kind == last
             )
 

@@ -144,6 +144,25 @@ def test_log_files_are_deleted_in_their_order_also_on_the_disk(tmp_path, seed):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
+def test_deleted_log_files_stay_deleted(tmp_path, seed):
+    """Once retention is done with them: what they held is forgotten, and may have been answered otherwise."""
+    with PowerLossDisk(tmp_path / "a", seed) as disk:
+        store = quiet(disk, file_reserved_time=0)
+        for number in range(12):
+            put(store, "T", 0, b"%d" % number * 20_000)
+        store.checkpoint()
+        assert store.retain(store.clock.now_ms() + 1, at_once=True) >= 3
+        low = store.min_log
+        assert store.settled_min_log == low > 0
+        cut = disk.cut(tmp_path / "b")
+        store.close()
+    with cut:
+        store = quiet(cut)
+        assert store.min_log == low
+        store.close()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
 def test_the_mark_of_a_running_store_is_durable_before_anything_changes(tmp_path, seed):
     """After a cut in the middle of a run the next start knows that there was no orderly end."""
     with PowerLossDisk(tmp_path / "a", seed) as disk:

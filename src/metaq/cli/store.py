@@ -23,9 +23,8 @@ from metaq.cli.output import (
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
-    from metaq.store.segments import Segment
+    from metaq.store.segments import Segment, SegmentReader
     from metaq.store.staged import StagedRecord
-    from metaq.wire.metaq1_frame import Frame
 
 app = typer.Typer(
     help="Look into store folders, and import those of MetaQ 1.x, without a broker.", no_args_is_help=True
@@ -157,33 +156,32 @@ def fold(
 
 def _dump_segments(segments: Sequence[Segment], topics: Collection[str], start: int) -> None:
     """Print the frames of data files of MetaQ 1.x, of all topics if none is named."""
-    from metaq.store.segments import SegmentReader
+    from metaq.store.segments import SegmentReader, frame_parts
+
+    def lines(segment: Segment, reader: SegmentReader) -> Iterator[dict[str, Any]]:
+        for position, frame in reader:
+            if position >= start:
+                attribute, payload = frame_parts(frame)
+                yield {
+                    "topic": segment.topic,
+                    "partition": segment.partition,
+                    "position": position,
+                    "message_id": frame.message_id,
+                    "flag": frame.flag,
+                    "attribute": None if attribute is None else attribute.decode("utf-8", "replace"),
+                    **body_json(payload),
+                }
 
     damaged = 0
     for segment in segments:
         if topics and segment.topic not in topics:
             continue
         reader = SegmentReader(segment)
-        print_json_lines(_frame_json(segment, position, frame) for position, frame in reader if position >= start)
+        print_json_lines(lines(segment, reader))
         damaged += bool(reader.why)
         print(f"{segment.path} ends at position {reader.end}{': ' * bool(reader.why)}{reader.why}", file=sys.stderr)
     if damaged:
         raise typer.Exit(EXIT_FAILED)
-
-
-def _frame_json(segment: Segment, position: int, frame: Frame) -> dict[str, Any]:
-    from metaq.store.segments import frame_parts
-
-    attribute, payload = frame_parts(frame)
-    return {
-        "topic": segment.topic,
-        "partition": segment.partition,
-        "position": position,
-        "message_id": frame.message_id,
-        "flag": frame.flag,
-        "attribute": None if attribute is None else attribute.decode("utf-8", "replace"),
-        **body_json(payload),
-    }
 
 
 def _staged_json(record: StagedRecord) -> dict[str, Any]:

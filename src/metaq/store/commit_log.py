@@ -46,6 +46,8 @@ class CommitLog:
         self._by_writes, self._descriptor = by_writes, -1
         self.tail, self.on_failure = tail, on_failure
         self._end = 0
+        self.settled_min = 0
+        """No power cut brings back what lies before: what was deleted last may come back until `settle`."""
         self._attached: MappedFile | None = None
         self._making = threading.Lock()
 
@@ -54,11 +56,6 @@ class CommitLog:
         """Where the oldest file begins; the end for a log without files."""
         files = self.run.files
         return files[0].start if files else self.end
-
-    @property
-    def settled_min(self) -> int:
-        """No power cut brings back what lies before: of the deleted files, the last one may come back (`FileRun`)."""
-        return max(0, self.min - self.run.file_bytes)
 
     @property
     def end(self) -> int:
@@ -72,11 +69,20 @@ class CommitLog:
     def start_at(self, end: int) -> None:
         """The next record goes to `end`. Its file is attached if it exists; else `roll` makes it."""
         self._end = end
+        self.settled_min = max(
+            0, self.min - self.run.file_bytes
+        )  # An earlier process may have deleted the file before.
         if file := self.run.find(end):
             self._attach(file, end)
         else:  # `tail` tells the end all the same
             self.tail.end = end
             self.tail.detach()
+
+    def settle(self) -> None:
+        """See that no power cut brings deleted files back. Raises OSError: one may, and the next deletion tries again."""
+        low = self.min
+        self.run.settle()
+        self.settled_min = low
 
     @property
     def is_attached(self) -> bool:

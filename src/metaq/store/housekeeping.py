@@ -279,6 +279,8 @@ class Housekeeper:
                 if parts.queues.holds(queue):
                     raise  # else its topic was deleted meanwhile
         self._removals.extend(self._writer.drop_index_below(log_min))
+        # What was in them is forgotten, and whoever asks may be answered otherwise: not to be contradicted by a file that is back.
+        parts.log.settle()
 
     def _write_down_before(self, place: int) -> None:
         """Tails whose newest record goes would say nothing any more: a crash would find the index without a witness."""

@@ -366,6 +366,11 @@ class FileRun:
                 with _files_lock:
                     self.files = tuple(sorted((*self.files, *left), key=lambda file: file.start))
 
+    def settle(self) -> None:
+        """See that no power cut brings deleted files back. Raises OSError."""
+        if not self._settled:
+            self._settle()
+
     def _settle(self) -> None:
         try:
             self.disk.resync_folder(self.folder)
