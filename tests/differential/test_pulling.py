@@ -113,23 +113,25 @@ def test_the_lite_pull_consumer_polls_seeks_and_commits(world: World) -> None:
     world.on_close(lambda: lite.call("lite_shutdown"))
     lite.call("lite", namesrv=world.peer.namesrv, group=world.group(), auto_commit=False)
     lite.call("lite_assign", queues=[queue])
-    lite.call("lite_seek", queue=queue, offset=1)
     got: list[Event] = []
 
     def polled() -> bool:
         got.extend(lite.call("lite_poll", timeout_ms=500))
         return "m4" in bodies(got)
 
-    # To the last one, and not to the fourth: a pull that was under way when the client was told to seek may still bring the first.
+    # Once to the end: what a pull brings that was under way when it was told to seek, the Java client may count as not consumed.
     eventually(polled)
-    world.note("from 1", got[-4:])
+    got.clear()
+    lite.call("lite_seek", queue=queue, offset=1)
+    eventually(polled)
+    world.note("from 1", got)
     lite.call("lite_commit")
     eventually(lambda: lite.call("lite_committed", queue=queue) == 5)
     world.note("committed", lite.call("lite_committed", queue=queue))
     got.clear()
     lite.call("lite_seek", queue=queue, offset=3)
     eventually(polled)
-    world.note("from 3", bodies(got)[-2:])
+    world.note("from 3", bodies(got))
 
 
 def _lite(world: World, name: str = "lite", **more: object) -> Client:
