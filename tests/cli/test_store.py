@@ -58,6 +58,19 @@ def test_dump_of_some_topics_has_every_message_of_theirs_and_no_other(tmp_path):
     assert [row["body_base64"] for row in shown if "body" not in row] == ["/w=="]
 
 
+def test_what_was_read_before_a_fault_is_printed(tmp_path):
+    """A log file is missing between two others: the command fails, behind the messages of those before it."""
+    with open_store(tmp_path, mapped_file_size_commit_log=1 << 16) as store:
+        for number in range(40):
+            put(store, "T", 0, b"%02d" % number * 5000)
+    files = sorted((tmp_path / "commitlog").iterdir())
+    files[2].unlink()
+    dumped = run_metaq("store", "dump", str(tmp_path))
+    assert dumped.returncode != 0
+    assert f"the log file before it ends at {2 << 16}" in dumped.stderr
+    assert 0 < len(dumped.stdout.splitlines()) < 40
+
+
 def test_dump_of_a_folder_that_holds_neither_says_so(tmp_path):
     """And names what it looked for."""
     dumped = run_metaq("store", "dump", str(tmp_path))

@@ -162,9 +162,8 @@ def test_a_batch_that_one_broker_has_committed_while_another_is_down_is_not_writ
         one, other = sorted(status.broker for status in admin.list_brokers())
         down = cluster.brokers[1]
         query = Copying(spark, cluster.namesrv, tmp_path, AFTER_COMMIT, coordinator=one, meeting=str(tmp_path))
-        query.columns.append(
-            "cast(body as string) as ordering_key"
-        )  # A task without keys would take one queue at random.
+        # A task whose rows have no keys takes one queue at random.
+        query.columns.append("cast(body as string) as ordering_key")
         admin.create_topic(query.source, queues=4, broker=one)
         for broker in (one, other):
             admin.create_topic(query.target, queues=2, broker=broker)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import functools
-import itertools
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -37,6 +36,7 @@ def print_json(value: Any) -> None:
 
 
 _LINES: Final = 128
+"""Printed at a time where a program reads them: each write to a pipe costs as much as a line."""
 _encoder = msgspec.json.Encoder()
 
 
@@ -51,9 +51,17 @@ def print_json_line(value: Any) -> None:
 
 def print_json_lines(values: Iterable[Any]) -> None:
     """JSON documents, each on one line, that are all there already: a program that reads them gets many at a time."""
-    lines = map(_line, values)
-    while block := list(itertools.islice(lines, 1 if sys.stdout.isatty() else _LINES)):
-        print("\n".join(block), flush=True)
+    block: list[str] = []
+    full = 1 if sys.stdout.isatty() else _LINES
+    try:
+        for value in values:
+            block.append(_line(value))
+            if len(block) == full:
+                print("\n".join(block), flush=True)
+                block.clear()
+    finally:  # Also what came before a fault.
+        if block:
+            print("\n".join(block), flush=True)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:

@@ -22,7 +22,6 @@ from tests.support import environment, metaq_command
 
 TIME = pa.timestamp("ms", "UTC")
 
-
 _LINE = pa.schema({
     "topic": pa.string(), "queue_id": pa.int32(), "queue_offset": pa.int64(), "message_id": pa.string(), "tag": pa.string(),
     "keys": pa.list_(pa.string()), "born_time": pa.string(), "store_time": pa.string(), "body": pa.string(),
@@ -42,13 +41,14 @@ def dumped(store: Path, *topics: str) -> list[pa.Table]:
     with subprocess.Popen(
         metaq_command(*words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
     ) as dump:
+        table, problem = None, ""
         try:
             table = pj.read_json(
                 dump.stdout, pj.ReadOptions(block_size=_BLOCK_BYTES),
                 pj.ParseOptions(explicit_schema=_LINE, unexpected_field_behavior="ignore"),
             )  # fmt: skip
         except pa.ArrowInvalid as error:  # also of nothing at all
-            table, problem = None, str(error)
+            problem = str(error)
         fault = dump.stderr.read().decode()
     if dump.returncode or table is None:
         raise DumpFailed(f"metaq {' '.join(words)}: exit status {dump.returncode}: {fault or problem}")
