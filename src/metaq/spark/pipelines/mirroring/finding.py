@@ -38,7 +38,7 @@ class Part(NamedTuple):
     @property
     def end(self) -> int:
         """One past the source offset of its last message."""
-        return self.runs[-1].source + self.runs[-1].length
+        return self.runs[-1].end
 
 
 def settings(retry_seconds: float) -> FetchSettings:

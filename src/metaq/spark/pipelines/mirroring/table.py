@@ -25,6 +25,11 @@ class Run(NamedTuple):
     target: int
     length: int
 
+    @property
+    def end(self) -> int:
+        """One past the source offset of its last message."""
+        return self.source + self.length
+
 
 class Table:
     """The runs of one source queue, in order. `begin`: (source, target) where the mirror began."""
@@ -36,7 +41,7 @@ class Table:
     @property
     def end(self) -> int:
         """One past the newest source offset that is known."""
-        return self.runs[-1].source + self.runs[-1].length if self.runs else self.begin[0]
+        return self.runs[-1].end if self.runs else self.begin[0]
 
     def add(self, run: Run) -> None:
         """Append what was found further on in the target. What the source had before stays where it was found first."""
@@ -46,7 +51,7 @@ class Table:
         if run.length <= 0:
             return
         last = self.runs[-1] if self.runs else None
-        if last is not None and (last.source + last.length, last.target + last.length) == run[:2]:
+        if last is not None and (last.end, last.target + last.length) == run[:2]:
             self.runs[-1] = Run(last.source, last.target, last.length + run.length)
             return
         self.runs.append(run)
